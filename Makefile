@@ -1,0 +1,66 @@
+# Every target makes what it needs, `.venv` first; Python 3.11 or newer and make are all it takes.
+
+PYTHON ?= $(shell for candidate in python3 python3.11 python3.12 python3.13; do \
+	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$candidate; break; }; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+NAME_ONE := name one: make PYTHON=/path/to/python3.11
+
+.DEFAULT_GOAL := help
+.PHONY: help mlp digits test lint format gpu-test clean
+
+help:
+	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
+	@echo 'make digits    run it on handwritten digits'
+	@echo 'make test      format, lint, types and every test; GPU tests where there is a GPU'
+	@echo 'make gpu-test  only the GPU tests'
+	@echo 'make format    reformat the code'
+	@echo 'make clean     remove .venv and every cache'
+
+mlp: $(VENV)/.run
+	$(BIN)/python -m examples.async_mlp
+
+digits: $(VENV)/.digits
+	$(BIN)/python -m examples.async_mlp --data digits
+
+test: lint
+	$(PYTEST) -m gpu
+	$(PYTEST)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict oxide oxide_kernels examples
+
+gpu-test: $(VENV)/.test
+	$(PYTEST) -m gpu --device cuda
+
+format: $(VENV)/.test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each set of dependencies, renewed when pyproject.toml changes.
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e .
+	@touch $@
+
+$(VENV)/.digits: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[digits]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[test]'
+	@touch $@ $(VENV)/.run $(VENV)/.digits
+
+$(BIN)/python:
+	@test -n '$(PYTHON)' || { echo 'oxide needs Python 3.11 or newer, and there is none; $(NAME_ONE)' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'oxide needs Python 3.11 or newer, and $(PYTHON) is not; $(NAME_ONE)' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

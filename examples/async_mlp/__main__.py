@@ -1,0 +1,88 @@
+"""``python -m examples.async_mlp``: the options, the first line, the exit code.
+
+Exits with 0 when every result is right, 1 when one is wrong and 2 when the options cannot be met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import trio
+
+import oxide
+from oxide import StreamPoolRoundRobin, init_device_contexts
+
+from . import digits, synthetic
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, not the usage text: the reader asked for a run, and ``--help`` is a word away."""
+        self.exit(2, f"async_mlp: {message} (see --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the example with these command-line arguments; returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.data == "digits" and (options.dim is not None or options.batches is not None):
+        parser.error("--data digits takes neither --dim nor --batches: its images have 64 pixels and come in 64s")
+    if options.device is not None:
+        os.environ["OXIDE_DEVICE"] = options.device
+    try:
+        init_device_contexts(policy=StreamPoolRoundRobin(options.streams))
+    except oxide.DeviceError as error:
+        parser.error(str(error))
+    device = oxide.devices()[0]
+    print(f"Device: {device.label} ({device.name})")
+
+    if options.data == "digits":
+        try:
+            return 0 if trio.run(digits.run) else 1
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "sklearn":
+                raise
+            parser.error(digits.INSTALL_HINT)
+    return 0 if trio.run(synthetic.run, options.dim or 64, options.batches or 4) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m examples.async_mlp",
+        description="A two-layer network over batches that are all in flight at once, on a GPU or on the CPU.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), help="where to run it; a CUDA device if there is one, else the CPU"
+    )
+    parser.add_argument("--dim", type=_count(32768), help="rows and columns of a batch and of W0 (64)")
+    parser.add_argument("--batches", type=_count(1 << 20), help="how many pipelines to spawn (4)")
+    parser.add_argument("--streams", type=_count(1024), default=4, help="streams they take turns on (%(default)s)")
+    parser.add_argument(
+        "--data",
+        choices=("synthetic", "digits"),
+        default="synthetic",
+        help="made-up numbers (%(default)s), or scikit-learn's handwritten digits and a trained network",
+    )
+    return parser
+
+
+def _count(most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            count = int(text)
+        except ValueError:
+            count = 0
+        if not 1 <= count <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {most}, not {text!r}")
+        return count
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Bounds checks: what ``oxide.in_bounds`` is.
+
+The front end calls it at every access, with the index, the slice's length and the access's number. It compares, and
+where the comparison fails it claims and fills the fault record (``faults.RECORD``) in a function of its own, off the
+hot path. One unsigned comparison does for both ends: a negative index is a huge unsigned number, and no length
+reaches 2**63.
+"""
+
+from __future__ import annotations
+
+UNCHECKED = """
+define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {
+  ret i1 true
+}
+"""
+
+
+def checked(kernel_id: int, scope: str) -> str:
+    """The check, for a kernel. ``scope`` is the synchronisation scope of the claim: the threads of a launch."""
+    # The coordinates are passed by value: a context whose address escapes could not live in registers.
+    coordinates = [f"{register}.{axis}" for register in ("ctaid", "tid") for axis in "xyz"]
+    declarations = "\n".join(f"declare i32 @oxide.register.{name}(ptr)" for name in coordinates)
+    reads = "\n".join(f"  %{name} = call i32 @oxide.register.{name}(ptr %context)" for name in coordinates)
+    values = ", ".join(f"i32 %{name}" for name in coordinates)
+    stores = "\n".join(_store("i32", f"%{name}", 32 + 4 * place) for place, name in enumerate(coordinates))
+    return f"""
+{declarations}
+declare ptr @oxide.fault_record(ptr)
+
+define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {{
+  %inside = icmp ult i64 %index, %length
+  br i1 %inside, label %good, label %bad, !prof !0
+bad:
+  %record = call ptr @oxide.fault_record(ptr %context)
+{reads}
+  call void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site, {values})
+  ret i1 false
+good:
+  ret i1 true
+}}
+
+define void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site, {values}) noinline cold {{
+  %none = icmp eq ptr %record, null
+  br i1 %none, label %done, label %claim
+claim:
+  %exchange = cmpxchg ptr %record, i32 0, i32 1 {scope} monotonic monotonic
+  %claimed = extractvalue {{ i32, i1 }} %exchange, 1
+  br i1 %claimed, label %fill, label %done
+fill:
+{_store("i32", "%site", 4)}
+{_store("i64", str(kernel_id), 8)}
+{_store("i64", "%index", 16)}
+{_store("i64", "%length", 24)}
+{stores}
+  br label %done
+done:
+  ret void
+}}
+
+!0 = !{{!"branch_weights", i32 2000, i32 1}}
+"""
+
+
+def _store(kind: str, value: str, offset: int) -> str:
+    at = f"%at.{offset}"
+    align = 4 if kind == "i32" else 8
+    return f"  {at} = getelementptr i8, ptr %record, i64 {offset}\n  store {kind} {value}, ptr {at}, align {align}"

@@ -1,0 +1,314 @@
+"""What is checked in a kernel's syntax tree before it is typed: unsupported Python, and the width of ``index_2d``.
+
+The width rule makes ``DisjointSlice`` sound. With two widths in one kernel, 5 and 100, the threads (row 1, column 0)
+and (row 0, column 5) would both reach element 5. So a width is a kernel parameter that is never assigned to, or a
+constant, through however many device functions it is handed down; and all calls that a kernel reaches use the same.
+For that to be decidable, device functions and ``index_2d`` are only called by name, never stored or passed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ..device import thread
+from ..device.types import ScalarType
+from ..errors import CompileError
+from .function import DeviceFunction
+from .signature import Parameter
+from .source import located
+
+Uniform: TypeAlias = tuple[str, object] | None
+"""Where a value that all threads share comes from: ("parameter", name) or ("constant", number). None: it may differ."""
+
+
+@dataclass(slots=True)
+class Uses:
+    """What of the thread's indices a kernel uses, its device functions included."""
+
+    index_1d: bool = False
+    index_2d: bool = False
+    width: Uniform = None
+
+
+def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, ...]) -> Uses:
+    """Checks a kernel and every device function it reaches. Raises ``CompileError``."""
+    uses = Uses()
+    values: dict[str, Uniform] = {
+        parameter.name: ("parameter", parameter.name) if parameter.kind == "scalar" else None
+        for parameter in parameters
+    }
+    _Body(function, name, uses, (), is_kernel=True).check(values)
+    return uses
+
+
+_UNSUPPORTED: dict[type[ast.AST], str] = {
+    ast.Try: "try is not supported in kernels: nothing raises there; test for the case instead",
+    ast.TryStar: "try is not supported in kernels: nothing raises there; test for the case instead",
+    ast.Raise: "raise is not supported in kernels: return early instead",
+    ast.Assert: "assert is not supported in kernels yet: test on the host, or return early",
+    ast.With: "with is not supported in kernels",
+    ast.AsyncWith: "async code is not supported in kernels",
+    ast.AsyncFor: "async code is not supported in kernels",
+    ast.AsyncFunctionDef: "async code is not supported in kernels",
+    ast.Await: "async code is not supported in kernels",
+    ast.Yield: "yield is not supported in kernels: write results through a DisjointSlice",
+    ast.YieldFrom: "yield is not supported in kernels: write results through a DisjointSlice",
+    ast.Lambda: "lambda is not supported in kernels: write a @device function",
+    ast.FunctionDef: "a nested function is not supported in kernels: write a @device function at module level",
+    ast.ClassDef: "a class is not supported in kernels",
+    ast.ListComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
+    ast.SetComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
+    ast.DictComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
+    ast.GeneratorExp: "a generator is not supported in kernels: write a for loop over range(...)",
+    ast.List: "a list is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
+    ast.Dict: "a dict is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
+    ast.Set: "a set is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
+    ast.JoinedStr: "strings are not supported in kernels",
+    ast.Import: "import is not supported in kernels: import at module level",
+    ast.ImportFrom: "import is not supported in kernels: import at module level",
+    ast.Global: "global is not supported in kernels: write results through a DisjointSlice",
+    ast.Nonlocal: "nonlocal is not supported in kernels: write results through a DisjointSlice",
+    ast.Delete: "del is not supported in kernels",
+    ast.Starred: "* arguments are not supported in kernels: write each argument",
+    ast.Match: "match is not supported in kernels: write if and elif",
+    ast.Slice: "a[i:j] is not supported in kernels: loop over the indices",
+    ast.MatMult: "@ is not supported in kernels: write the loops",
+    ast.Pow: "** is not supported in kernels yet: write the product",
+    ast.In: "in is not supported in kernels: write a loop that compares",
+    ast.NotIn: "not in is not supported in kernels: write a loop that compares",
+    ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
+}
+
+_BUILTINS = {range, len, min, max, abs, int, float, bool}
+_THREAD = {thread.index_1d, thread.index_2d, thread.index_2d_row, thread.index_2d_col}
+_MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
+_UNRESOLVED = object()
+
+
+@final
+class _Body:
+    """One function's body, seen from one chain of callers."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        kernel: str,
+        uses: Uses,
+        callers: tuple[Callable[..., Any], ...],
+        *,
+        is_kernel: bool = False,
+    ) -> None:
+        self.function = function
+        self.kernel = kernel
+        self.uses = uses
+        self.callers = (*callers, function)
+        self.is_kernel = is_kernel
+        self.tree, self.indent = _parse(function)
+        arguments = self.tree.args
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+            raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
+        if arguments.defaults:
+            raise self._error(self.tree, f"{function.__name__}: default values are not supported in kernels")
+        self.parameters = [argument.arg for argument in arguments.args]
+        self.assigned = {
+            node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        closure = inspect.getclosurevars(function)
+        self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {}), **closure.nonlocals}
+
+    def check(self, values: dict[str, Uniform]) -> None:
+        """Checks the body, where the parameters have ``values``."""
+        self.values = {name: value for name, value in values.items() if name not in self.assigned}
+        for number, statement in enumerate(self.tree.body):
+            if number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                continue
+            self._visit(statement)
+
+    def _visit(self, node: ast.AST) -> None:
+        problem = _UNSUPPORTED.get(type(node))
+        if problem is not None:
+            raise self._error(node, problem)
+        match node:
+            case ast.Call():
+                self._call(node)
+                return
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
+                self._reference(node)
+                if isinstance(node, ast.Attribute) and self._resolve(node) is _UNRESOLVED:
+                    self._visit(node.value)
+                return
+            case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
+                raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
+            case ast.Return(value=value) if self.is_kernel and not _is_none(value):
+                raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
+            case ast.For(iter=iterated):
+                called = self._resolve(iterated.func) if isinstance(iterated, ast.Call) else None
+                if called is not range:
+                    raise self._error(iterated, "a for loop in a kernel goes over range(...)")
+            case ast.Compare(ops=operators, comparators=others):
+                for operator, other in zip(operators, others, strict=True):
+                    if isinstance(operator, ast.Is | ast.IsNot) and not _is_none(other):
+                        raise self._error(node, "is compares with None only in kernels: use == for numbers")
+            case _:
+                pass
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.operator | ast.cmpop) and type(child) in _UNSUPPORTED:
+                raise self._error(node, _UNSUPPORTED[type(child)])
+            if not isinstance(child, ast.expr_context):
+                self._visit(child)
+
+    def _call(self, node: ast.Call) -> None:
+        called = self._resolve(node.func)
+        for argument in node.args:
+            self._visit(argument)
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
+            self._visit(keyword.value)
+        if called is _UNRESOLVED:
+            self._visit(node.func)
+            return
+        self._usable(node.func, called)
+        if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
+            raise self._error(node.args[2], "the step of range(...) must not be 0")
+        if called is thread.index_1d:
+            self.uses.index_1d = True
+        elif called is thread.index_2d:
+            self._index_2d(node)
+        elif isinstance(called, DeviceFunction):
+            self._device_function(node, called)
+
+    def _index_2d(self, node: ast.Call) -> None:
+        if len(node.args) != 1 or node.keywords:
+            raise self._error(node, "thread.index_2d takes one argument, the width, by position")
+        width = self._uniform(node.args[0])
+        if width is None:
+            raise self._error(
+                node.args[0],
+                f"the width of thread.index_2d is {ast.unparse(node.args[0])}, which may differ between threads, and "
+                "two threads could then reach the same element; use a kernel parameter that is never assigned to, or "
+                "a constant",
+            )
+        if self.uses.index_2d and self.uses.width != width:
+            assert self.uses.width is not None
+            raise self._error(
+                node,
+                f"thread.index_2d is called with width {width[1]} here and {self.uses.width[1]} elsewhere in kernel "
+                f"{self.kernel}; two threads could then reach the same element: use one width in a kernel",
+            )
+        self.uses.index_2d = True
+        self.uses.width = width
+
+    def _device_function(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
+        if called.function in self.callers:
+            raise self._error(node, f"{called.function.__name__} calls itself; recursion is not supported in kernels")
+        body = _Body(called.function, self.kernel, self.uses, self.callers)
+        given = dict(zip(body.parameters, node.args, strict=False))
+        given.update({keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None})
+        if len(node.args) + len(node.keywords) != len(body.parameters) or set(given) != set(body.parameters):
+            raise self._error(
+                node, f"{called.function.__name__} takes ({', '.join(body.parameters)}); the call does not match"
+            )
+        body.check({name: self._uniform(given[name]) for name in body.parameters})
+
+    def _uniform(self, node: ast.expr) -> Uniform:
+        if isinstance(node, ast.Name) and node.id in self.values:
+            return self.values[node.id]
+        value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
+        if isinstance(value, int | np.integer) and not isinstance(value, bool):
+            return "constant", int(value)
+        return None
+
+    def _reference(self, node: ast.Name | ast.Attribute) -> None:
+        """A name that is read other than to call it."""
+        value = self._resolve(node)
+        if value is _UNRESOLVED:
+            if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
+                raise self._error(node, f"{node.id} is not defined")
+            return
+        if callable(value) and not isinstance(value, ScalarType):
+            raise self._error(node, f"{ast.unparse(node)} can only be called in a kernel, not stored or passed")
+        self._usable(node, value)
+
+    def _usable(self, node: ast.expr, value: Any) -> None:
+        """Refuses an outside object that kernels know nothing of."""
+        if isinstance(value, ScalarType):
+            if value.name in ("f16", "bf16"):
+                raise self._error(node, f"{value.name} is not supported yet in kernels; use f32")
+            return
+        if isinstance(value, DeviceFunction | thread.Coordinates | int | float | np.integer | np.floating | np.bool_):
+            return
+        known = isinstance(value, BuiltinFunctionType | FunctionType | type) and value in _BUILTINS | _THREAD | _MATH
+        if known or isinstance(value, ModuleType):
+            return
+        shown = ast.unparse(node)
+        if value is thread.ThreadIndex:
+            raise self._error(node, "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)")
+        if value is print:
+            raise self._error(node, "print is not supported in kernels yet: write values to a DisjointSlice")
+        if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
+            names = ", ".join(sorted(function.__name__ for function in _MATH))
+            raise self._error(node, f"{shown} is not supported in kernels yet; of math there are {names}")
+        if isinstance(value, FunctionType):
+            raise self._error(node, f"{shown} is an ordinary Python function: mark it with @device to call it here")
+        if callable(value):
+            raise self._error(node, f"{shown} cannot be called in a kernel; for a conversion use f32(x), i64(x), …")
+        raise self._error(
+            node,
+            f"{shown} is a {type(value).__name__}, which kernels cannot use: pass it as a parameter, or use a number",
+        )
+
+    def _resolve(self, node: ast.expr) -> Any:
+        """The object outside the function that an expression names."""
+        if isinstance(node, ast.Name):
+            if node.id in self.assigned or node.id in self.parameters:
+                return _UNRESOLVED
+            return self.outer.get(node.id, _UNRESOLVED)
+        if isinstance(node, ast.Attribute):
+            base = self._resolve(node.value)
+            if isinstance(base, ModuleType):
+                if not hasattr(base, node.attr):
+                    raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}")
+                return getattr(base, node.attr)
+        return _UNRESOLVED
+
+    def _error(self, node: ast.AST, problem: str) -> CompileError:
+        line = getattr(node, "lineno", self.function.__code__.co_firstlineno)
+        column = getattr(node, "col_offset", None)
+        return located(self.function, problem, line, None if column is None else column + self.indent)
+
+
+def _parse(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
+    """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
+    try:
+        source = inspect.getsource(function)
+    except OSError:
+        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file") from None
+    flat = textwrap.dedent(source)
+    try:
+        (definition,) = ast.parse(flat).body
+    except (SyntaxError, ValueError):
+        definition = ast.Pass()
+    if not isinstance(definition, ast.FunctionDef):
+        raise located(function, f"{function.__name__} must be written with def, on lines of its own")
+    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
+    first = source.split("\n", 1)[0]
+    return definition, len(first) - len(flat.split("\n", 1)[0])
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0

@@ -1,0 +1,184 @@
+"""Python to LLVM IR: numba-cuda's typing and lowering, with oxide's own contexts and vocabulary.
+
+The result is numba-cuda's dialect (LLVM 7, typed pointers); ``compiler.ir`` translates it. Nothing here knows a
+device: a kernel is typed and lowered once. Only this file and ``lowering/`` import numba.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numba.core import errors as core_errors
+from numba.cuda import compiler as numba_compiler
+from numba.cuda import types, utils
+from numba.cuda.core import errors
+from numba.cuda.core.callconv import CUDACallConv
+from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.flags import CUDAFlags
+from numba.cuda.lowering import CUDALower
+from numba.cuda.target import CUDATargetContext, CUDATypingContext
+
+from ..device.types import bool_
+from .diagnostics import compile_error
+from .faults import FaultSite
+from .lowering import slices as slice_lowering
+from .lowering.function import DeviceDispatcher
+from .lowering.registry import lowering_registry, note, session, sites, typing_registry
+from .lowering.types import NUMBA_TYPES, mixed_integers
+from .signature import Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredKernel:
+    """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, the kernel's symbol,
+    and all sites known, in the numbering that the modules use."""
+
+    modules: tuple[str, ...]
+    symbol: str
+    sites: tuple[FaultSite, ...]
+
+
+@global_compiler_lock
+def lower(name: str, function: Callable[..., Any], parameters: tuple[Parameter, ...], fastmath: bool) -> LoweredKernel:
+    """Types and lowers a kernel. Raises ``CompileError`` in the user's terms."""
+    args = tuple(_parameter_type(parameter) for parameter in parameters)
+    session.notes.clear()
+    session.fastmath = fastmath
+    try:
+        result = compile_function(function, args, True)
+    except (errors.NumbaError, core_errors.NumbaError, NotImplementedError) as error:
+        full = os.environ.get("OXIDE_TRACEBACK") == "full"
+        raise compile_error(name, function, error, session.notes) from (error if full else None)
+    numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
+    libraries = [result.library, *_linked(result.library)]
+    modules = tuple(dict.fromkeys(str(module) for library in libraries for module in library.modules))
+    return LoweredKernel(modules, result.fndesc.llvm_func_name, tuple(sites))
+
+
+def compile_function(function: Callable[..., Any], args: tuple[Any, ...], is_kernel: bool) -> Any:
+    """Types and lowers one Python function for some argument types, as numba-cuda's ``compile_cuda`` does."""
+    flags = CUDAFlags()
+    flags.no_compile = True
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    flags.compute_capability = (9, 0)
+    if session.fastmath:
+        flags.fastmath = True
+    typing_context, target_context = _contexts()
+    with utils.numba_target_override(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.NumbaWarning)
+        result = numba_compiler.compile_extra(
+            typingctx=typing_context,
+            targetctx=target_context,
+            func=function,
+            args=args,
+            return_type=types.void if is_kernel else None,
+            flags=flags,
+            locals={},
+            pipeline_class=_Pipeline,
+            call_conv=CUDACallConv(target_context),
+            abi_info={},
+        )
+    result.library.finalize()
+    return result
+
+
+class _TypingContext(CUDATypingContext):  # type: ignore[misc]
+    def load_additional_registries(self) -> None:
+        super().load_additional_registries()
+        self.install_registry(typing_registry)
+
+    def resolve_value_type(self, val: Any) -> Any:
+        return super().resolve_value_type(bool if val is bool_ else val)
+
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        _refuse(func, args)
+        try:
+            return mixed_integers(func, args) or super().resolve_function_type(func, args, kws)
+        except core_errors.TypingError as error:
+            # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
+            raise errors.TypingError(str(error)) from error
+
+    def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        try:
+            return super().resolve_setitem(target, index, value)
+        except (errors.TypingError, core_errors.TypingError):
+            return None  # and the caller raises, with the place in the source
+
+    def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
+        if isinstance(target, slice_lowering.RefType) and attr == "value":
+            slice_lowering.check_store(target, value)
+        return super().resolve_setattr(target, attr, value)
+
+
+def _refuse(function: Any, args: Any) -> None:
+    """Refuses what numba would take, but with another meaning than the author's."""
+    key = getattr(function, "typing_key", function)
+    plain = [types.unliteral(argument) for argument in args]
+    if key is range and any(isinstance(argument, types.Float) for argument in plain):
+        note("range(...) takes integers; convert a float, as in i64(x)")
+        raise errors.TypingError("range of a float")
+
+
+class _TargetContext(CUDATargetContext):  # type: ignore[misc]
+    def load_additional_registries(self) -> None:
+        super().load_additional_registries()
+        self.install_registry(lowering_registry)
+
+
+class _Lower(CUDALower):  # type: ignore[misc]
+    def notify_loc(self, loc: Any) -> None:
+        session.file, session.line = loc.filename, loc.line
+
+
+class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
+    @property
+    def lowering_class(self) -> Any:
+        return _Lower
+
+
+class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
+    def define_cuda_lowering_pipeline(self, state: Any) -> Any:
+        passes = super().define_cuda_lowering_pipeline(state)
+        passes.passes = [
+            (_NativeLowering, text) if kind is numba_compiler.CUDANativeLowering else (kind, text)
+            for kind, text in passes.passes
+        ]
+        return passes
+
+
+numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_NativeLowering)
+
+_context_pair: tuple[Any, Any] | None = None
+DeviceDispatcher.compile_function = staticmethod(compile_function)
+
+
+def _contexts() -> tuple[Any, Any]:
+    global _context_pair
+    if _context_pair is None:
+        typing_context = _TypingContext()
+        _context_pair = typing_context, _TargetContext(typing_context)
+    return _context_pair
+
+
+def _parameter_type(parameter: Parameter) -> Any:
+    scalar = NUMBA_TYPES[parameter.scalar.name]
+    if parameter.kind == "scalar":
+        return scalar
+    return slice_lowering.SliceType(scalar, parameter.kind == "disjoint", parameter.name)
+
+
+def _linked(library: Any) -> list[Any]:
+    found: list[Any] = []
+    pending = list(library._linking_libraries)
+    while pending:
+        linked = pending.pop()
+        if linked not in found:
+            found.append(linked)
+            pending.extend(linked._linking_libraries)
+    return found

@@ -1,0 +1,224 @@
+"""From numba-cuda's LLVM 7 dialect to IR that both back ends take.
+
+Four things happen to the text:
+
+- typed pointers become opaque ones, and what only libNVVM reads is dropped;
+- every function gets a hidden first parameter, the context: on a GPU the fault record's address, on the CPU the
+  thread's coordinates beside it. Special registers become calls that take it;
+- integer and conversion arithmetic is made total: a wrapping sum, a shift by too much, a division by zero or a
+  conversion out of range has a defined result. LLVM may otherwise assume that they do not happen, and a bounds check
+  on such an index could be argued away;
+- products and sums may be fused, as CUDA compilers do, on both devices alike.
+
+Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.register.*`` and
+``oxide.fault_record``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.binding as llvm
+
+from .faults import FaultSite
+from .source import located
+
+if TYPE_CHECKING:
+    from .frontend import LoweredKernel
+
+
+@dataclass(frozen=True, slots=True)
+class PortableKernel:
+    """A kernel for either back end: its IR, the function in it to call for each thread, and its sites."""
+
+    text: str
+    symbol: str
+    sites: tuple[FaultSite, ...]
+
+
+def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
+    """One module with the kernel and all it calls. Raises ``CompileError`` for a call that no back end can resolve."""
+    context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds"}
+    module = link(_modernise(text, context_functions, fastmath) for text in lowered.modules)
+    used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
+    module = link([str(module), _site_definitions(used), _known_functions(function, module)])
+    for defined in module.functions:
+        if not defined.is_declaration:
+            defined.add_function_attribute("alwaysinline")
+    return PortableKernel(str(module), lowered.symbol, tuple(lowered.sites[number] for number in used))
+
+
+def link(texts: Iterable[str]) -> Any:
+    """One module out of several, verified."""
+    first, *rest = (llvm.parse_assembly(text) for text in texts)
+    for module in rest:
+        first.link_in(module)
+    first.verify()
+    return first
+
+
+_DROPPED = ("target ", "!nvvm", '@"llvm.used"', '@"_ZN08NumbaEnv')
+
+_DEFINE = re.compile(r'^define (?:linkonce_odr )?(?P<type>.+?) @"(?P<name>[^"]+)"\(', re.MULTILINE)
+
+
+def _defined_names(modules: tuple[str, ...]) -> set[str]:
+    return {match["name"] for text in modules for match in _DEFINE.finditer(text)}
+
+
+def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
+    lines = [line for line in text.split("\n") if not line.startswith(_DROPPED)]
+    text = _opaque_pointers("\n".join(lines))
+    # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
+    text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
+    text = _CALL_OR_DEFINE.sub(lambda match: _with_context(match, context_functions), text)
+    return _total_arithmetic(text, fastmath)
+
+
+def _opaque_pointers(text: str) -> str:
+    """``float*``, ``{i8*, i64}*``, ``[4 x float] addrspace(3)*`` … become ``ptr``: innermost first, to the last."""
+    before = None
+    while before != text:
+        before = text
+        text = re.sub(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*', "ptr", text)
+        text = re.sub(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\])\*", "ptr", text)
+    return text
+
+
+_CALL_OR_DEFINE = re.compile(
+    r'^(?P<head>\s*(?:%"[^"]*" = )?(?P<what>call|define|declare) [^@\n]*)@"(?P<name>[^"]+)"\((?P<rest>[^\n]*)',
+    re.MULTILINE,
+)
+
+
+def _with_context(match: re.Match[str], context_functions: set[str]) -> str:
+    name, rest = match["name"], match["rest"]
+    if name not in context_functions and not name.startswith("oxide.register."):
+        return match[0]
+    context = "ptr" if match["what"] == "declare" else 'ptr %".context"'
+    separator = "" if rest.startswith(")") else ", "
+    return f'{match["head"]}@"{name}"({context}{separator}{rest}'
+
+
+# Arithmetic whose result is always defined
+
+_FLAGS = re.compile(r"(?<== )(add|sub|mul|shl|lshr|ashr|sdiv|udiv)(?: nsw| nuw| exact)+ ")
+_FLOATING = re.compile(r"(?<== )(fadd|fsub|fmul|fdiv) (?=float|double)")
+# LLVM's `fast` would also promise that there are no NaNs and infinities, and make nonsense of a branch where there are.
+_FAST = "reassoc nsz arcp contract afn"
+_PARTIAL = re.compile(r"(?<== )(shl|lshr|ashr|sdiv|udiv|srem|urem) (i\d+) ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
+_TO_INTEGER = re.compile(r"(?<== )(fptosi|fptoui) (float|double)\s+(.+?) to (i\d+)$", re.MULTILINE)
+_FLOAT_SUFFIX = {"float": "f32", "double": "f64"}
+
+
+def _total_arithmetic(text: str, fastmath: bool) -> str:
+    text = _FLAGS.sub(r"\1 ", text)
+    text = _FLOATING.sub(rf"\1 {_FAST if fastmath else 'contract'} ", text)
+    helpers: dict[str, str] = {}
+
+    def call_helper(match: re.Match[str]) -> str:
+        operation, kind, left, right = match.groups()
+        name = f"oxide.{operation}.{kind}"
+        helpers[name] = _helper(name, operation, kind)
+        return f"call {kind} @{name}({kind} {left}, {kind} {right})"
+
+    def saturate(match: re.Match[str]) -> str:
+        operation, source, value, target = match.groups()
+        name = f"llvm.{operation}.sat.{target}.{_FLOAT_SUFFIX[source]}"
+        helpers[name] = f"declare {target} @{name}({source})"
+        return f"call {target} @{name}({source} {value})"
+
+    text = _PARTIAL.sub(call_helper, text)
+    text = _TO_INTEGER.sub(saturate, text)
+    return "\n".join([text, *helpers.values(), ""])
+
+
+def _helper(name: str, operation: str, kind: str) -> str:
+    """Shifts go on as if one bit at a time; x // 0 and x % 0 are 0; the least number divided by -1 wraps."""
+    bits = int(kind[1:])
+    if operation in ("shl", "lshr", "ashr"):
+        # Shifted right by all bits but one, a signed number is 0 or -1: its sign, however far the shift goes on.
+        instead = bits - 1 if operation == "ashr" else 0
+        body = f"""  %fits = icmp ult {kind} %b, {bits}
+  %amount = select i1 %fits, {kind} %b, {kind} {instead}
+  %shifted = {operation} {kind} %a, %amount"""
+        if operation == "ashr":
+            body += f"\n  ret {kind} %shifted"
+        else:
+            body += f"\n  %result = select i1 %fits, {kind} %shifted, {kind} 0\n  ret {kind} %result"
+    else:
+        least = -(2 ** (bits - 1))
+        signed = operation in ("sdiv", "srem")
+        overflow = f"icmp eq {kind} %a, {least}" if signed else "icmp ne i1 false, false"
+        wrapped = least if operation == "sdiv" else 0
+        body = f"""  %zero = icmp eq {kind} %b, 0
+  %least = {overflow}
+  %minus_one = icmp eq {kind} %b, -1
+  %overflow = and i1 %least, %minus_one
+  %special = or i1 %zero, %overflow
+  %divisor = select i1 %special, {kind} 1, {kind} %b
+  %divided = {operation} {kind} %a, %divisor
+  %instead = select i1 %overflow, {kind} {wrapped}, {kind} 0
+  %result = select i1 %special, {kind} %instead, {kind} %divided
+  ret {kind} %result"""
+    return f"define linkonce_odr {kind} @{name}({kind} %a, {kind} %b) alwaysinline {{\n{body}\n}}"
+
+
+# Functions that are ours, or that both back ends have an instruction for
+
+
+def _site_definitions(used: list[int]) -> str:
+    return "\n".join(
+        f"define i32 @oxide.site.{number}() alwaysinline {{\n  ret i32 {dense}\n}}" for dense, number in enumerate(used)
+    )
+
+
+_INSTRUCTIONS = {
+    "__nv_sqrt": "sqrt",
+    "__nv_fabs": "fabs",
+    "__nv_floor": "floor",
+    "__nv_ceil": "ceil",
+    "__nv_trunc": "trunc",
+    "__nv_fmin": "minnum",
+    "__nv_fmax": "maxnum",
+    "__nv_copysign": "copysign",
+}
+
+
+_FAST_DIVIDE = f"""define float @__nv_fast_fdividef(float %a, float %b) alwaysinline {{
+  %quotient = fdiv {_FAST} float %a, %b
+  ret float %quotient
+}}"""
+
+
+def _known_functions(kernel: Callable[..., Any], module: Any) -> str:
+    """Definitions of libdevice's functions that are one instruction. Every other function left open is an error."""
+    texts = []
+    for function in module.functions:
+        symbol = function.name
+        if not function.is_declaration or symbol.startswith(("llvm.", "oxide.")):
+            continue
+        if symbol == "__nv_fast_fdividef":
+            texts.append(_FAST_DIVIDE)
+            continue
+        double = _INSTRUCTIONS.get(symbol)
+        single = _INSTRUCTIONS.get(symbol.removesuffix("f")) if symbol.endswith("f") else None
+        if double is None and single is None:
+            raise located(
+                kernel,
+                f"kernel {kernel.__name__}: {symbol.removeprefix('__nv_')} is not supported in kernels yet; of math "
+                "there are sqrt, fabs, floor, ceil, trunc and copysign, and the built-in abs, min and max",
+            )
+        kind, suffix = ("double", "f64") if double else ("float", "f32")
+        count = len(list(function.arguments))
+        parameters = ", ".join(f"{kind} %p{i}" for i in range(count))
+        intrinsic = f"llvm.{double or single}.{suffix}"
+        texts.append(
+            f"declare {kind} @{intrinsic}({', '.join([kind] * count)})\n"
+            f"define {kind} @{symbol}({parameters}) alwaysinline {{\n"
+            f"  %r = call {kind} @{intrinsic}({parameters})\n  ret {kind} %r\n}}"
+        )
+    return "\n".join(dict.fromkeys(texts))

@@ -1,0 +1,259 @@
+"""``@kernel``: the decorator, the ``Kernel`` it makes, and its ``Specialization``.
+
+Decorating reads annotations and no more. The first launch, or ``specialize()``, types and lowers the body, once, for no
+particular device; ``Specialization.code`` makes machine code for one. This package does not know how to launch:
+the runtime puts that in ``Kernel.launcher``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import struct
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, final, overload
+
+from ..driver.base import Code, Dim3, Target
+from ..errors import ArgumentError
+from .faults import FaultSite
+from .function import DeviceFunction, device
+from .signature import Parameter, parse_parameters
+from .source import located
+
+if TYPE_CHECKING:
+    from .ir import PortableKernel
+
+__all__ = ["ConfiguredKernel", "DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
+
+Launcher = Callable[["Kernel", object, tuple[Any, ...]], Any]
+
+
+@final
+class Kernel:
+    """A GPU function: called, it gives an operation that launches it.
+
+    ``kernel[config](…)`` launches with a ``LaunchConfig``, ``kernel[grid, block](…)`` with two shapes, ``kernel(…)``
+    with the kernel's own block. Arguments may be given by name.
+    """
+
+    launcher: ClassVar[Launcher | None] = None
+    """What a call does with a kernel, the brackets' content or None, and the arguments in order. Set by the runtime."""
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        block: int | tuple[int, ...] | None = None,
+        fastmath: bool = False,
+        unchecked: bool = False,
+        max_registers: int | None = None,
+        names: Mapping[str, Any] | None = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name: str = function.__name__
+        self.parameters: tuple[Parameter, ...] = parse_parameters(function, self.name, names or {})
+        self.default_block: Dim3 | None = None if block is None else _dim3(function, self.name, block)
+        self.fastmath = fastmath
+        self.unchecked = unchecked
+        if max_registers is not None and not 1 <= max_registers <= 255:
+            raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
+        self.max_registers = max_registers
+        self._lock = threading.Lock()
+        self._specialization: Specialization | None = None
+
+    def __getitem__(self, config: object) -> ConfiguredKernel:
+        """The kernel with a launch configuration: a ``LaunchConfig``, or grid and block."""
+        return ConfiguredKernel(self, config)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """An operation that launches the kernel with its own block. Raises ``ArgumentError``."""
+        return self._launch(None, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
+
+    def specialize(self) -> Specialization:
+        """Types and lowers the body, the first time; from any thread. Raises ``CompileError``."""
+        with self._lock:
+            if self._specialization is None:
+                self._specialization = Specialization(self)
+            return self._specialization
+
+    def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
+        """The PTX for a compute capability. Needs no GPU."""
+        from .ptx import FEATURES
+
+        return self.specialize().code(Target("ptx", f"sm_{cc[0]}{cc[1]}", FEATURES)).image.decode()
+
+    def llvm_ir(self) -> str:
+        """The IR that both back ends start from."""
+        return self.specialize().portable.text
+
+    def native_asm(self) -> str:
+        """The assembly for this machine's CPU."""
+        from .native import host_target, native_assembly
+
+        special = self.specialize()
+        return native_assembly(
+            special.portable, self.parameters, special.kernel_id, host_target(), unchecked=self.unchecked
+        )
+
+    def _launch(self, config: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        launcher = Kernel.launcher
+        if launcher is None:
+            raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
+        return launcher(self, config, self._positional(args, kwargs) if kwargs else args)
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        names = [parameter.name for parameter in self.parameters]
+        unknown = [name for name in kwargs if name not in names]
+        if unknown:
+            raise ArgumentError(f"kernel {self.name} has no parameter {unknown[0]}; it takes {', '.join(names)}")
+        twice = [name for name in names[: len(args)] if name in kwargs]
+        if twice:
+            raise ArgumentError(f"kernel {self.name}: parameter {twice[0]} is given twice, by position and by name")
+        missing = [name for name in names[len(args) :] if name not in kwargs]
+        if missing:
+            raise ArgumentError(f"kernel {self.name}: parameter {missing[0]} is missing; it takes {', '.join(names)}")
+        return args + tuple(kwargs[name] for name in names[len(args) :])
+
+
+@final
+class ConfiguredKernel:
+    """A kernel and the content of the brackets; calling it makes the launch operation."""
+
+    __slots__ = ("config", "kernel")
+
+    def __init__(self, kernel: Kernel, config: object) -> None:
+        self.kernel = kernel
+        self.config = config
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """An operation that launches the kernel with this configuration. Raises ``ArgumentError``."""
+        return self.kernel._launch(self.config, args, kwargs)
+
+
+@final
+class Specialization:
+    """A kernel, typed and lowered, and its machine code for each target so far."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        from .check import check
+        from .frontend import lower
+        from .ir import translate
+
+        uses = check(kernel.function, kernel.name, kernel.parameters)
+        lowered = lower(kernel.name, kernel.function, kernel.parameters, kernel.fastmath)
+        self.kernel = kernel
+        self.portable: PortableKernel = translate(kernel.function, lowered, kernel.fastmath)
+        self.uses_index_1d: bool = uses.index_1d
+        self.uses_index_2d: bool = uses.index_2d
+        self.kernel_id: int = _stable_hash(kernel)
+        self._struct = struct.Struct("@" + "".join(p.struct_format for p in kernel.parameters) + "Q")
+        self._lock = threading.Lock()
+        self._codes: dict[Target, Code] = {}
+
+    @property
+    def sites(self) -> tuple[FaultSite, ...]:
+        """The accesses that are checked; a fault record's ``site`` is a place in it."""
+        return self.portable.sites
+
+    def code(self, target: Target) -> Code:
+        """Machine code for a target, made the first time; from any thread."""
+        with self._lock:
+            code = self._codes.get(target)
+            if code is None:
+                code = self._codes[target] = self._compile(target)
+            return code
+
+    def pack(self, values: Sequence[Any], fault_address: int) -> bytes:
+        """The parameters as a C structure, each naturally aligned.
+
+        ``values`` are in the order of the parameters: a converted scalar, or an (address, length) pair for a slice.
+        ``fault_address`` is the fault record's address, or 0 for none.
+        """
+        words: list[Any] = []
+        for value in values:
+            if type(value) is tuple:
+                words += value
+            else:
+                words.append(value)
+        return self._struct.pack(*words, fault_address)
+
+    def _compile(self, target: Target) -> Code:
+        kernel = self.kernel
+        if target.kind == "native":
+            from .native import compile_native
+
+            return compile_native(self.portable, kernel.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
+        from .ptx import compile_ptx
+
+        return compile_ptx(
+            self.portable,
+            kernel.name,
+            kernel.parameters,
+            self.kernel_id,
+            target,
+            unchecked=kernel.unchecked,
+            max_registers=kernel.max_registers,
+        )
+
+
+@overload
+def kernel(function: Callable[..., Any], /) -> Kernel: ...
+@overload
+def kernel(
+    function: None = None,
+    /,
+    *,
+    block: int | tuple[int, ...] | None = None,
+    fastmath: bool = False,
+    unchecked: bool = False,
+    max_registers: int | None = None,
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    block: int | tuple[int, ...] | None = None,
+    fastmath: bool = False,
+    unchecked: bool = False,
+    max_registers: int | None = None,
+) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
+    """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
+
+    ``block`` is the block's shape in threads for launches that name none. ``fastmath`` allows floating point
+    reassociation and approximate division. ``unchecked`` leaves the bounds checks out: an index outside a slice then
+    touches other memory. ``max_registers`` bounds a thread's registers on a GPU.
+    """
+    options: dict[str, Any] = {
+        "block": block,
+        "fastmath": fastmath,
+        "unchecked": unchecked,
+        "max_registers": max_registers,
+        # Annotations are strings mostly, and may name a local of the function that defines the kernel.
+        "names": dict(sys._getframe(1).f_locals),
+    }
+    if function is None:
+        return lambda decorated: Kernel(decorated, **options)
+    return Kernel(function, **options)
+
+
+def _dim3(function: Callable[..., Any], name: str, block: int | tuple[int, ...]) -> Dim3:
+    sizes = (block,) if isinstance(block, int) else tuple(block)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise located(function, f"kernel {name}: block is {block!r}; give one to three sizes of at least 1")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _stable_hash(kernel: Kernel) -> int:
+    """The same number for the same kernel in every process."""
+    function = kernel.function
+    identity = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}:{kernel!r}"
+    return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")

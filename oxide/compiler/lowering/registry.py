@@ -1,0 +1,49 @@
+"""What the lowering modules share: the registries, the place in the source being lowered, notes for error messages.
+
+All of it is used under numba's global compiler lock, so plain module state is safe here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from numba.cuda.core.imputils import Registry as LoweringRegistry
+from numba.cuda.typing.templates import Registry as TypingRegistry
+
+from ..faults import FaultSite
+
+typing_registry = TypingRegistry()
+lowering_registry = LoweringRegistry("oxide")
+
+
+@dataclass(slots=True)
+class Session:
+    """What one run of the front end knows: its options, where lowering is, and what typing found wrong, in the user's
+    terms."""
+
+    file: str = ""
+    line: int = 0
+    fastmath: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+session = Session()
+
+sites: list[FaultSite] = []
+"""Every access that was ever lowered; its place here is its number, until ``compiler.ir`` renumbers a kernel's."""
+
+_numbers: dict[FaultSite, int] = {}
+
+
+def site_number(parameter: str) -> int:
+    """The number of the access to ``parameter`` that is being lowered."""
+    site = FaultSite(parameter, session.file, session.line)
+    if site not in _numbers:
+        _numbers[site] = len(sites)
+        sites.append(site)
+    return _numbers[site]
+
+
+def note(message: str) -> None:
+    """Says why typing is about to fail; the first note becomes the text of the ``CompileError``."""
+    session.notes.append(message)

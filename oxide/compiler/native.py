@@ -1,0 +1,199 @@
+"""The CPU back end: portable IR to a host object file.
+
+The object exports one function, which runs a range of a launch's blocks; the threads of a block are a loop around the
+kernel, inlined. Their coordinates live in a structure on the stack that LLVM takes apart into registers.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ..driver.base import Code, Target
+from . import bounds, parameters
+from .ir import PortableKernel, link
+from .optimise import optimise
+from .signature import Parameter
+
+ENTRY = "oxide_run_blocks"
+"""``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
+grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest."""
+
+_REGISTERS = ("tid", "ctaid", "ntid", "nctaid")
+_CONTEXT = "{ [3 x i32], [3 x i32], [3 x i32], [3 x i32], ptr }"
+
+
+def host_target() -> Target:
+    """This machine's CPU, with the features it has."""
+    _initialise()
+    return Target("native", llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def compile_native(
+    kernel: PortableKernel,
+    signature: tuple[Parameter, ...],
+    kernel_id: int,
+    target: Target,
+    *,
+    unchecked: bool,
+) -> Code:
+    """A host object file that exports ``oxide_run_blocks``."""
+    module, machine = _module(kernel, signature, kernel_id, target, unchecked)
+    return Code(target, ENTRY, machine.emit_object(module))
+
+
+def native_assembly(
+    kernel: PortableKernel, signature: tuple[Parameter, ...], kernel_id: int, target: Target, *, unchecked: bool
+) -> str:
+    """What ``compile_native`` compiles to, as assembly."""
+    module, machine = _module(kernel, signature, kernel_id, target, unchecked)
+    return str(machine.emit_assembly(module))
+
+
+def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
+    """Compiles a function of the host; its address, and what keeps it alive."""
+    _initialise()
+    machine = _machine(host_target())
+    module = llvm.parse_assembly(ir_text)
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine.get_function_address(name), engine
+
+
+def _module(
+    kernel: PortableKernel, signature: tuple[Parameter, ...], kernel_id: int, target: Target, unchecked: bool
+) -> tuple[Any, Any]:
+    _initialise()
+    machine = _machine(target)
+    header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
+    portable = llvm.parse_assembly(kernel.text)
+    check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
+    texts = [kernel.text, check, _registers(), _run_blocks(kernel, portable, signature)]
+    module = link(header + text for text in texts)
+    optimise(module, machine, exported=ENTRY)
+    return module, machine
+
+
+def _registers() -> str:
+    """The coordinates and the fault record's address are fields of the context."""
+    texts = [
+        f"define i32 @oxide.register.{register}.{axis}(ptr %context) alwaysinline {{\n"
+        f"  %at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}\n"
+        "  %value = load i32, ptr %at\n  ret i32 %value\n}"
+        for field, register in enumerate(_REGISTERS)
+        for place, axis in enumerate("xyz")
+    ]
+    texts.append(
+        "define ptr @oxide.fault_record(ptr %context) alwaysinline {\n"
+        f"  %at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 4\n"
+        "  %value = load ptr, ptr %at\n  ret ptr %value\n}"
+    )
+    return "\n".join(texts)
+
+
+def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Parameter, ...]) -> str:
+    types = [*parameters.word_types(signature), "ptr"]
+    words = [f"%word.{number}" for number in range(len(types))]
+    declaration, call = parameters.call(kernel, module, "%context", words[:-1], types[:-1])
+    structure = "{ " + ", ".join(types) + " }"
+    loads = "\n".join(
+        f"  %at.{number} = getelementptr {structure}, ptr %params, i32 0, i32 {number}\n"
+        f"  %word.{number} = load {kind}, ptr %at.{number}"
+        for number, kind in enumerate(types)
+    )
+    shape = "\n".join(
+        f"  %{what}.{axis}.at = getelementptr i32, ptr %launch, i64 {place}\n"
+        f"  %{what}.{axis} = load i32, ptr %{what}.{axis}.at\n"
+        f"{_set(field, axis, f'%{what}.{axis}')}"
+        for place, (what, field, axis) in enumerate(
+            (what, field, axis) for what, field in (("grid", 3), ("block", 2)) for axis in "xyz"
+        )
+    )
+    coordinates = "\n".join(
+        f"  %b.{axis}.narrow = trunc i64 %b.{axis} to i32\n{_set(1, axis, f'%b.{axis}.narrow')}" for axis in "xyz"
+    )
+    return f"""
+{declaration}
+define void @{ENTRY}(ptr %launch, i64 %first, i64 %end) {{
+entry:
+  %context = alloca {_CONTEXT}
+{shape}
+  %grid.x.wide = zext i32 %grid.x to i64
+  %grid.y.wide = zext i32 %grid.y to i64
+  %params.at = getelementptr i8, ptr %launch, i64 32
+  %params = load ptr, ptr %params.at
+{loads}
+  %record.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 4
+  store ptr {words[-1]}, ptr %record.at
+  %any = icmp slt i64 %first, %end
+  br i1 %any, label %next_block, label %done
+next_block:
+  %linear = phi i64 [ %first, %entry ], [ %linear.next, %block_done ]
+  %b.x = urem i64 %linear, %grid.x.wide
+  %rows = udiv i64 %linear, %grid.x.wide
+  %b.y = urem i64 %rows, %grid.y.wide
+  %b.z = udiv i64 %rows, %grid.y.wide
+{coordinates}
+  br label %next_z
+next_z:
+  %z = phi i32 [ 0, %next_block ], [ %z.next, %z_done ]
+{_set(0, "z", "%z")}
+  br label %next_y
+next_y:
+  %y = phi i32 [ 0, %next_z ], [ %y.next, %y_done ]
+{_set(0, "y", "%y")}
+  br label %next_x
+next_x:
+  %x = phi i32 [ 0, %next_y ], [ %x.next, %next_x ]
+{_set(0, "x", "%x")}
+{call}
+  %x.next = add nuw nsw i32 %x, 1
+  %x.more = icmp ult i32 %x.next, %block.x
+  br i1 %x.more, label %next_x, label %y_done
+y_done:
+  %y.next = add nuw nsw i32 %y, 1
+  %y.more = icmp ult i32 %y.next, %block.y
+  br i1 %y.more, label %next_y, label %z_done
+z_done:
+  %z.next = add nuw nsw i32 %z, 1
+  %z.more = icmp ult i32 %z.next, %block.z
+  br i1 %z.more, label %next_z, label %block_done
+block_done:
+  %linear.next = add nuw nsw i64 %linear, 1
+  %more = icmp slt i64 %linear.next, %end
+  br i1 %more, label %next_block, label %done
+done:
+  ret void
+}}
+"""
+
+
+def _set(field: int, axis: str, value: str) -> str:
+    """Stores one coordinate in the context."""
+    place = "xyz".index(axis)
+    at = f"%set.{_REGISTERS[field]}.{axis}"
+    address = f"getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}"
+    return f"  {at} = {address}\n  store i32 {value}, ptr {at}"
+
+
+_initialise_lock = threading.Lock()
+_initialised = False
+
+
+def _initialise() -> None:
+    global _initialised
+    with _initialise_lock:
+        if not _initialised:
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            _initialised = True
+
+
+def _machine(target: Target) -> Any:
+    # Position-independent, as the object is loaded wherever there is room.
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
+    )

@@ -1,0 +1,93 @@
+"""The GPU back end: portable IR to PTX through LLVM's NVPTX target. No CUDA Toolkit is needed: drivers take PTX."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ..driver.base import Code, Target
+from ..errors import CompileError
+from . import bounds, parameters
+from .ir import PortableKernel, link
+from .optimise import optimise
+from .signature import Parameter
+
+FEATURES = "+ptx86"
+"""PTX ISA 8.6: the oldest that knows all current architectures, so that the widest range of drivers takes it."""
+
+_HEADER = """
+target triple = "nvptx64-nvidia-cuda"
+target datalayout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+"""
+
+
+def compile_ptx(
+    kernel: PortableKernel,
+    name: str,
+    signature: tuple[Parameter, ...],
+    kernel_id: int,
+    target: Target,
+    *,
+    unchecked: bool,
+    max_registers: int | None,
+) -> Code:
+    """PTX for one architecture; the entry is the kernel's name. Its last parameter is the fault record's address."""
+    if not re.fullmatch(r"sm_\d+[af]?", target.arch):
+        raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
+    machine = _machine(target)
+    entry = re.sub(r"\W", "_", name)
+    portable = llvm.parse_assembly(kernel.text)
+    check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, 'syncscope("device")')
+    module = link(
+        [
+            _HEADER + kernel.text,
+            _HEADER + check,
+            _HEADER + _registers(),
+            _HEADER + _entry(kernel, portable, entry, signature, max_registers),
+        ]
+    )
+    optimise(module, machine, exported=entry)
+    text = machine.emit_assembly(module)
+    return Code(target, entry, text.encode())
+
+
+def _entry(
+    kernel: PortableKernel, module: Any, entry: str, signature: tuple[Parameter, ...], max_registers: int | None
+) -> str:
+    types = parameters.word_types(signature)
+    words = [f"%p{number}" for number in range(len(types))]
+    declaration, call = parameters.call(kernel, module, "%fault_record", words, types)
+    listed = ", ".join([f"{kind} {word}" for kind, word in zip(types, words, strict=True)] + ["ptr %fault_record"])
+    attributes = f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else ""
+    return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){attributes} {{\n{call}\n  ret void\n}}\n"
+
+
+def _registers() -> str:
+    """The special registers are the hardware's, and the context is the fault record's address."""
+    texts = [
+        f"declare i32 @llvm.nvvm.read.ptx.sreg.{name}()\n"
+        f"define i32 @oxide.register.{name}(ptr %context) alwaysinline {{\n"
+        f"  %value = call i32 @llvm.nvvm.read.ptx.sreg.{name}()\n  ret i32 %value\n}}"
+        for name in (f"{register}.{axis}" for register in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz")
+    ]
+    texts.append("define ptr @oxide.fault_record(ptr %context) alwaysinline {\n  ret ptr %context\n}")
+    return "\n".join(texts)
+
+
+_initialise_lock = threading.Lock()
+_initialised = False
+
+
+def _machine(target: Target) -> Any:
+    global _initialised
+    with _initialise_lock:
+        if not _initialised:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+            _initialised = True
+    return llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
+        cpu=target.arch, features=target.features or FEATURES, opt=3
+    )

@@ -1,0 +1,183 @@
+"""A kernel's parameters: what their annotations say, and the conversion of a scalar argument.
+
+Parsing annotations is all that decorating a kernel does; nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final, get_args, get_origin
+
+import numpy as np
+
+from ..device.slices import DisjointSlice, Slice
+from ..device.types import ScalarType
+from ..errors import ArgumentError
+from .source import located
+
+Kind = Literal["scalar", "slice", "disjoint"]
+
+_SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
+_FORMATS = {
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "f32": "f",
+    "f64": "d",
+    "bool_": "?",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself."""
+
+    kernel: str
+    name: str
+    kind: Kind
+    scalar: ScalarType
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The scalar's dtype, or that of the slice's elements."""
+        return self.scalar.dtype
+
+    @property
+    def annotation(self) -> str:
+        """The annotation as it is written."""
+        names = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]"}
+        return names[self.kind].format(self.scalar.name)
+
+    @property
+    def struct_format(self) -> str:
+        """What ``struct`` packs the parameter with."""
+        return _FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
+
+    def convert(self, value: Any) -> int | float | bool:
+        """A scalar argument as the Python number that the kernel gets.
+
+        Python and NumPy scalars are taken, and 0-d arrays. An integer must fit; a float for an integer parameter, or a
+        number for a bool, is an ``ArgumentError``, as is anything that is no number.
+        """
+        if isinstance(value, np.ndarray) and value.ndim == 0 and type(value) is np.ndarray:
+            value = value[()]
+        kind = self.dtype.kind
+        if kind == "b":
+            if isinstance(value, bool | np.bool_):
+                return bool(value)
+            raise self._refuse(value, "pass True or False")
+        if kind == "f":
+            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+                return self._to_float(value)
+            raise self._refuse(value, "pass a number")
+        if isinstance(value, bool | np.bool_):
+            return int(value)
+        if not isinstance(value, int | np.integer):
+            raise self._refuse(
+                value, "pass an int; round a float yourself, with int(x)" if _is_float(value) else "pass an int"
+            )
+        number = operator.index(value)
+        limits = np.iinfo(self.dtype)
+        if not int(limits.min) <= number <= int(limits.max):
+            raise self._refuse(value, f"{self.scalar.name} holds {limits.min} to {limits.max}")
+        return number
+
+    def _to_float(self, value: Any) -> float:
+        number = float(value)
+        if self.scalar.name == "f32" and math.isfinite(number) and abs(number) > float(np.finfo(np.float32).max):
+            rounded = float(np.float32(number)) if abs(number) < 3.4028236e38 else math.inf
+            if math.isinf(rounded):
+                raise self._refuse(value, "f32 holds magnitudes up to 3.4e38")
+            return rounded
+        return number
+
+    def _refuse(self, value: Any, advice: str) -> ArgumentError:
+        found = f"{value!r} ({type(value).__name__})" if np.ndim(value) == 0 else type(value).__name__
+        return ArgumentError(
+            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is {found}; {advice}"
+        )
+
+
+def parse_parameters(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> tuple[Parameter, ...]:
+    """The parameters of a kernel, from its annotations, strings included. Raises ``CompileError``.
+
+    ``local_names`` are those of the place where the kernel is defined: a string annotation may name one."""
+    signature = inspect.signature(function)
+    names = _Names(function, local_names)
+    returns = signature.return_annotation
+    if returns is not inspect.Signature.empty and names.evaluate(returns, "the return annotation") is not None:
+        raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
+    parameters = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            raise located(
+                function, f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /"
+            )
+        if parameter.default is not inspect.Parameter.empty:
+            raise located(
+                function, f"kernel {name}: parameter {parameter.name} has a default; kernels take every argument"
+            )
+        if parameter.annotation is inspect.Parameter.empty:
+            raise located(
+                function,
+                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar ({_SCALARS}), "
+                "Slice[T] or DisjointSlice[T]",
+            )
+        annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}")
+        parameters.append(_parameter(function, name, parameter.name, annotation))
+    return tuple(parameters)
+
+
+class _Names:
+    """The names that a function's annotations may use: its module's globals, its surroundings and its closure."""
+
+    def __init__(self, function: Callable[..., Any], local_names: Mapping[str, Any]) -> None:
+        self.function = function
+        closure = inspect.getclosurevars(function)
+        self.globals = getattr(function, "__globals__", {})
+        self.locals = {**local_names, **closure.nonlocals}
+
+    def evaluate(self, annotation: Any, what: str) -> Any:
+        if not isinstance(annotation, str):
+            return annotation
+        try:
+            return eval(annotation, self.globals, self.locals)
+        except Exception as error:
+            raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}") from None
+
+
+def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Parameter:
+    if isinstance(annotation, ScalarType):
+        kind: Kind = "scalar"
+        scalar: Any = annotation
+    elif get_origin(annotation) in (Slice, DisjointSlice):
+        kind = "slice" if get_origin(annotation) is Slice else "disjoint"
+        (scalar,) = get_args(annotation)
+    else:
+        shown = getattr(annotation, "__name__", None) or repr(annotation)
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
+            "Slice[T] or DisjointSlice[T]",
+        )
+    if not isinstance(scalar, ScalarType):
+        raise located(function, f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}")
+    if scalar.name not in _FORMATS:
+        raise located(
+            function, f"kernel {kernel}: parameter {name}: {scalar.name} is not supported yet in kernels; use f32"
+        )
+    return Parameter(kernel, name, kind, scalar)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float | np.floating)

@@ -1,0 +1,74 @@
+"""What a kernel reads from and writes to: ``Slice``, ``DisjointSlice`` and ``Ref``.
+
+The rule comes from cuda-oxide: an output element is reached only by a ``ThreadIndex``, and no two threads hold the
+same one, so no two threads write the same element. With a plain index they could::
+
+    c[0] = row          # every thread writes c[0]: refused, a DisjointSlice has no [...]
+    c_elem = c.get_mut(thread.index_1d())
+
+These classes are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them.
+On the host they have no instances.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NoReturn, TypeVar, final
+
+from .thread import ThreadIndex
+
+T = TypeVar("T")
+
+
+@final
+class Slice(Generic[T]):
+    """A read-only, bounds-checked run of elements in device memory.
+
+    ``a[i]`` takes any integer; a negative one, or one past the end, is a fault: it reads as zero, and the launch fails
+    with a ``BoundsError``. ``len(a)`` is the number of elements, an ``i64``.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("Slice")
+
+    def __getitem__(self, index: int) -> T:
+        _only_in_a_kernel("Slice")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("Slice")
+
+
+@final
+class DisjointSlice(Generic[T]):
+    """A kernel's output: each thread reaches the element of its own ``ThreadIndex`` and no other.
+
+    ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("DisjointSlice")
+
+    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
+        """This thread's element, or None where the index is outside the slice."""
+        _only_in_a_kernel("DisjointSlice")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("DisjointSlice")
+
+
+@final
+class Ref(Generic[T]):
+    """One element of a ``DisjointSlice``, to read and to write through ``value``.
+
+    Using ``value`` without having looked whether ``get_mut`` gave None is refused by a type checker; where the
+    element is outside the slice, it is a fault: it reads as zero, writes nothing, and the launch fails with a
+    ``BoundsError``.
+    """
+
+    value: T
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("Ref")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"{name} exists only inside a @kernel; on the host, pass a device buffer where a kernel takes one")

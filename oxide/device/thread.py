@@ -1,0 +1,92 @@
+"""Which thread this is: ``index_1d``, ``index_2d`` and the hardware's own coordinates.
+
+All numbers are non-negative 64-bit integers, zero-extended from 32-bit hardware registers, so products such as
+``row * width`` do not wrap. These are declarations: the compiler gives them their meaning inside a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, final
+
+
+@final
+class ThreadIndex:
+    """A number that no other thread of the launch has: the only key to an element of a ``DisjointSlice``.
+
+    It comes from ``index_1d()`` or ``index_2d(width)`` and from nowhere else, and has no arithmetic: a number computed
+    from one could be another thread's. ``get()`` gives the plain number, to read a ``Slice`` with.
+    """
+
+    def __init__(self) -> None:
+        raise TypeError("a ThreadIndex comes from thread.index_1d() or thread.index_2d(width), inside a @kernel")
+
+    def get(self) -> int:
+        """The plain number, an ``i64``."""
+        _only_in_a_kernel("ThreadIndex.get")
+
+
+@final
+class Coordinates:
+    """Three numbers that the hardware knows, ``x``, ``y`` and ``z``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def x(self) -> int:
+        _only_in_a_kernel(f"{self.name}.x")
+
+    @property
+    def y(self) -> int:
+        _only_in_a_kernel(f"{self.name}.y")
+
+    @property
+    def z(self) -> int:
+        _only_in_a_kernel(f"{self.name}.z")
+
+
+thread_idx = Coordinates("thread_idx")
+"""This thread's place in its block."""
+
+block_idx = Coordinates("block_idx")
+"""This block's place in the grid."""
+
+block_dim = Coordinates("block_dim")
+"""The shape of a block, in threads."""
+
+grid_dim = Coordinates("grid_dim")
+"""The shape of the grid, in blocks."""
+
+
+def index_1d() -> ThreadIndex:
+    """This thread's place in a one-dimensional launch: ``block_idx.x * block_dim.x + thread_idx.x``.
+
+    A launch whose grid or block has a y or z other than 1 is refused, as two threads would have the same index.
+    """
+    _only_in_a_kernel("thread.index_1d")
+
+
+def index_2d(width: int) -> ThreadIndex | None:
+    """This thread's place in a row-major matrix: ``index_2d_row() * width + index_2d_col()``; None where the column is
+    not under ``width``.
+
+    All threads must agree on the width: with widths 5 and 100 the threads (row 1, column 0) and (row 0, column 5)
+    would both get index 5. So ``width`` must be a kernel parameter or a constant, and the same in every call that a
+    kernel reaches; anything else is a ``CompileError``. None, too, where ``width`` is 2**36 or more: with that and at
+    most 2**26 rows, the product cannot wrap round 64 bits.
+    """
+    _only_in_a_kernel("thread.index_2d")
+
+
+def index_2d_row() -> int:
+    """``block_idx.y * block_dim.y + thread_idx.y``."""
+    _only_in_a_kernel("thread.index_2d_row")
+
+
+def index_2d_col() -> int:
+    """``block_idx.x * block_dim.x + thread_idx.x``."""
+    _only_in_a_kernel("thread.index_2d_col")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -1,0 +1,157 @@
+"""The Driver protocol: everything the runtime asks of a device, and the whole difference between two devices.
+
+A driver is flat: plain methods over opaque handles, so that a recording, a failing or a stepping
+driver is a thin wrapper, and the runtime above has one path. Three rules hold for every method:
+
+- **Nothing but the methods that say so blocks.** Work is submitted to a stream and runs in order there.
+- **Any thread may call any method**, at any time, on any handle that has not been destroyed.
+- **A failure raises** ``DriverError``, ``OutOfMemoryError`` or ``DeviceLostError`` and submits nothing.
+  A failure of submitted work is raised by the calls that observe it: ``query_*`` and ``synchronize_*``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+StreamHandle: TypeAlias = Any
+EventHandle: TypeAlias = Any
+FunctionHandle: TypeAlias = Any
+
+Dim3: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the compiler must produce for a device: ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name,
+    ``features`` the back end's own feature string."""
+
+    kind: Literal["ptx", "native"]
+    arch: str
+    features: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch."""
+
+    target: Target
+    entry: str
+    image: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What a device is. Memory in bytes."""
+
+    name: str
+    target: Target
+    multiprocessors: int
+    memory: int
+    max_threads_per_block: int
+    max_block: Dim3
+    max_grid: Dim3
+
+
+class Driver(Protocol):
+    """One kind of device. ``name`` is what ``OXIDE_DEVICE`` calls it."""
+
+    name: str
+
+    # Devices
+
+    def device_count(self) -> int:
+        """How many devices there are, from 0."""
+
+    def device_info(self, device: int) -> DeviceInfo: ...
+
+    # Streams: in-order queues of work
+
+    def create_stream(self, device: int) -> StreamHandle: ...
+
+    def destroy_stream(self, stream: StreamHandle) -> None:
+        """Gives the stream up; work already submitted to it still runs."""
+
+    def synchronize_stream(self, stream: StreamHandle) -> None:
+        """Blocks, with the GIL released, until all that was submitted has run."""
+
+    def query_stream(self, stream: StreamHandle) -> bool:
+        """Whether all that was submitted has run."""
+
+    def stream_address(self, stream: StreamHandle) -> int:
+        """The number other libraries know the stream by (a ``CUstream``)."""
+
+    # Events: a point in a stream
+
+    def create_event(self, device: int, *, timing: bool) -> EventHandle: ...
+
+    def destroy_event(self, event: EventHandle) -> None: ...
+
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
+        """Moves the event to the end of what the stream holds now. An event may be recorded again; a wait
+        submitted before that keeps waiting for the point it was submitted with."""
+
+    def query_event(self, event: EventHandle) -> bool:
+        """Whether the point last recorded has been passed; True if none ever was."""
+
+    def synchronize_event(self, event: EventHandle) -> None:
+        """Blocks, with the GIL released, until the point last recorded has been passed."""
+
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
+        """What is submitted to the stream from now on runs after the event's point; blocks nobody."""
+
+    def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
+        """Milliseconds between two passed events that were created with ``timing``."""
+
+    # Memory: addresses are plain integers, sizes are bytes and never 0
+
+    def allocate(self, nbytes: int, stream: StreamHandle) -> int:
+        """Device memory, 256-byte aligned, uninitialised, usable by work submitted to the stream from now on."""
+
+    def free(self, address: int, stream: StreamHandle) -> None:
+        """Gives device memory back once the stream has run what it holds now."""
+
+    def allocate_host(self, nbytes: int) -> int:
+        """Page-locked host memory that every device can read and write at the same address."""
+
+    def free_host(self, address: int) -> None:
+        """Gives page-locked memory back at once: no work in flight may use it. May block until the device is idle."""
+
+    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        """From page-locked host memory; it must stay until the stream has passed the copy."""
+
+    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        """Into page-locked host memory."""
+
+    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None: ...
+
+    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
+        """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times."""
+
+    # Code
+
+    def load(self, device: int, code: Code) -> FunctionHandle:
+        """Makes code launchable on a device. The handle keeps it loaded. May block until the device is idle."""
+
+    def launch(
+        self,
+        function: FunctionHandle,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        params: bytes,
+        stream: StreamHandle,
+    ) -> None:
+        """Runs a kernel. ``params`` are its parameters as a C structure, each naturally aligned."""
+
+    # Host functions: run in stream order, on a thread of the driver's
+
+    def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
+        """Calls Python. The function must not call the driver. What it raises goes to ``sys.unraisablehook``."""
+
+    def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
+        """Calls the C function ``void function(void *argument)`` without ever taking the GIL."""
+
+    def close(self) -> None:
+        """Ends the driver at interpreter exit: waits for its work, then gives everything back."""

@@ -1,0 +1,427 @@
+"""The CPU device: a real device behind the Driver protocol, with streams, events, memory and several devices.
+
+This file checks what is asked and turns it into items for a scheduler. Its rooms: ``cpu_streams`` (streams, events,
+items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at a time, for tests), ``cpu_memory``
+and ``cpu_code``. What is wrong is refused when it is submitted, with CUDA's code and name for it.
+
+A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
+a microsecond, and handing it to another thread ten times that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import TypeVar, final
+
+from oxide.driver.base import Code, DeviceInfo, Dim3
+from oxide.driver.cpu_code import CpuFunction, host_name, host_target
+from oxide.driver.cpu_errors import driver_error
+from oxide.driver.cpu_memory import BRIEF_BYTES, Heap, LiveAllocations, copy, fill, out_of_range, physical_memory
+from oxide.driver.cpu_steps import StepScheduler
+from oxide.driver.cpu_streams import (
+    BlockRange,
+    CpuEvent,
+    CpuStream,
+    Item,
+    Point,
+    Record,
+    Scheduler,
+    Task,
+    Wait,
+    closed_error,
+    report_unraisable,
+)
+from oxide.driver.cpu_workers import WorkerScheduler
+from oxide.errors import DeviceError
+
+_MAX_THREADS_PER_BLOCK = 1024
+_MAX_BLOCK: Dim3 = (1024, 1024, 64)
+_MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
+_MAX_SHARED_BYTES = 2**31 - 1
+
+_Owned = TypeVar("_Owned", CpuStream, CpuEvent)
+
+
+@final
+class CpuDriver:
+    """``devices`` CPU devices that share the machine's cores.
+
+    ``devices`` is ``OXIDE_CPU_DEVICES`` or 1 by default; ``threads``, the most threads that run kernels at the same
+    time, is the number of cores. Each device may allocate ``OXIDE_CPU_MEMORY`` bytes, by default the machine's memory.
+
+    With ``step`` there are no threads and nothing runs until ``step``, ``run_until_idle`` or a ``synchronize_*`` says
+    so; ``seed`` then draws which stream goes on. ``poison``, on by default with ``step``, fills memory with 0xFF
+    bytes when it is allocated and when it is freed.
+
+    Raises ``DeviceError`` for a number of devices, threads or bytes that is not one.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        devices: int | None = None,
+        *,
+        threads: int | None = None,
+        step: bool = False,
+        seed: int | None = None,
+        poison: bool | None = None,
+    ) -> None:
+        self._devices = _positive("OXIDE_CPU_DEVICES", 1) if devices is None else devices
+        self._threads = (os.cpu_count() or 1) if threads is None else threads
+        for what, number in (("devices", self._devices), ("threads", self._threads)):
+            if number < 1:
+                raise DeviceError(f"a CPU driver with {number} {what} was asked for; it needs 1 or more")
+        if seed is not None and not step:
+            raise DeviceError(f"seed={seed} chooses among streams in step mode only; pass step=True with it")
+        poison = step if poison is None else poison
+        self._memory = _positive("OXIDE_CPU_MEMORY", physical_memory())
+        self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
+        self._host = Heap("pinned host memory", None, poison=poison)
+        self._scheduler: Scheduler = StepScheduler(seed) if step else WorkerScheduler(self._threads)
+        self._failures = self._scheduler.failures
+        self._closed = False
+
+    # Devices
+
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return self._devices
+
+    def device_info(self, device: int) -> DeviceInfo:
+        """What a device is: the host's processor, with a CUDA device's limits. Loads llvmlite to name the target."""
+        self._check_device(device)
+        return DeviceInfo(
+            name=host_name(),
+            target=host_target(),
+            multiprocessors=self._threads,
+            memory=self._memory,
+            max_threads_per_block=_MAX_THREADS_PER_BLOCK,
+            max_block=_MAX_BLOCK,
+            max_grid=_MAX_GRID,
+        )
+
+    # Streams
+
+    def create_stream(self, device: int) -> CpuStream:
+        """A new stream. It costs no thread until it has work."""
+        self._check_device(device)
+        return CpuStream(device)
+
+    def destroy_stream(self, stream: CpuStream) -> None:
+        """Gives the stream up; work already submitted to it still runs."""
+        if not self._closed:
+            _check(stream, CpuStream).destroyed = True
+
+    def synchronize_stream(self, stream: CpuStream) -> None:
+        """Blocks until all that was submitted has run; in step mode, runs it."""
+        self._scheduler.synchronize(_check(stream, CpuStream))
+        self._scheduler.raise_failure(stream.device)
+
+    def query_stream(self, stream: CpuStream) -> bool:
+        """Whether all that was submitted has run. Takes no lock."""
+        _check(stream, CpuStream)
+        # In this order: a stream without items that is then seen not running has run what it held at the first look.
+        if stream.items or stream.running:
+            os.sched_yield()
+            return False
+        if self._failures:
+            self._scheduler.raise_failure(stream.device)
+        return True
+
+    def stream_address(self, stream: CpuStream) -> int:
+        """The stream's number, different from every other's in this process."""
+        return _check(stream, CpuStream).number
+
+    # Events
+
+    def create_event(self, device: int, *, timing: bool) -> CpuEvent:
+        """A new event, passed until it is recorded."""
+        self._check_device(device)
+        return CpuEvent(device, timing=timing)
+
+    def destroy_event(self, event: CpuEvent) -> None:
+        """Gives the event up; what waits for it goes on waiting for its point."""
+        if not self._closed:
+            _check(event, CpuEvent).destroyed = True
+
+    def record_event(self, event: CpuEvent, stream: CpuStream) -> None:
+        """Moves the event to the end of what the stream holds now."""
+        _check(event, CpuEvent)
+        _check(stream, CpuStream)
+        if event.device != stream.device:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_HANDLE",
+                f"{event!r} cannot be recorded on {stream!r}, of another device; create it on cpu:{stream.device}",
+            )
+        point = Point()
+        self._scheduler.submit(stream, Record(point))
+        event.point = point
+
+    def query_event(self, event: CpuEvent) -> bool:
+        """Whether the point last recorded has been passed. Takes no lock."""
+        if type(event) is not CpuEvent or event.destroyed:
+            _check(event, CpuEvent)
+        point = event.point
+        if point is not None and not point.passed:
+            # A loop that polls must let go of the GIL, or the worker that it waits for gets it 5 ms later.
+            os.sched_yield()
+            return False
+        if self._failures:
+            self._scheduler.raise_failure(event.device)
+        return True
+
+    def synchronize_event(self, event: CpuEvent) -> None:
+        """Blocks until the point last recorded has been passed; in step mode, runs what comes before it."""
+        point = _check(event, CpuEvent).point
+        if point is not None:
+            self._scheduler.wait(point)
+        self._scheduler.raise_failure(event.device)
+
+    def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
+        """Holds the stream back until the event's point is passed, on whichever of the driver's devices."""
+        _check(stream, CpuStream)
+        point = _check(event, CpuEvent).point
+        if point is not None:
+            self._scheduler.submit(stream, Wait(point))
+
+    def elapsed_ms(self, start: CpuEvent, end: CpuEvent) -> float:
+        """Milliseconds between two passed events that were created with ``timing``."""
+        times = []
+        for event in (start, end):
+            point = _check(event, CpuEvent).point
+            if not event.timing or point is None:
+                raise driver_error(
+                    "CUDA_ERROR_INVALID_HANDLE",
+                    f"{event!r} has no time: "
+                    + ("it was never recorded" if event.timing else "create it with timing=True"),
+                )
+            if not point.passed:
+                raise driver_error(
+                    "CUDA_ERROR_NOT_READY", f"{event!r} has not been passed yet; synchronize with it first"
+                )
+            times.append(point.time_ns)
+        return (times[1] - times[0]) / 1e6
+
+    # Memory
+
+    def allocate(self, nbytes: int, stream: CpuStream) -> int:
+        """Device memory, at once. Raises ``OutOfMemoryError`` beyond the device's memory."""
+        self._check_open()
+        return self._heaps[_check(stream, CpuStream).device].allocate(nbytes)
+
+    def free(self, address: int, stream: CpuStream) -> None:
+        """Gives device memory back once the stream has run what it holds now. After ``close``, does nothing."""
+        if self._closed:
+            return
+        heap = self._heaps[_check(stream, CpuStream).device]
+        heap.retire(address)
+        self._scheduler.submit(stream, Task(f"free {address:#x}", lambda: heap.release(address), brief=True))
+
+    def allocate_host(self, nbytes: int) -> int:
+        """Host memory. There is nothing to pin on this device; it is counted apart."""
+        self._check_open()
+        return self._host.allocate(nbytes)
+
+    def free_host(self, address: int) -> None:
+        """Gives host memory back at once. After ``close``, does nothing."""
+        if not self._closed:
+            self._host.retire(address)
+            self._host.release(address)
+
+    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
+        """From host memory of this driver's to memory of the stream's device."""
+        heap = self._heaps[_check(stream, CpuStream).device]
+        heap.check("the destination of a copy to the device,", destination, nbytes)
+        self._host.check("the source of a copy to the device,", source, nbytes)
+        self._submit_copy("copy to the device", destination, source, nbytes, stream)
+
+    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
+        """From memory of the stream's device to host memory of this driver's."""
+        heap = self._heaps[_check(stream, CpuStream).device]
+        self._host.check("the destination of a copy to the host,", destination, nbytes)
+        heap.check("the source of a copy to the host,", source, nbytes)
+        self._submit_copy("copy to the host", destination, source, nbytes, stream)
+
+    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
+        """Between two places in the memory of one of the driver's devices, or of two."""
+        _check(stream, CpuStream)
+        for end, address in (("destination", destination), ("source", source)):
+            if not any(heap.contains(address, nbytes) for heap in self._heaps):
+                raise out_of_range(f"the {end} of a copy on the device,", address, nbytes, "this driver's devices")
+        self._submit_copy("copy on the device", destination, source, nbytes, stream)
+
+    def fill(self, address: int, pattern: bytes, count: int, stream: CpuStream) -> None:
+        """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times to memory of the stream's device."""
+        heap = self._heaps[_check(stream, CpuStream).device]
+        pattern = bytes(pattern)
+        if len(pattern) not in (1, 2, 4, 8) or address % len(pattern):
+            raise driver_error(
+                "CUDA_ERROR_INVALID_VALUE",
+                f"a fill of {address:#x} with a pattern of {len(pattern)} bytes; "
+                "a pattern has 1, 2, 4 or 8, and the address is a multiple of that",
+            )
+        nbytes = len(pattern) * count
+        heap.check("a fill of", address, nbytes)
+        brief = nbytes <= BRIEF_BYTES
+        self._scheduler.submit(stream, Task(f"fill {nbytes} bytes", lambda: fill(address, pattern, count), brief=brief))
+
+    # Code
+
+    def load(self, device: int, code: Code) -> CpuFunction:
+        """Loads native code. Raises ``DriverError`` for another kind of code, a damaged image or a missing entry."""
+        self._check_device(device)
+        return CpuFunction(device, code)
+
+    def launch(
+        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: CpuStream
+    ) -> None:
+        """Runs a kernel, its blocks on as many threads as pays. Refuses what is beyond the device's limits."""
+        _check(stream, CpuStream)
+        if type(function) is not CpuFunction or function.device != stream.device:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_HANDLE",
+                f"a launch of {function!r} on {stream!r}; load the kernel on cpu:{stream.device}",
+            )
+        blocks = _check_dim(function, "grid", grid, _MAX_GRID)
+        threads = _check_dim(function, "block", block, _MAX_BLOCK)
+        if threads > _MAX_THREADS_PER_BLOCK:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_VALUE",
+                f"{function!r} with a block of {block}, {threads} threads; the most is {_MAX_THREADS_PER_BLOCK}",
+            )
+        if not 0 <= shared_bytes <= _MAX_SHARED_BYTES:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_VALUE",
+                f"{function!r} with {shared_bytes} bytes of dynamic shared memory; ask for 0 to {_MAX_SHARED_BYTES}",
+            )
+        run = function.bind(grid, block, shared_bytes, params)
+        self._scheduler.submit(stream, BlockRange(f"launch {function.entry}", run, blocks))
+
+    # Host functions
+
+    def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
+        """Calls Python on a worker thread. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
+        _check(stream, CpuStream)
+
+        def call() -> None:
+            try:
+                function()
+            except BaseException as error:
+                report_unraisable(function, error)
+
+        self._scheduler.submit(stream, Task(f"host function {function!r}", call))
+
+    def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
+        """Calls a C function on a worker thread, without the GIL."""
+        _check(stream, CpuStream)
+        if not function:
+            raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
+        call = _HostFunction(function)
+        self._scheduler.submit(stream, Task(f"native host function {function:#x}", lambda: call(argument)))
+
+    def close(self) -> None:
+        """Waits for the work submitted, ends the threads, and frees all memory. May be called again.
+
+        From then on submissions raise ``DriverError``, and giving back what is already given back does nothing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._scheduler.close()
+        except BaseException:
+            self._closed = False
+            raise
+        for heap in (*self._heaps, self._host):
+            heap.release_all()
+
+    def __del__(self) -> None:
+        # A driver dropped without close() leaves no threads behind. During __init__ there may be no scheduler yet.
+        scheduler: Scheduler | None = getattr(self, "_scheduler", None)
+        if scheduler is not None:
+            scheduler.abandon()
+
+    # For tests
+
+    @property
+    def live_allocations(self) -> LiveAllocations:
+        """The memory not yet given back. A free counts once its stream has run it."""
+        held = [heap.held for heap in self._heaps]
+        host_bytes, host_count = self._host.held
+        return LiveAllocations(
+            sum(nbytes for nbytes, _ in held), sum(count for _, count in held), host_bytes, host_count
+        )
+
+    def pending(self) -> tuple[CpuStream, ...]:
+        """In step mode: the streams that could run an item now, the one submitted first in front."""
+        return self._steps().pending()
+
+    def step(self, stream: CpuStream | None = None) -> bool:
+        """In step mode: runs one item, of ``stream`` or of one that could go on; ``False`` if there is none."""
+        return self._steps().step(stream)
+
+    def run_until_idle(self) -> None:
+        """In step mode: runs all that can run."""
+        self._steps().run_until_idle()
+
+    # Helpers
+
+    def _steps(self) -> StepScheduler:
+        if not isinstance(self._scheduler, StepScheduler):
+            raise driver_error(
+                "CUDA_ERROR_ILLEGAL_STATE", "stepping a CPU driver that runs by itself; make it with step=True"
+            )
+        return self._scheduler
+
+    def _submit_copy(self, what: str, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
+        item: Item = Task(
+            f"{what}, {nbytes} bytes", lambda: copy(destination, source, nbytes), brief=nbytes <= BRIEF_BYTES
+        )
+        self._scheduler.submit(stream, item)
+
+    def _check_device(self, device: int) -> None:
+        self._check_open()
+        if not 0 <= device < self._devices:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_DEVICE",
+                f"device {device} was asked for; there are {self._devices} CPU devices, from 0 "
+                "(OXIDE_CPU_DEVICES sets how many)",
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed_error()
+
+
+_HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def _check(handle: _Owned, kind: type[_Owned]) -> _Owned:
+    """The handle, if it is one of this kind and has not been destroyed."""
+    if type(handle) is not kind or handle.destroyed:
+        noun = "a stream" if kind is CpuStream else "an event"
+        found = "it was destroyed" if type(handle) is kind else f"a {type(handle).__name__} is none of the CPU driver's"
+        raise driver_error("CUDA_ERROR_INVALID_HANDLE", f"{handle!r} is not {noun} to use: {found}; create a new one")
+    return handle
+
+
+def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
+    """The product of a grid's or block's sizes, if each is within its limit."""
+    if len(dim) != 3 or not (1 <= dim[0] <= limit[0] and 1 <= dim[1] <= limit[1] and 1 <= dim[2] <= limit[2]):
+        raise driver_error(
+            "CUDA_ERROR_INVALID_VALUE", f"{function!r} with a {what} of {dim}; each of the three must be 1 to {limit}"
+        )
+    return dim[0] * dim[1] * dim[2]
+
+
+def _positive(variable: str, default: int) -> int:
+    """An environment variable that holds a number from 1."""
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return default
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise DeviceError(f"{variable}={text!r}: a whole number of 1 or more is needed; set it so, or unset it")
+    return int(text)

@@ -1,0 +1,126 @@
+"""The CPU device's code: object files into memory, and one launch as a call for a range of blocks.
+
+A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to
+``_LaunchRecord``. Blocks are numbered with x fastest. llvmlite is imported at the first load, or when the target is
+asked for, and not before; it is not thread-safe, so one lock is around all that touches it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import threading
+from collections.abc import Callable
+from typing import Any, final
+
+from oxide.driver.base import Code, Dim3, Target
+from oxide.driver.cpu_errors import driver_error
+
+_llvm_lock = threading.Lock()
+
+
+@final
+class CpuFunction:
+    """A kernel in memory. The engine that owns its machine code lives as long as this does."""
+
+    __slots__ = ("_engine", "call", "device", "entry")
+
+    def __init__(self, device: int, code: Code) -> None:
+        if code.target.kind != "native":
+            raise driver_error(
+                "CUDA_ERROR_INVALID_IMAGE",
+                f"kernel {code.entry} was compiled for {code.target.kind} ({code.target.arch}), but cpu:{device} runs "
+                "native code; compile it for the target in device_info",
+            )
+        self._engine, address = _load(code)
+        self.device = device
+        self.entry = code.entry
+        self.call = _Entry(address)
+
+    def bind(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes) -> Callable[[int, int], None]:
+        """One launch: call the result with a range of blocks to run them, without the GIL."""
+        record = _LaunchRecord(grid, block, shared_bytes, 0, params)
+        pointer = ctypes.byref(record)
+
+        def run(first: int, end: int) -> None:
+            # Through self: a launch in a queue must keep the engine, and with it the code, alive.
+            self.call(pointer, first, end)
+
+        return run
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.entry} on cpu:{self.device}>"
+
+
+class _LaunchRecord(ctypes.Structure):
+    """What the entry reads. ``params`` points into the bytes object, which the record keeps alive."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
+        ("params", ctypes.c_char_p),
+    )
+
+
+_Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@functools.cache
+def host_target() -> Target:
+    """What the compiler must produce for this machine."""
+    import llvmlite.binding as llvm
+
+    with _llvm_lock:
+        try:
+            features = llvm.get_host_cpu_features().flatten()
+        except RuntimeError:
+            # LLVM cannot ask every system; the CPU's name alone is then all there is to go by.
+            features = ""
+        return Target("native", llvm.get_host_cpu_name(), features)
+
+
+@functools.cache
+def host_name() -> str:
+    """The processor's name as its maker writes it, where the system tells."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, text = line.partition(":")
+                if key.strip() == "model name" and text.strip():
+                    return text.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "CPU"
+
+
+def _load(code: Code) -> tuple[Any, int]:
+    """The engine that holds an object file's code, and the address of its entry."""
+    import llvmlite.binding as llvm
+    from llvmlite.binding import ffi
+
+    with _llvm_lock:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        # Not ObjectFileRef.from_data: it wraps the null pointer that an unreadable image gives, and crashes later.
+        pointer = ffi.lib.LLVMPY_CreateObjectFile(code.image, len(code.image))
+        if not pointer:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_IMAGE",
+                f"the image of kernel {code.entry}, {len(code.image)} bytes, is no object file of this machine; "
+                "compile the kernel again (a cached one may be damaged)",
+            )
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        engine.add_object_file(llvm.ObjectFileRef(pointer))
+        engine.finalize_object()
+        address = engine.get_function_address(code.entry)
+    if not address:
+        raise driver_error(
+            "CUDA_ERROR_NOT_FOUND",
+            f"the object file of kernel {code.entry} exports no function of that name; "
+            "Code.entry must be the symbol that the image exports",
+        )
+    return engine, int(address)

@@ -1,0 +1,39 @@
+"""The CPU device's driver errors: CUDA's names and codes, so that whoever handles one device handles both."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from oxide.errors import DriverError
+
+ErrorName: TypeAlias = Literal[
+    "CUDA_ERROR_INVALID_VALUE",
+    "CUDA_ERROR_DEINITIALIZED",
+    "CUDA_ERROR_INVALID_DEVICE",
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_INVALID_HANDLE",
+    "CUDA_ERROR_ILLEGAL_STATE",
+    "CUDA_ERROR_NOT_FOUND",
+    "CUDA_ERROR_NOT_READY",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_NOT_PERMITTED",
+]
+
+
+def driver_error(name: ErrorName, message: str) -> DriverError:
+    """The error with CUDA's code for its name."""
+    return DriverError(_CODES[name], name, message)
+
+
+_CODES: dict[ErrorName, int] = {
+    "CUDA_ERROR_INVALID_VALUE": 1,
+    "CUDA_ERROR_DEINITIALIZED": 4,
+    "CUDA_ERROR_INVALID_DEVICE": 101,
+    "CUDA_ERROR_INVALID_IMAGE": 200,
+    "CUDA_ERROR_INVALID_HANDLE": 400,
+    "CUDA_ERROR_ILLEGAL_STATE": 401,
+    "CUDA_ERROR_NOT_FOUND": 500,
+    "CUDA_ERROR_NOT_READY": 600,
+    "CUDA_ERROR_LAUNCH_FAILED": 719,
+    "CUDA_ERROR_NOT_PERMITTED": 800,
+}

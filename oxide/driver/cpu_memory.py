@@ -1,0 +1,196 @@
+"""The CPU device's memory: blocks from the C library, counted and checked, and the copies between them.
+
+Every copy is checked against the live allocations when it is submitted, so that a wrong address or a use after free
+is an error with a name on the CPU device, where on a GPU it would be a fault later. With ``poison``, memory is filled
+with 0xFF when it is allocated and again before it is freed: as a float that is a NaN, as an index far outside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import final
+
+from oxide.driver.cpu_errors import driver_error
+from oxide.errors import OutOfMemoryError
+
+ALIGNMENT = 256
+
+# Below this many bytes a copy takes less time (about 1 microsecond) than handing it to another thread.
+BRIEF_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAllocations:
+    """What is allocated and not yet given back: bytes and blocks, of all devices together and of pinned memory."""
+
+    device_bytes: int
+    device_count: int
+    host_bytes: int
+    host_count: int
+
+
+@final
+class Heap:
+    """The allocations of one device, or of pinned host memory. ``limit`` is in bytes; ``None`` is the system's."""
+
+    def __init__(self, name: str, limit: int | None, *, poison: bool) -> None:
+        self.name = name
+        self._limit = limit
+        self._poison = poison
+        self._lock = threading.RLock()
+        self._live: dict[int, int] = {}
+        self._leaving: dict[int, int] = {}
+        self._held = 0
+        # The live addresses in order, for addresses inside a block; None after a change. ``_changes`` tells a
+        # reader that was interrupted while sorting that its result is out of date.
+        self._ordered: list[int] | None = None
+        self._changes = 0
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes and blocks not yet given back to the system."""
+        with self._lock:
+            return self._held, len(self._live) + len(self._leaving)
+
+    def allocate(self, nbytes: int) -> int:
+        """A 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the limit or where the system has no more."""
+        if nbytes <= 0:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_VALUE", f"an allocation of {nbytes} bytes on {self.name}; ask for 1 or more"
+            )
+        with self._lock:
+            if self._limit is not None and self._held + nbytes > self._limit:
+                raise OutOfMemoryError(
+                    f"{self.name} has no room for {nbytes} bytes: {self._held} of its {self._limit} bytes are held; "
+                    "free some, or raise OXIDE_CPU_MEMORY"
+                )
+            self._held += nbytes
+        address = ctypes.c_void_p()
+        failed = nbytes > _MAX_SIZE or _posix_memalign(ctypes.byref(address), ALIGNMENT, nbytes)
+        with self._lock:
+            if failed or not address.value:
+                self._held -= nbytes
+                raise OutOfMemoryError(
+                    f"the system gave no memory for {nbytes} bytes on {self.name}, which holds {self._held} bytes; "
+                    "free some, or use smaller pieces"
+                )
+            if self._poison:
+                _memset(address.value, 0xFF, nbytes)
+            self._live[address.value] = nbytes
+            self._changed()
+        return address.value
+
+    def retire(self, address: int) -> None:
+        """Takes an address out of use. Raises ``DriverError`` if it is not one that ``allocate`` gave, or not any
+        more. Its memory stays until ``release``."""
+        with self._lock:
+            nbytes = self._live.pop(address, None)
+            if nbytes is None:
+                raise driver_error(
+                    "CUDA_ERROR_INVALID_VALUE",
+                    f"a free of {address:#x}, which is not a live allocation of {self.name}: it was freed before, "
+                    "belongs to another device, or points inside an allocation; free what allocate gave, once",
+                )
+            self._leaving[address] = nbytes
+            self._changed()
+
+    def release(self, address: int) -> None:
+        """Gives a retired address back to the system."""
+        with self._lock:
+            nbytes = self._leaving.pop(address)
+            self._held -= nbytes
+        if self._poison:
+            _memset(address, 0xFF, nbytes)
+        _free(address)
+
+    def release_all(self) -> None:
+        """Gives everything back."""
+        with self._lock:
+            self._leaving.update(self._live)
+            self._live.clear()
+            self._changed()
+            addresses = list(self._leaving)
+        for address in addresses:
+            self.release(address)
+
+    def contains(self, address: int, nbytes: int) -> bool:
+        """Whether a range lies inside one live allocation."""
+        size = self._live.get(address)
+        if size is None:
+            address, size, nbytes = self._block_around(address, nbytes)
+        return 0 < nbytes <= size
+
+    def check(self, what: str, address: int, nbytes: int) -> None:
+        """Raises ``DriverError`` unless the range lies inside one live allocation."""
+        if not self.contains(address, nbytes):
+            raise out_of_range(what, address, nbytes, self.name)
+
+    def _block_around(self, address: int, nbytes: int) -> tuple[int, int, int]:
+        """The block an address lies in: its address and size, and the bytes from its start to the range's end."""
+        with self._lock:
+            ordered = self._ordered
+            if ordered is None:
+                changes = self._changes
+                ordered = sorted(self._live)
+                if changes == self._changes:
+                    self._ordered = ordered
+            index = bisect_right(ordered, address)
+            base = ordered[index - 1] if index else 0
+            return base, self._live.get(base, 0), nbytes + address - base if nbytes > 0 else 0
+
+    def _changed(self) -> None:
+        self._changes += 1
+        self._ordered = None
+
+
+def out_of_range(what: str, address: int, nbytes: int, where: str) -> Exception:
+    """The error of a range that is not in one live allocation."""
+    return driver_error(
+        "CUDA_ERROR_INVALID_VALUE",
+        f"{what} [{address:#x}, {address + nbytes:#x}), {nbytes} bytes, does not lie in one live allocation of "
+        f"{where}; check the address and the size, and that the memory was not freed before",
+    )
+
+
+def copy(destination: int, source: int, nbytes: int) -> None:
+    """Copies bytes; the ranges may overlap. Releases the GIL where that is worth it."""
+    (_memmove_brief if nbytes <= BRIEF_BYTES else _memmove)(destination, source, nbytes)
+
+
+def fill(address: int, pattern: bytes, count: int) -> None:
+    """Writes a pattern ``count`` times."""
+    nbytes = len(pattern) * count
+    if pattern == pattern[:1] * len(pattern):
+        (_memset_brief if nbytes <= BRIEF_BYTES else _memset)(address, pattern[0], nbytes)
+        return
+    # One tile, then copies of it: the tile stays in the cache, and a copy runs at the memory's own speed.
+    tile = min(nbytes, _TILE_BYTES)
+    _memmove_brief(address, pattern * (tile // len(pattern)), tile)
+    for offset in range(tile, nbytes, _TILE_BYTES):
+        _memmove(address + offset, address, min(_TILE_BYTES, nbytes - offset))
+
+
+def physical_memory() -> int:
+    """The machine's memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+_MAX_SIZE = 2**63 - 1
+_TILE_BYTES = 256 * 1024
+
+_libc = ctypes.CDLL(None)
+# CFUNCTYPE releases the GIL around the call, PYFUNCTYPE keeps it: right for what is over sooner than a hand-over.
+_posix_memalign = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)(
+    ("posix_memalign", _libc)
+)
+_free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(("free", _libc))
+_move_type = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_memmove = ctypes.CFUNCTYPE(*_move_type)(("memmove", _libc))
+_memmove_brief = ctypes.PYFUNCTYPE(*_move_type)(("memmove", _libc))
+_set_type = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+_memset = ctypes.CFUNCTYPE(*_set_type)(("memset", _libc))
+_memset_brief = ctypes.PYFUNCTYPE(*_set_type)(("memset", _libc))

@@ -1,0 +1,127 @@
+"""The CPU device's scheduler for tests: no threads, and nothing runs until it is told to.
+
+A test builds a situation (a kernel "in flight", a copy not yet made), looks at it for as long as it likes, and then
+lets one item run. With a seed, each choice among the streams that could go on is drawn from it, so that a search over
+seeds is a search over schedules and a failure is replayed by its seed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import final
+
+from oxide.driver.cpu_errors import driver_error
+from oxide.driver.cpu_streams import (
+    BlockRange,
+    CpuStream,
+    Item,
+    Point,
+    Record,
+    Scheduler,
+    Wait,
+    closed_error,
+    pass_point,
+)
+
+
+@final
+class StepScheduler(Scheduler):
+    """Runs one item a step: of the stream named, of one drawn with ``seed``, or else the one submitted first."""
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__()
+        self._random = None if seed is None else random.Random(seed)
+        self._lock = threading.RLock()
+        self._progress = threading.Condition(self._lock)
+        # Streams that hold work, by when the item at their head was submitted.
+        self._busy: dict[CpuStream, list[int]] = {}
+        self._submitted = 0
+        self._runners: list[int] = []
+        self._closed = False
+
+    def submit(self, stream: CpuStream, item: Item) -> None:
+        with self._lock:
+            if self._closed:
+                raise closed_error()
+            self._submitted += 1
+            self._busy.setdefault(stream, []).append(self._submitted)
+            stream.items.append(item)
+
+    def pending(self) -> tuple[CpuStream, ...]:
+        """The streams that could run an item now, the one whose item was submitted first in front."""
+        with self._lock:
+            runnable = [
+                (order[0], stream)
+                for stream, order in list(self._busy.items())
+                if order and not stream.running and not _is_held_back(stream.items[0])
+            ]
+        runnable.sort(key=lambda entry: entry[0])
+        return tuple(stream for _, stream in runnable)
+
+    def step(self, stream: CpuStream | None = None) -> bool:
+        """Runs one item; ``False`` where there is none that could run."""
+        with self._lock:
+            runnable = self.pending()
+            if stream is None and runnable:
+                stream = runnable[0] if self._random is None else self._random.choice(runnable)
+            if stream is None or stream not in runnable:
+                return False
+            item = stream.items[0]
+            stream.running = True
+            stream.items.popleft()
+            self._busy[stream].pop(0)
+            self._runners.append(threading.get_ident())
+        try:
+            self._run(stream, item)
+        finally:
+            with self._lock:
+                self._runners.remove(threading.get_ident())
+                stream.running = False
+                if not self._busy[stream]:
+                    del self._busy[stream]
+                self._progress.notify_all()
+        return True
+
+    def run_until_idle(self) -> None:
+        """Steps until no item can run."""
+        while self.step():
+            pass
+
+    def wait(self, point: Point) -> None:
+        """Steps until the point is passed. Raises ``DriverError`` if no step can ever pass it."""
+        while not point.passed:
+            if self.step():
+                continue
+            with self._progress:
+                if point.passed or self.pending():
+                    continue
+                if all(runner == threading.get_ident() for runner in self._runners):
+                    raise driver_error(
+                        "CUDA_ERROR_ILLEGAL_STATE",
+                        "a deadlock: waiting for a stream or an event that no item left to run can bring about; "
+                        f"streams that hold work: {list(self._busy) or 'none'}. "
+                        "Is this call made by a host function?",
+                    )
+                self._progress.wait()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self.run_until_idle()
+
+    def _run(self, stream: CpuStream, item: Item) -> None:
+        try:
+            if isinstance(item, Record):
+                with self._lock:
+                    pass_point(item.point)
+            elif isinstance(item, BlockRange):
+                item.run(0, item.total)
+            elif not isinstance(item, Wait):
+                item.run()
+        except Exception as error:
+            self.record_failure(stream.device, error)
+
+
+def _is_held_back(item: Item) -> bool:
+    return isinstance(item, Wait) and not item.point.passed

@@ -1,0 +1,207 @@
+"""Streams, events and work of the CPU device: plain state, with no threads and no scheduling in it.
+
+A stream is a FIFO of items. An event is a name for a ``Point``, a position in a stream: recording makes a new
+point, so recording again moves the event and leaves the waits already submitted where they were. Who runs the
+items, and when, is a scheduler's business: ``cpu_workers`` (threads) or ``cpu_steps`` (one item at a time, when told).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, TypeAlias, final
+
+from oxide.driver.cpu_errors import driver_error
+from oxide.errors import DriverError
+
+_numbers = itertools.count(1)
+
+
+@final
+class Point:
+    """A position in a stream. ``waiters`` are called once, under the scheduler's lock, when it is passed."""
+
+    __slots__ = ("passed", "time_ns", "waiters")
+
+    def __init__(self) -> None:
+        self.passed = False
+        self.time_ns = 0
+        self.waiters: list[Callable[[], object]] = []
+
+
+@final
+class Record:
+    """The item that passes a point."""
+
+    __slots__ = ("point",)
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+
+    def __repr__(self) -> str:
+        return "record event"
+
+
+@final
+class Wait:
+    """The item that holds its stream back until a point is passed."""
+
+    __slots__ = ("point",)
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+
+    def __repr__(self) -> str:
+        return "wait for event"
+
+
+@final
+class Task:
+    """Work in one piece. A ``brief`` one takes less time than waking a thread, and never calls user code."""
+
+    __slots__ = ("brief", "description", "run")
+
+    def __init__(self, description: str, run: Callable[[], object], *, brief: bool = False) -> None:
+        self.description = description
+        self.run = run
+        self.brief = brief
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+@final
+class BlockRange:
+    """A kernel's blocks, handed out in chunks to any number of workers.
+
+    ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
+    hand out, the workers inside, and the pace of the blocks that have run.
+    """
+
+    __slots__ = ("description", "nanoseconds_per_block", "next", "run", "total", "workers")
+
+    def __init__(self, description: str, run: Callable[[int, int], object], total: int) -> None:
+        self.description = description
+        self.run = run
+        self.total = total
+        self.next = 0
+        self.workers = 0
+        self.nanoseconds_per_block = 0.0
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+Item: TypeAlias = Record | Wait | Task | BlockRange
+
+
+@final
+class CpuStream:
+    """An in-order queue. ``running`` says that a thread has it; a stream that has items and is not running waits."""
+
+    __slots__ = ("destroyed", "device", "items", "number", "running")
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.number = next(_numbers)
+        self.items: deque[Item] = deque()
+        self.running = False
+        self.destroyed = False
+
+    def __repr__(self) -> str:
+        return f"<stream {self.number} of cpu:{self.device}>"
+
+
+@final
+class CpuEvent:
+    """The point it was last recorded at; ``None`` before the first recording."""
+
+    __slots__ = ("destroyed", "device", "number", "point", "timing")
+
+    def __init__(self, device: int, *, timing: bool) -> None:
+        self.device = device
+        self.number = next(_numbers)
+        self.timing = timing
+        self.point: Point | None = None
+        self.destroyed = False
+
+    def __repr__(self) -> str:
+        return f"<event {self.number} of cpu:{self.device}>"
+
+
+class Scheduler(ABC):
+    """Who runs the items of streams. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.failures: dict[int, BaseException] = {}
+
+    @abstractmethod
+    def submit(self, stream: CpuStream, item: Item) -> None:
+        """Appends an item; raises ``DriverError`` once the scheduler is closing."""
+
+    @abstractmethod
+    def wait(self, point: Point) -> None:
+        """Blocks until a submitted point is passed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets everything submitted run and gives the threads back. May be called again."""
+
+    def abandon(self) -> None:  # noqa: B027
+        """Lets threads end as they run out of work, and waits for nothing. Called by a finalizer, so at any moment."""
+
+    def synchronize(self, stream: CpuStream) -> None:
+        """Blocks until all that the stream holds has run."""
+        if stream.running or stream.items:
+            point = Point()
+            self.submit(stream, Record(point))
+            self.wait(point)
+
+    def record_failure(self, device: int, error: BaseException) -> None:
+        """Marks a device failed. Its streams go on, so nothing that waits for them hangs."""
+        self.failures.setdefault(device, error)
+
+    def raise_failure(self, device: int) -> None:
+        """Raises what ended a device, if something did."""
+        cause = self.failures.get(device)
+        if cause is not None:
+            raise driver_error(
+                "CUDA_ERROR_LAUNCH_FAILED",
+                f"work submitted to cpu:{device} failed with {type(cause).__name__}: {cause}; "
+                "what it was to write is undefined: start over with a new driver",
+            ) from cause
+
+
+def pass_point(point: Point) -> None:
+    """Passes a point. Call under the scheduler's lock."""
+    point.time_ns = perf_counter_ns()
+    point.passed = True
+    waiters = point.waiters
+    if waiters:
+        point.waiters = []
+        for waiter in waiters:
+            waiter()
+
+
+def report_unraisable(function: Callable[[], Any], error: BaseException) -> None:
+    """Gives an exception to ``sys.unraisablehook``: one that leaves a C callback goes there, with its traceback."""
+
+    def raise_again() -> None:
+        try:
+            raise error
+        except BaseException as again:
+            again.add_note(f"raised by the host function {function!r}")
+            raise
+
+    ctypes.CFUNCTYPE(None)(raise_again)()
+
+
+def closed_error() -> DriverError:
+    """What a submission gets once the driver is closing."""
+    return driver_error(
+        "CUDA_ERROR_DEINITIALIZED", "the CPU driver is closed and takes no more work; make a new CpuDriver"
+    )

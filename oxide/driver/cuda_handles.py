@@ -1,0 +1,70 @@
+"""The handles that the CUDA driver gives out, and the context that each of them belongs to."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, final
+
+import cuda.core as core
+from cuda.bindings import driver
+
+from oxide.driver.cuda_errors import check, raise_core_failure
+from oxide.driver.cuda_fill import FILL_CODE
+from oxide.driver.cuda_module import load_function
+
+
+@final
+class CudaContext:
+    """A device in use: its primary context, its default memory pool, the kernel that fills memory, and the modules that
+    wait to be unloaded."""
+
+    __slots__ = ("fill", "handle", "pool", "retired")
+
+    def __init__(self, device: int, handle: Any, pool: Any) -> None:
+        self.handle = handle
+        self.pool = pool
+        self.retired: deque[Any] = deque()
+        self.fill = load_function(device, FILL_CODE, self.retired)
+
+
+@final
+class CudaStream:
+    """A non-blocking stream. ``address`` is its ``CUstream``."""
+
+    __slots__ = ("address", "context", "core", "device", "handle")
+
+    def __init__(self, device: int, context: CudaContext, stream: core.Stream) -> None:
+        self.device = device
+        self.context = context
+        self.core = stream
+        self.handle = stream.handle
+        self.address = int(self.handle)
+
+
+@final
+class CudaEvent:
+    """An event of one device."""
+
+    __slots__ = ("core", "device")
+
+    def __init__(self, device: int, event: core.Event) -> None:
+        self.device = device
+        self.core = event
+
+
+def open_context(device: int) -> CudaContext:
+    """Retains a device's primary context and leaves it current on the calling thread."""
+    try:
+        core.Device(device).set_current()
+    except Exception as refusal:
+        raise_core_failure(refusal, f"cuDevicePrimaryCtxRetain({device})")
+    error, handle = driver.cuCtxGetCurrent()
+    check(error, "cuCtxGetCurrent")
+    error, pool = driver.cuDeviceGetDefaultMemPool(device)
+    check(error, "cuDeviceGetDefaultMemPool")
+    # By default the pool returns unused memory to the system at every synchronisation, and the next allocation pays
+    # for mapping it again.
+    attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    (error,) = driver.cuMemPoolSetAttribute(pool, attribute, driver.cuuint64_t(2**64 - 1))
+    check(error, "cuMemPoolSetAttribute")
+    return CudaContext(device, handle, pool)

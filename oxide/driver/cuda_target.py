@@ -1,0 +1,37 @@
+"""Which PTX a device's driver takes.
+
+A driver accepts the PTX instruction set it was released with and every earlier one, and says
+CUDA_ERROR_UNSUPPORTED_PTX_VERSION to later ones. The compiler needs the version as an LLVM feature (``+ptx86``).
+https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes has both tables.
+"""
+
+from __future__ import annotations
+
+from oxide.driver.base import Target
+
+# What oxide emits needs nothing newer; an older instruction set loads on more drivers.
+_PTX_ENOUGH = 86
+
+_PTX_OF_DRIVER = (
+    (13000, 90),
+    (12090, 88),
+    (12080, 87),
+    (12070, 86),
+    (12050, 85),
+    (12040, 84),
+    (12030, 83),
+    (12020, 82),
+    (12010, 81),
+    (12000, 80),
+    (11080, 78),
+)
+
+_PTX_FOR_ARCH = {(10, 0): 86, (10, 1): 86, (12, 0): 87, (10, 3): 88, (12, 1): 88, (8, 8): 90, (11, 0): 90}
+
+
+def ptx_target(major: int, minor: int, driver_version: int) -> Target:
+    """The target for a device of this compute capability under a driver of this version (``cuDriverGetVersion``:
+    13000 is CUDA 13.0)."""
+    of_driver = next((ptx for version, ptx in _PTX_OF_DRIVER if driver_version >= version), _PTX_OF_DRIVER[-1][1])
+    ptx = max(min(of_driver, _PTX_ENOUGH), _PTX_FOR_ARCH.get((major, minor), 0))
+    return Target("ptx", f"sm_{major}{minor}", f"+ptx{ptx}")

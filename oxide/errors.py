@@ -1,0 +1,93 @@
+"""Every exception oxide raises.
+
+``OxideError`` catches them all. Each message says what was asked, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+
+class OxideError(Exception):
+    """The base of every oxide error."""
+
+
+class CompileError(OxideError):
+    """A kernel that cannot be compiled. The message names the file, the line and the fix where there is one."""
+
+
+class LaunchError(OxideError):
+    """A launch refused on the host, before anything was submitted."""
+
+
+class ArgumentError(LaunchError, TypeError):
+    """A wrong number or type of kernel argument. Both a ``LaunchError`` and a ``TypeError``: catch either."""
+
+
+class NoEventLoopError(OxideError, RuntimeError):
+    """An operation was awaited where neither trio nor asyncio runs."""
+
+
+class OperationCancelledError(OxideError):
+    """A spawned operation was cancelled with its nursery, and somebody outside awaits its handle."""
+
+
+class DeviceError(OxideError):
+    """A device that is missing, misused or failing."""
+
+
+class DriverError(DeviceError):
+    """A driver call that failed: its ``code``, its ``name`` and the call."""
+
+    def __init__(self, code: int, name: str, message: str = "") -> None:
+        super().__init__(f"{name} ({code})" + (f": {message}" if message else ""))
+        self.code = code
+        self.name = name
+
+
+class OutOfMemoryError(DeviceError):
+    """The device, or the pinned host memory, has no room for an allocation."""
+
+
+class DeviceLostError(DeviceError):
+    """The device's context is gone; everything in flight on it fails with this error, its first cause attached."""
+
+
+class KernelFault(DeviceError):
+    """A kernel reported a fault; the device stays usable."""
+
+
+@final
+class BoundsError(KernelFault, IndexError):
+    """An access outside a slice, found by the kernel itself; no memory outside the slice was touched.
+
+    ``block`` and ``thread`` are (x, y, z). ``index`` is the index as the kernel computed it, signed.
+    """
+
+    def __init__(
+        self,
+        kernel: str,
+        parameter: str,
+        index: int,
+        length: int,
+        block: tuple[int, int, int],
+        thread: tuple[int, int, int],
+        file: str,
+        line: int,
+    ) -> None:
+        super().__init__(
+            f"kernel {kernel}: {parameter}[{index}] is outside {parameter}, which has {length} elements; "
+            f"block {block}, thread {thread}, at {file}:{line}"
+        )
+        self.kernel = kernel
+        self.parameter = parameter
+        self.index = index
+        self.length = length
+        self.block = block
+        self.thread = thread
+        self.file = file
+        self.line = line
+
+
+class KernelAssertionError(KernelFault, AssertionError):
+    """An ``assert`` inside a kernel failed."""

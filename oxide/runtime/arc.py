@@ -1,0 +1,48 @@
+"""Arc: one value held by several owners, counted, as in Rust.
+
+Python counts references anyway; an ``Arc`` makes the count of *owners* part of the program, as it is in cuda-async's
+examples: weights uploaded once and cloned into each batch.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Generic, TypeVar, final
+
+T = TypeVar("T")
+
+_serials = count()
+
+
+@final
+class Arc(Generic[T]):
+    """An owner of ``value``. ``clone()`` makes another; the value lives until the last is dropped."""
+
+    __slots__ = ("_owners", "_serial", "value")
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self._serial = next(_serials)
+        # Adding to and discarding from a set are single steps under the GIL, so no finaliser ever needs a lock.
+        self._owners = {self._serial}
+
+    def clone(self) -> Arc[T]:
+        """Another owner of the same value."""
+        other = object.__new__(Arc)
+        other.value = self.value
+        other._serial = next(_serials)
+        other._owners = self._owners
+        self._owners.add(other._serial)
+        return other
+
+    @staticmethod
+    def strong_count(arc: Arc[T]) -> int:
+        """How many owners the value has now."""
+        return len(arc._owners)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_owners"):
+            self._owners.discard(self._serial)
+
+    def __repr__(self) -> str:
+        return f"Arc({self.value!r})"

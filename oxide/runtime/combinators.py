@@ -1,0 +1,209 @@
+"""Operations made of operations."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, final, overload
+
+from oxide.runtime.operation import DeviceOperation, Spec, Value, require_operation
+from oxide.runtime.submission import ExecutionContext, FaultReport
+from oxide.runtime.timeline import Mark
+
+T = TypeVar("T")
+U = TypeVar("U")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+
+@final
+class AndThen(DeviceOperation[U]):
+    """Runs an operation, then the one that a function makes of its result, on the same stream."""
+
+    def __init__(
+        self,
+        source: DeviceOperation[T],
+        function: Callable[[ExecutionContext, T], DeviceOperation[U]],
+        name: str,
+    ) -> None:
+        self._source: DeviceOperation[Any] = source
+        self._function: Callable[[ExecutionContext, Any], DeviceOperation[U]] = function
+        self._name = name
+        super().__init__(source)
+
+    def execute(self, context: ExecutionContext) -> U:
+        result = self._source.run(context)
+        return require_operation(self._function(context, result), self._name).run(context)
+
+
+@final
+class Map(DeviceOperation[U]):
+    """A host function of the result."""
+
+    def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
+        self._source: DeviceOperation[Any] = source
+        self._function: Callable[[Any], U] = function
+        super().__init__(source)
+
+    def execute(self, context: ExecutionContext) -> U:
+        return self._function(self._source.run(context))
+
+
+@final
+class Inspect(DeviceOperation[T]):
+    """Shows the result to a host function."""
+
+    def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
+        self._source = source
+        self._function = function
+        super().__init__(source)
+
+    def execute(self, context: ExecutionContext) -> T:
+        result = self._source.run(context)
+        self._function(result)
+        return result
+
+    def spec(self) -> Spec:
+        return self._source.spec()
+
+
+@final
+class Element(DeviceOperation[Any]):
+    """One element of a tuple."""
+
+    def __init__(self, source: DeviceOperation[Any], index: int) -> None:
+        self._source = source
+        self._index = index
+        super().__init__(source)
+
+    def execute(self, context: ExecutionContext) -> Any:
+        result = self._source.run(context)
+        if not isinstance(result, tuple) or not -len(result) <= self._index < len(result):
+            raise TypeError(
+                f"element {self._index} is asked of {type(result).__name__} {result!r}; "
+                f"first, last and unzip take an operation that yields a tuple long enough"
+            )
+        return result[self._index]
+
+    def spec(self) -> Spec:
+        known = self._source.spec()
+        if isinstance(known, tuple) and -len(known) <= self._index < len(known):
+            element: Spec = known[self._index]
+            return element
+        return None
+
+
+@final
+class Zip(DeviceOperation[tuple[Any, ...]]):
+    """Several operations, one after the other on one stream, to one tuple."""
+
+    def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
+        self._parts = parts
+        super().__init__(*parts)
+
+    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        return tuple([part.run(context) for part in self._parts])
+
+    def spec(self) -> Spec:
+        return tuple([part.spec() for part in self._parts])
+
+
+@overload
+def zip(a: DeviceOperation[A], /) -> DeviceOperation[tuple[A]]: ...
+@overload
+def zip(a: DeviceOperation[A], b: DeviceOperation[B], /) -> DeviceOperation[tuple[A, B]]: ...
+@overload
+def zip(a: DeviceOperation[A], b: DeviceOperation[B], c: DeviceOperation[C], /) -> DeviceOperation[tuple[A, B, C]]: ...
+@overload
+def zip(
+    a: DeviceOperation[A], b: DeviceOperation[B], c: DeviceOperation[C], d: DeviceOperation[D], /
+) -> DeviceOperation[tuple[A, B, C, D]]: ...
+@overload
+def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: ...
+def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
+    """Any number of operations to one that yields the tuple of their results. They run on one stream, in order."""
+    for position, operation in enumerate(operations):
+        if not isinstance(operation, DeviceOperation):
+            raise TypeError(
+                f"zip takes operations, but argument {position} is {type(operation).__name__}; value(x) makes one of it"
+            )
+    return Zip(operations)
+
+
+def unzip(operation: DeviceOperation[Any], n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
+    """An operation for each element of the tuple that ``operation`` yields; it runs once for all of them.
+
+    ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
+    Raises ``TypeError`` where it is neither known nor given, or given wrong.
+    """
+    operation.consume()
+    known = operation.spec()
+    length = len(known) if isinstance(known, tuple) else None
+    if n is None and length is None:
+        raise TypeError(f"unzip cannot know how many elements {operation!r} will yield; say it: unzip(op, n=2)")
+    if n is not None and length is not None and n != length:
+        raise TypeError(f"unzip(op, n={n}): {operation!r} yields {length} elements")
+    source = Shared(operation)
+    count = n if n is not None else length
+    assert count is not None
+    elements = tuple(Element(source, index) for index in range(count))
+    source.consume()
+    return elements
+
+
+@final
+class Shared(DeviceOperation[T]):
+    """Runs its source once, for whoever runs it first; everyone gets the same result, or the same error.
+
+    The first to run it submits the source on its own stream, under a lock; the others find the outcome, and make
+    their streams wait for the mark behind it. A consumer that is cancelled takes nothing from the others: the
+    result is kept here, and what the source used is kept by the first's submission.
+    """
+
+    def __init__(self, source: DeviceOperation[T]) -> None:
+        self._source: DeviceOperation[T] | None = source
+        self._lock = threading.RLock()
+        self._known = source.spec()
+        self._running = False
+        self._result: T
+        self._error: BaseException | None = None
+        self._mark: Mark | None = None
+        self._faults: list[FaultReport] = []
+        super().__init__(source)
+
+    def execute(self, context: ExecutionContext) -> T:
+        with self._lock:
+            if self._running:
+                raise RuntimeError("a shared operation runs itself: its source uses its own result")
+            if self._source is not None:
+                self._run_source(self._source, context)
+                self._source = None
+        if self._error is not None:
+            raise self._error
+        if self._mark is not None:
+            context.timeline.wait_for(self._mark.timeline, self._mark.position)
+        context.watch_faults(self._faults)
+        return self._result
+
+    def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
+        inner = ExecutionContext(context.stream)
+        self._running = True
+        try:
+            self._result = source.run(inner)
+            self._mark = context.timeline.mark()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._running = False
+            context.absorb(inner)
+            self._faults = inner.faults
+
+    def spec(self) -> Spec:
+        return self._known
+
+
+def shared(x: DeviceOperation[T] | T) -> DeviceOperation[T]:
+    """``x.shared()`` of an operation; a plain value as an operation that yields that object to each."""
+    return x.shared() if isinstance(x, DeviceOperation) else Value(x)

@@ -1,0 +1,293 @@
+"""The runtime in force: one driver, its devices, the default device and policy, and how completion is found.
+
+``init_device_contexts`` sets it up, or the first operation does with the defaults. ``install`` puts a driver of
+the caller's in place, which is how the tests run everything over a recording, failing or stepping driver.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Literal, final
+from weakref import WeakKeyDictionary
+
+from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
+from oxide.errors import DeviceError
+from oxide.runtime.pinned import FaultSlots, PinnedPool
+from oxide.runtime.reclaim import Reclaimer
+from oxide.runtime.timeline import Timeline
+
+if TYPE_CHECKING:
+    from oxide.runtime.scheduling import SchedulingPolicy
+    from oxide.runtime.stream import Stream
+
+CompletionMode = Literal["adaptive", "poll", "callback"]
+_COMPLETION_MODES = ("adaptive", "poll", "callback")
+
+
+@final
+class Device:
+    """One device. ``devices()`` lists them; two are the same device exactly when they are the same object."""
+
+    def __init__(self, runtime: Runtime, number: int) -> None:
+        self.id = number
+        self.runtime = runtime
+        self.driver = runtime.driver
+        self._info: DeviceInfo | None = None
+        self.spare_events: deque[EventHandle] = deque()
+        self.spare_timelines: deque[Timeline] = deque()
+        self._timelines: list[Timeline] = []
+        # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
+        self.functions: WeakKeyDictionary[Any, FunctionHandle] = WeakKeyDictionary()
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Name, memory and limits."""
+        if self._info is None:
+            self._info = self.driver.device_info(self.id)
+        return self._info
+
+    @property
+    def name(self) -> str:
+        """The device's own name."""
+        return self.info.name
+
+    @property
+    def kind(self) -> str:
+        """``"cuda"`` or ``"cpu"``."""
+        return self.driver.name
+
+    @property
+    def label(self) -> str:
+        """``cuda:0`` and the like."""
+        return f"{self.driver.name}:{self.id}"
+
+    def new_stream(self) -> Stream:
+        """A stream of the caller's own, given back when it is dropped."""
+        from oxide.runtime.stream import Stream
+
+        return Stream(self)
+
+    def __repr__(self) -> str:
+        return f"<oxide.Device {self.label} {self.name}>"
+
+    # What the runtime uses
+
+    def take_event(self) -> EventHandle:
+        try:
+            return self.spare_events.popleft()
+        except IndexError:
+            return self.driver.create_event(self.id, timing=False)
+
+    def take_timeline(self) -> Timeline:
+        """A stream to use: one that was given back and has run dry, else a new one."""
+        for _ in range(len(self.spare_timelines)):
+            try:
+                timeline = self.spare_timelines.popleft()
+            except IndexError:
+                break
+            if self.driver.query_stream(timeline.handle):
+                return timeline
+            self.spare_timelines.append(timeline)
+        timeline = Timeline(self)
+        self._timelines.append(timeline)
+        return timeline
+
+    def retire_event(self, handle: EventHandle) -> None:
+        self.runtime.reclaimer.retire_event(handle)
+
+    def close(self) -> None:
+        """Gives streams and events back; only when the runtime ends."""
+        while self._timelines:
+            self._timelines.pop().destroy()
+        while self.spare_events:
+            self.driver.destroy_event(self.spare_events.popleft())
+
+
+@final
+class Runtime:
+    """Everything that lives as long as one driver is installed. ``configure`` may be called again at any time."""
+
+    default_device: Device
+    devices: tuple[Device, ...]
+    policy: SchedulingPolicy
+    completion: CompletionMode
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
+        self.loading = threading.Lock()
+        self.reclaimer = Reclaimer(driver)
+        self.pinned = PinnedPool(driver)
+        self.fault_slots = FaultSlots(driver)
+        self._found = tuple(Device(self, number) for number in range(driver.device_count()))
+
+    def configure(
+        self,
+        default_device: int,
+        num_devices: int | None,
+        policy: SchedulingPolicy | None,
+        completion: CompletionMode | None,
+    ) -> None:
+        """What ``init_device_contexts`` says. Raises, changing nothing, if any of it is wrong."""
+        from oxide.runtime.scheduling import SchedulingPolicy, StreamPoolRoundRobin
+
+        found = len(self._found)
+        count = found if num_devices is None else num_devices
+        kind = self.driver.name
+        hint = "; OXIDE_CPU_DEVICES sets their number" if kind == "cpu" else ""
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= found:
+            raise DeviceError(f"num_devices is {count!r}, but there {_are(found)} {kind} device{_s(found)}{hint}")
+        if isinstance(default_device, bool) or not isinstance(default_device, int) or not 0 <= default_device < found:
+            raise DeviceError(
+                f"default_device is {default_device!r}, but there {_are(found)} {kind} device{_s(found)}, "
+                f"numbered from 0{hint}"
+            )
+        if policy is not None and not isinstance(policy, SchedulingPolicy):
+            raise TypeError(f"policy must have a method next_stream(device); {type(policy).__name__} has none")
+        mode = _completion_mode(completion)
+        # A default device past num_devices widens the list: the device's own numbering is what the user knows.
+        self.devices = self._found[: max(count, default_device + 1)]
+        self.default_device = self.devices[default_device]
+        self.policy = policy if policy is not None else StreamPoolRoundRobin()
+        self.completion = mode
+
+    def device(self, number: int) -> Device:
+        """The device of that number. Raises ``DeviceError`` for one that is not there."""
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.devices):
+            raise DeviceError(
+                f"there is no device {number!r}; init_device_contexts set up 0 to {len(self.devices) - 1}"
+            )
+        return self.devices[number]
+
+    def settle(self) -> None:
+        """Waits for what is pending and gives back what is cached."""
+        self.reclaimer.drain()
+        self.pinned.trim()
+        self.fault_slots.trim()
+
+    def close(self) -> None:
+        """Waits for what is pending, then gives everything back."""
+        try:
+            self.settle()
+        finally:
+            for device in self._found:
+                device.close()
+
+
+_lock = threading.RLock()
+_current: Runtime | None = None
+_installed = False
+
+
+def init_device_contexts(
+    default_device: int = 0,
+    num_devices: int = 1,
+    policy: SchedulingPolicy | None = None,
+    *,
+    completion: CompletionMode | None = None,
+) -> None:
+    """Sets up ``num_devices`` devices (0, 1, …) and makes ``default_device`` the one that operations run on.
+
+    ``policy`` picks the streams (``StreamPoolRoundRobin(4)`` if none is given). ``completion`` is how an awaited
+    operation finds out that the device is done: ``"adaptive"`` polls briefly, then sleeps until a host callback;
+    ``"poll"`` and ``"callback"`` do one of the two (``OXIDE_COMPLETION`` sets the default). May be called again:
+    what was submitted before still completes.
+
+    ``OXIDE_DEVICE=cuda|cpu`` picks the kind of device; unset, a CUDA device if there is one, else the CPU device.
+    Raises ``DeviceError`` for a device that is not there. The name is cuda-async's.
+    """
+    global _current
+    with _lock:
+        runtime = _current if _current is not None else Runtime(_choose_driver())
+        runtime.configure(default_device, num_devices, policy, completion)
+        _current = runtime
+
+
+def devices() -> tuple[Device, ...]:
+    """The devices that are set up, by number."""
+    return current_runtime().devices
+
+
+def current_runtime() -> Runtime:
+    """The runtime in force; the first call sets the default one up."""
+    runtime = _current
+    if runtime is None:
+        with _lock:
+            if _current is None:
+                init_device_contexts()
+            runtime = _current
+            assert runtime is not None
+    return runtime
+
+
+def install(
+    driver: Driver,
+    *,
+    default_device: int = 0,
+    num_devices: int | None = None,
+    policy: SchedulingPolicy | None = None,
+    completion: CompletionMode | None = None,
+) -> Runtime:
+    """Puts ``driver`` in place of the runtime in force until ``uninstall``; by default with all its devices."""
+    global _current
+    runtime = Runtime(driver)
+    runtime.configure(default_device, num_devices, policy, completion)
+    with _lock:
+        _previous.append(_current)
+        _current = runtime
+    return runtime
+
+
+def uninstall() -> None:
+    """Ends the runtime that ``install`` put in place and goes back to the one before."""
+    global _current
+    with _lock:
+        if not _previous:
+            raise RuntimeError("uninstall() without install()")
+        runtime, _current = _current, _previous.pop()
+    if runtime is not None:
+        runtime.close()
+
+
+_previous: list[Runtime | None] = []
+
+
+def _are(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _completion_mode(asked: str | None) -> CompletionMode:
+    mode = asked if asked is not None else os.environ.get("OXIDE_COMPLETION", "adaptive")
+    for known in _COMPLETION_MODES:
+        if mode == known:
+            return known  # type: ignore[return-value]
+    raise ValueError(f"completion is {mode!r}; it must be one of {', '.join(_COMPLETION_MODES)}")
+
+
+def _choose_driver() -> Driver:
+    asked = os.environ.get("OXIDE_DEVICE", "")
+    if asked not in ("", "cuda", "cpu"):
+        raise DeviceError(f"OXIDE_DEVICE is {asked!r}; it must be cuda or cpu, or unset")
+    if asked != "cpu":
+        from oxide.driver.cuda_probe import unavailable_reason
+
+        reason = unavailable_reason()
+        if reason is None:
+            from oxide.driver.cuda import CudaDriver
+
+            return CudaDriver()
+        if asked == "cuda":
+            raise DeviceError(f"OXIDE_DEVICE=cuda, but there is no CUDA device: {reason}")
+        print(
+            f"oxide: no CUDA device ({reason}); using the CPU device. OXIDE_DEVICE=cpu silences this.", file=sys.stderr
+        )
+    from oxide.driver.cpu import CpuDriver
+
+    return CpuDriver()

@@ -1,0 +1,211 @@
+"""The two event loops an operation can be awaited in, behind one small interface.
+
+A loop here can do four things: say whether the task is cancelled, let others run, put the task to sleep until it
+is woken, and call a function when a file descriptor becomes readable. Neither library is imported unless the
+program has imported it: a loop can only run if it has.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+from weakref import WeakKeyDictionary
+
+from oxide.errors import NoEventLoopError
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class EventLoop(ABC):
+    """The loop that runs the current task."""
+
+    @abstractmethod
+    async def checkpoint_if_cancelled(self) -> None:
+        """Raises the loop's cancellation if the task is cancelled, else goes on at once."""
+
+    @abstractmethod
+    async def checkpoint(self) -> None:
+        """Lets other tasks run; raises the loop's cancellation."""
+
+    @abstractmethod
+    def sleeper(self) -> Sleeper:
+        """A bed for the current task."""
+
+    @abstractmethod
+    def local(self, make: Callable[[EventLoop], Any]) -> Any:
+        """The object that belongs to this loop for as long as it runs, made by ``make`` at the first call."""
+
+    @abstractmethod
+    def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
+        """Calls ``callback`` whenever ``descriptor`` is readable, and ``closed`` once the loop is over."""
+
+
+class Sleeper(ABC):
+    """Lets one task sleep until it is woken. ``wake`` is called on the loop's thread, once or more, at any time."""
+
+    @abstractmethod
+    async def sleep(self) -> None:
+        """Returns after ``wake``, also if that came first; raises the loop's cancellation."""
+
+    @abstractmethod
+    def wake(self) -> None: ...
+
+
+def current_loop() -> EventLoop:
+    """The loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
+    if _in_trio():
+        return _TrioLoop()
+    loop = _running_asyncio_loop()
+    if loop is not None:
+        return _AsyncioLoop(loop)
+    raise NoEventLoopError(
+        "an operation was awaited outside any event loop: await it under trio.run or asyncio.run, or call op.sync()"
+    )
+
+
+def running_loop_name() -> str | None:
+    """``"trio"`` or ``"asyncio"`` if the calling thread is running one, else None."""
+    if _in_trio():
+        return "trio"
+    return "asyncio" if _running_asyncio_loop() is not None else None
+
+
+def _in_trio() -> bool:
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_task()
+
+
+def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    module = sys.modules.get("asyncio")
+    return None if module is None else module.events._get_running_loop()
+
+
+@final
+class _TrioLoop(EventLoop):
+    async def checkpoint_if_cancelled(self) -> None:
+        import trio
+
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def checkpoint(self) -> None:
+        import trio
+
+        await trio.lowlevel.checkpoint()
+
+    def sleeper(self) -> Sleeper:
+        return _TrioSleeper()
+
+    def local(self, make: Callable[[EventLoop], Any]) -> Any:
+        variable = _trio_variable()
+        try:
+            return variable.get()
+        except LookupError:
+            made = make(self)
+            variable.set(made)
+            return made
+
+    def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
+        import trio
+
+        async def watch() -> None:
+            try:
+                while True:
+                    await trio.lowlevel.wait_readable(descriptor)
+                    callback()
+            finally:
+                closed()
+
+        trio.lowlevel.spawn_system_task(watch, name="oxide completion")
+
+
+@final
+class _TrioSleeper(Sleeper):
+    def __init__(self) -> None:
+        import trio
+
+        self._task = trio.lowlevel.current_task()
+        self._asleep = False
+        self._woken = False
+
+    async def sleep(self) -> None:
+        import trio
+
+        if self._woken:
+            await trio.lowlevel.checkpoint()
+            return
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._asleep = False
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._asleep = True
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def wake(self) -> None:
+        import trio
+
+        self._woken = True
+        if self._asleep:
+            self._asleep = False
+            trio.lowlevel.reschedule(self._task)
+
+
+_trio_local: Any = None
+
+
+def _trio_variable() -> Any:
+    global _trio_local
+    if _trio_local is None:
+        import trio
+
+        _trio_local = trio.lowlevel.RunVar("oxide reactor")
+    return _trio_local
+
+
+_asyncio_locals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+@final
+class _AsyncioLoop(EventLoop):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    async def checkpoint_if_cancelled(self) -> None:
+        """asyncio delivers a cancellation at the next real suspension; there is nothing to ask."""
+
+    async def checkpoint(self) -> None:
+        import asyncio
+
+        await asyncio.sleep(0)
+
+    def sleeper(self) -> Sleeper:
+        return _AsyncioSleeper(self._loop)
+
+    def local(self, make: Callable[[EventLoop], Any]) -> Any:
+        made = _asyncio_locals.get(self._loop)
+        if made is None:
+            made = _asyncio_locals[self._loop] = make(self)
+        return made
+
+    def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
+        import weakref
+
+        # A closed loop has dropped its readers, so the descriptor is free again when the loop object goes.
+        self._loop.add_reader(descriptor, callback)
+        weakref.finalize(self._loop, closed)
+
+
+@final
+class _AsyncioSleeper(Sleeper):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future = loop.create_future()
+
+    async def sleep(self) -> None:
+        await self._future
+
+    def wake(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)

@@ -1,0 +1,131 @@
+"""DeviceFuture: an operation bound to a stream, as a three-state machine.
+
+Idle: nothing has been submitted. Executing: submitted, and the device is not known to be past it. Complete: the
+outcome is known. The first await submits. The idea is cuda-async's ``DeviceFuture``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+from oxide.runtime.completion import reactor_of, wait_any
+from oxide.runtime.event_loops import current_loop
+from oxide.runtime.submission import Submission, submit
+
+if TYPE_CHECKING:
+    from oxide.runtime.operation import DeviceOperation
+    from oxide.runtime.stream import Stream
+
+T = TypeVar("T")
+
+
+@final
+class FutureState(enum.Enum):
+    """Where a future stands."""
+
+    IDLE = "idle"  # nothing submitted
+    EXECUTING = "executing"  # submitted, not known to be done
+    COMPLETE = "complete"  # the outcome is known
+
+
+@final
+class DeviceFuture(Generic[T]):
+    """An operation bound to a stream; the work is submitted at the first await.
+
+    It may be awaited again, and by several tasks: each gets the same result object or the same error. Awaiting is
+    always a checkpoint. A task that is cancelled while it waits gets the cancellation at once; what was submitted
+    keeps its memory until the device is past it, and is finished by another task that awaits it, if there is one.
+    Dropping a future that was never awaited submits nothing.
+    """
+
+    def __init__(self, operation: DeviceOperation[T], stream: Stream) -> None:
+        self._operation: DeviceOperation[T] | None = operation
+        self._stream = stream
+        self._submission: Submission[T] | None = None
+        self._waiting = 0
+        self._result: T
+        self._error: BaseException | None = None
+        self._state = FutureState.IDLE
+
+    @property
+    def state(self) -> FutureState:
+        """Idle, executing or complete."""
+        return self._state
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that the work runs on."""
+        return self._stream
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> T:
+        loop = current_loop()
+        await loop.checkpoint_if_cancelled()
+        self.start()
+        if self._submission is None:
+            await loop.checkpoint()
+            return self.outcome()
+        submission = self._submission
+        self._waiting += 1
+        try:
+            await wait_any(loop, self._stream.device.runtime, [submission.mark])
+        except Exception as error:
+            self._complete(error)
+        except BaseException:  # cancelled
+            if self._waiting == 1 and self._state is FutureState.EXECUTING:
+                self.abandon()
+                reactor_of(loop).notice(submission.mark)
+            raise
+        finally:
+            self._waiting -= 1
+        return self.outcome()
+
+    # What the runtime uses
+
+    def start(self) -> None:
+        """Submits the work, if that has not been done. An error of the submission is the outcome."""
+        if self._state is FutureState.IDLE:
+            assert self._operation is not None
+            self._state = FutureState.EXECUTING
+            try:
+                self._submission = submit(self._operation, self._stream)
+            except Exception as error:
+                self._complete(error)
+            self._operation = None
+
+    @property
+    def submission(self) -> Submission[T] | None:
+        """What was submitted, while its outcome is unknown."""
+        return self._submission
+
+    def outcome(self) -> T:
+        """The result, or the error raised. Only once the device is past the submission."""
+        if self._submission is not None:
+            try:
+                self._result = self._submission.finish()
+            except Exception as error:
+                self._error = error
+            self._submission = None
+            self._state = FutureState.COMPLETE
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def abandon(self) -> None:
+        """Nobody waits any more: what the work uses goes into the limbo."""
+        if self._submission is not None:
+            self._submission.abandon()
+
+    def _complete(self, error: BaseException) -> None:
+        if self._submission is not None:
+            self._submission.abandon()
+        self._submission = None
+        self._error = error
+        self._state = FutureState.COMPLETE
+
+    def __repr__(self) -> str:
+        return f"<oxide.DeviceFuture {self._state.value} on {self._stream!r}>"

@@ -1,0 +1,256 @@
+"""Kernel launches as operations: the one place where the compiler and the runtime meet.
+
+Everything that can be wrong with a launch is checked when the operation is built, before anything is submitted:
+the number of arguments, their types and dtypes, the grid and the block, and what the kernel's own text demands of
+them. Only what an argument that is itself an operation will yield has to wait, where it cannot be known before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature import Parameter
+from oxide.driver.base import Code, Dim3, FunctionHandle
+from oxide.errors import ArgumentError, LaunchError
+from oxide.runtime.arc import Arc
+from oxide.runtime.context import Device
+from oxide.runtime.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.submission import ExecutionContext
+
+# The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_THREADS = 1024
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+@final
+@dataclass(frozen=True, slots=True, init=False)
+class LaunchConfig:
+    """How many threads: ``grid`` blocks of ``block`` threads, each an int or a tuple of up to three (x, y, z).
+
+    Raises ``LaunchError`` for sizes that no device can launch. The name is cuda-oxide's.
+    """
+
+    grid: Dim3
+    block: Dim3
+
+    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...]) -> None:
+        object.__setattr__(self, "grid", _dim3(grid, "grid", _MAX_GRID))
+        object.__setattr__(self, "block", _dim3(block, "block", _MAX_BLOCK))
+        threads = math.prod(self.block)
+        if threads > _MAX_THREADS:
+            raise LaunchError(
+                f"block {self.block} has {threads} threads; a block has at most {_MAX_THREADS}: use a smaller block "
+                f"and a larger grid"
+            )
+
+    @classmethod
+    def for_num_elems(cls, n: int, block: int = 256) -> LaunchConfig:
+        """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+            raise LaunchError(f"for_num_elems({n!r}): the number of elements must be an integer of 0 or more")
+        (threads, _, _) = _dim3(block, "block", _MAX_BLOCK)
+        return cls(grid=max(1, -(-int(n) // threads)), block=threads)
+
+
+def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
+    sizes = size if isinstance(size, tuple) else (size,)
+    if not 1 <= len(sizes) <= 3:
+        raise LaunchError(f"{what} {size!r} must be an int or a tuple of one to three ints")
+    result = []
+    for axis, number, limit in zip("xyz", (*sizes, 1, 1), limits, strict=False):
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+            raise LaunchError(f"{what} {size!r}: {axis} is {number!r}, which is no integer")
+        if not 1 <= number <= limit:
+            raise LaunchError(f"{what} {size!r}: {axis} is {number}, but must be from 1 to {limit}")
+        result.append(int(number))
+    return (result[0], result[1], result[2])
+
+
+@final
+class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
+    """A launch of a kernel. Yields the tuple of its arguments in order: you get back what you put in."""
+
+    def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...]) -> None:
+        # Whatever is wrong below, the operations among the arguments were used for something.
+        parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
+        for part in parts:
+            part.consume()
+        self._kernel = kernel
+        self._specialization = kernel.specialize()
+        parameters = kernel.parameters
+        if len(arguments) != len(parameters):
+            raise ArgumentError(
+                f"kernel {kernel.name} takes {len(parameters)} argument{'s' * (len(parameters) != 1)} "
+                f"({', '.join(parameter.name for parameter in parameters)}), got {len(arguments)}"
+            )
+        self._arguments = arguments
+        known = tuple(
+            _check(kernel, parameter, argument) for parameter, argument in zip(parameters, arguments, strict=True)
+        )
+        self._known: tuple[Spec, ...] = known
+        self._config = config
+        output = next((index for index, parameter in enumerate(parameters) if parameter.kind == "disjoint"), None)
+        self._output = output
+        if config is None:
+            if kernel.default_block is None:
+                raise LaunchError(
+                    f"kernel {kernel.name} was launched without a grid and block: write "
+                    f"{kernel.name}[grid, block](…), or declare @kernel(block=…)"
+                )
+            if output is None:
+                raise LaunchError(
+                    f"kernel {kernel.name} has no DisjointSlice for the grid to follow from: write "
+                    f"{kernel.name}[grid, block](…)"
+                )
+            spec = known[output]
+            if isinstance(spec, BoxSpec):
+                self._config = self._inferred(spec.shape)
+        if self._config is not None:
+            self._check_shape(self._config)
+        super().__init__(*parts)
+
+    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        kernel, specialization, device = self._kernel, self._specialization, context.device
+        results: list[Any] = []
+        values: list[Any] = []
+        reads: list[Allocation] = []
+        writes: list[Allocation] = []
+        for parameter, argument in zip(kernel.parameters, self._arguments, strict=True):
+            if isinstance(argument, DeviceOperation):
+                argument = argument.run(context)
+                _check(kernel, parameter, argument)
+            results.append(argument)
+            if parameter.kind == "scalar":
+                values.append(parameter.convert(argument))
+                continue
+            box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
+            require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
+            values.append((box.ptr, box.size))
+            (writes if parameter.kind == "disjoint" else reads).append(box._allocation)
+        config = self._config
+        if config is None:
+            assert self._output is not None
+            output = results[self._output]
+            config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
+            self._check_shape(config)
+        function = _function(specialization, device)
+        params = specialization.pack(values, context.fault_address(specialization))
+        with context.ordered(reads, writes):
+            context.driver.launch(function, config.grid, config.block, 0, params, context.timeline.handle)
+        context.keep(function)
+        return tuple(results)
+
+    def spec(self) -> Spec:
+        return self._known
+
+    def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
+        """A thread for each element of the output: along x, or along y and x for a block of two axes."""
+        block = self._kernel.default_block
+        assert block is not None
+        if block[1] == block[2] == 1:
+            return LaunchConfig.for_num_elems(math.prod(shape), block[0])
+        if block[2] == 1 and len(shape) == 2:
+            return LaunchConfig((max(1, -(-shape[1] // block[0])), max(1, -(-shape[0] // block[1]))), block)
+        raise LaunchError(
+            f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
+            f"write {self._kernel.name}[grid, block](…)"
+        )
+
+    def _check_shape(self, config: LaunchConfig) -> None:
+        """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
+        name, needs = self._kernel.name, self._specialization
+        both = f"grid {config.grid}, block {config.block}"
+        if needs.uses_index_1d and (config.grid[1:] != (1, 1) or config.block[1:] != (1, 1)):
+            raise LaunchError(
+                f"kernel {name} uses thread.index_1d(), which needs a launch with y and z of 1, got {both}: "
+                f"launch it along x, or use thread.index_2d(width)"
+            )
+        if needs.uses_index_2d and (config.grid[2] != 1 or config.block[2] != 1):
+            raise LaunchError(f"kernel {name} uses thread.index_2d(), which needs a launch with z of 1, got {both}")
+
+    def __repr__(self) -> str:
+        return f"<oxide launch of {self._kernel.name}>"
+
+
+def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) -> KernelLaunch:
+    """What ``kernel[config](*arguments)`` returns."""
+    if config is None or isinstance(config, LaunchConfig):
+        return KernelLaunch(kernel, config, arguments)
+    if isinstance(config, tuple) and len(config) == 2:
+        return KernelLaunch(kernel, LaunchConfig(*config), arguments)
+    raise LaunchError(
+        f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {config!r}. "
+        f"A policy or sync_on picks the stream"
+    )
+
+
+Kernel.launcher = staticmethod(launch)
+
+
+def _check(kernel: Kernel, parameter: Parameter, argument: object) -> Spec:
+    """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        if parameter.kind == "scalar":
+            if isinstance(spec, (BoxSpec, tuple)):
+                raise _refusal(kernel, parameter, "an operation that yields " + _found(spec))
+            return spec
+        if isinstance(spec, BoxSpec):
+            _check_dtype(kernel, parameter, spec.dtype)
+        elif isinstance(spec, tuple):
+            raise _refusal(
+                kernel, parameter, "an operation that yields a tuple; pick one with first(), last() or unzip()"
+            )
+        return spec
+    if parameter.kind == "scalar":
+        parameter.convert(argument)
+        return None
+    box = argument.value if isinstance(argument, Arc) else argument
+    if isinstance(box, DeviceBox):
+        _check_dtype(kernel, parameter, box.dtype)
+        return BoxSpec(box.shape, box.dtype)
+    if isinstance(box, np.ndarray):
+        raise _refusal(
+            kernel, parameter, "a NumPy array, which is in host memory; copy it to the device with h2d(array)"
+        )
+    if isinstance(box, tuple):
+        raise _refusal(kernel, parameter, "a tuple; a launch yields all its arguments: pick one of them")
+    raise _refusal(kernel, parameter, f"{type(argument).__name__} {argument!r:.80}")
+
+
+def _check_dtype(kernel: Kernel, parameter: Parameter, dtype: np.dtype[Any]) -> None:
+    if dtype != parameter.dtype:
+        raise _refusal(
+            kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
+        )
+
+
+def _refusal(kernel: Kernel, parameter: Parameter, found: str) -> ArgumentError:
+    kind = {"scalar": "a scalar", "slice": "a device buffer", "disjoint": "a device buffer"}[parameter.kind]
+    return ArgumentError(
+        f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {parameter.dtype}, got {found}"
+    )
+
+
+def _found(spec: Spec) -> str:
+    return f"a box of {spec.dtype}" if isinstance(spec, BoxSpec) else "a tuple"
+
+
+def _function(specialization: Any, device: Device) -> FunctionHandle:
+    """The kernel's machine code, loaded on the device."""
+    functions = device.functions
+    function = functions.get(specialization)
+    if function is None:
+        code: Code = specialization.code(device.info.target)
+        with device.runtime.loading:
+            function = functions.get(specialization)
+            if function is None:
+                function = functions[specialization] = device.driver.load(device.id, code)
+    return function

@@ -1,0 +1,279 @@
+"""DeviceOperation: a lazy recipe of device work.
+
+The idea is cuda-async's ``DeviceOperation``. Building one does nothing; running it (``await``, ``sync``, …) executes
+it in an ``ExecutionContext``, whose stream a policy picked, and may be done again. Everything an operation submits
+goes to that stream in order, and nothing waits in between: what an operation yields are handles to results that
+the device may still be producing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+import numpy as np
+
+from oxide.runtime.context import current_runtime
+from oxide.runtime.submission import ExecutionContext, submit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from oxide.runtime.arc import Arc
+    from oxide.runtime.future import DeviceFuture
+    from oxide.runtime.scheduling import SchedulingPolicy
+    from oxide.runtime.stream import Stream
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BoxSpec:
+    """What is known of a box before the operation that yields it has run."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+Spec = BoxSpec | tuple[Any, ...] | None
+"""What is known of a result beforehand: a box, a tuple of these, or nothing."""
+
+
+class DeviceOperation(ABC, Generic[T]):
+    """A recipe that yields a ``T`` when run. Subclass it and define ``execute`` for an operation of your own.
+
+    An operation that is dropped without ever having been run or made part of another warns, as a coroutine does.
+    """
+
+    _unused = False  # until the end of __init__, so that one whose arguments were refused does not warn
+
+    def __init__(self, *parts: DeviceOperation[Any]) -> None:
+        for part in parts:
+            part.consume()
+        self._unused = True
+
+    @abstractmethod
+    def execute(self, context: ExecutionContext) -> T:
+        """Submits the work to ``context.stream`` and returns its result, which may still be in flight."""
+
+    # Combining
+
+    def and_then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
+        """Runs this, then the operation ``function(result)``, on the same stream.
+
+        ``function`` is called when this has been submitted: the result is a handle, its data may be in flight.
+        Running it raises ``TypeError`` if the function returns something that is no operation.
+        """
+        from oxide.runtime.combinators import AndThen
+
+        return AndThen(self, lambda _, result: function(result), "and_then")
+
+    def then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
+        """``and_then``, by cuTile Rust's name."""
+        return self.and_then(function)
+
+    def apply(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
+        """``and_then``, by cuda-async's older name."""
+        return self.and_then(function)
+
+    def and_then_with_context(
+        self, function: Callable[[ExecutionContext, T], DeviceOperation[U]]
+    ) -> DeviceOperation[U]:
+        """``and_then`` with the execution context: the operation ``function(context, result)``."""
+        from oxide.runtime.combinators import AndThen
+
+        return AndThen(self, function, "and_then_with_context")
+
+    def map(self, function: Callable[[T], U]) -> DeviceOperation[U]:
+        """Changes the result on the host, with no device work. It may be in flight: ``function`` sees handles."""
+        from oxide.runtime.combinators import Map
+
+        return Map(self, function)
+
+    def inspect(self, function: Callable[[T], object]) -> DeviceOperation[T]:
+        """Calls ``function(result)`` and yields the result unchanged. It may be in flight, as for ``map``."""
+        from oxide.runtime.combinators import Inspect
+
+        return Inspect(self, function)
+
+    def first(self) -> DeviceOperation[Any]:
+        """The first of a tuple."""
+        from oxide.runtime.combinators import Element
+
+        return Element(self, 0)
+
+    def last(self) -> DeviceOperation[Any]:
+        """The last of a tuple."""
+        from oxide.runtime.combinators import Element
+
+        return Element(self, -1)
+
+    def unzip(self, n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
+        """An operation for each element of a tuple; this one runs once for all of them.
+
+        ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
+        """
+        from oxide.runtime.combinators import unzip
+
+        return unzip(self, n)
+
+    def arc(self) -> DeviceOperation[Arc[T]]:
+        """The result in an ``Arc``, to be shared by clones."""
+        from oxide.runtime.arc import Arc
+
+        return self.map(Arc)
+
+    def shared(self) -> DeviceOperation[T]:
+        """An operation that many may run and that does its work once; each gets the same result object."""
+        from oxide.runtime.combinators import Shared
+
+        return Shared(self)
+
+    def to_host(self) -> DeviceOperation[NDArray[Any]]:
+        """``d2h`` of the result."""
+        from oxide.runtime.transfers import d2h
+
+        return d2h(self)
+
+    # Running
+
+    def sync(self) -> T:
+        """Runs on a stream of the policy's and blocks the thread until the result is there.
+
+        Warns inside a running event loop, which it blocks.
+        """
+        runtime = current_runtime()
+        return self.sync_on(runtime.policy.next_stream(runtime.default_device))
+
+    def sync_on(self, stream: Stream) -> T:
+        """Runs on ``stream`` and blocks the thread until the result is there."""
+        from oxide.runtime.event_loops import running_loop_name
+
+        loop = running_loop_name()
+        if loop is not None:
+            warnings.warn(
+                f"sync() blocks the {loop} event loop until the device is done; use await", RuntimeWarning, stacklevel=2
+            )
+        submission = submit(self, _require_stream(stream))
+        submission.mark.synchronize()
+        return submission.finish()
+
+    def async_on(self, stream: Stream) -> T:
+        """Submits to ``stream`` and returns the result at once, in flight until you synchronise the stream.
+
+        A fault of its kernels is raised by ``stream.synchronize()``.
+        """
+        submission = submit(self, _require_stream(stream))
+        stream._adopt(submission)
+        return submission.result_in_flight
+
+    def into_future(self) -> DeviceFuture[T]:
+        """A future bound to a stream of the policy's; its work is submitted at the first await and not before."""
+        return self.schedule(current_runtime().policy)
+
+    def schedule(self, policy: SchedulingPolicy) -> DeviceFuture[T]:
+        """A future bound to a stream that ``policy`` picks now; submitted at the first await and not before."""
+        from oxide.runtime.future import DeviceFuture
+
+        self.consume()
+        return DeviceFuture(self, _require_stream(policy.next_stream(current_runtime().default_device)))
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._run_in_loop().__await__()
+
+    async def _run_in_loop(self) -> T:
+        from oxide.runtime.event_loops import current_loop
+
+        self.consume()
+        current_loop()  # refuses before a stream is picked
+        return await self.into_future()
+
+    # What the runtime uses
+
+    def run(self, context: ExecutionContext) -> T:
+        """Executes as part of a run."""
+        self._unused = False
+        return self.execute(context)
+
+    def consume(self) -> None:
+        """It is part of something now: dropping it is no mistake."""
+        self._unused = False
+
+    def spec(self) -> Spec:
+        """What is known of the result beforehand."""
+        return None
+
+    def __del__(self) -> None:
+        if self._unused:
+            warnings.warn(
+                f"{self!r} was never run: await it, call sync() or make it part of another operation",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def __repr__(self) -> str:
+        return f"<oxide operation {type(self).__name__}>"
+
+
+def _require_stream(stream: Stream) -> Stream:
+    from oxide.runtime.stream import Stream
+
+    if not isinstance(stream, Stream):
+        raise TypeError(f"a Stream is needed, got {type(stream).__name__}; devices()[0].new_stream() makes one")
+    return stream
+
+
+@final
+class Value(DeviceOperation[T]):
+    """See ``value``."""
+
+    def __init__(self, result: T) -> None:
+        self._result = result
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> T:
+        return self._result
+
+    def spec(self) -> Spec:
+        from oxide.runtime.arc import Arc
+        from oxide.runtime.memory import DeviceBox
+
+        result = self._result.value if isinstance(self._result, Arc) else self._result
+        return BoxSpec(result.shape, result.dtype) if isinstance(result, DeviceBox) else None
+
+
+def value(x: T) -> DeviceOperation[T]:
+    """A host value as an operation that yields it."""
+    return Value(x)
+
+
+@final
+class WithContext(DeviceOperation[T]):
+    """See ``with_context``."""
+
+    def __init__(self, function: Callable[[ExecutionContext], DeviceOperation[T]]) -> None:
+        self._function = function
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> T:
+        return require_operation(self._function(context), "with_context").run(context)
+
+
+def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> DeviceOperation[T]:
+    """An operation made at execution: ``function(context)`` returns it, knowing the stream and the device."""
+    return WithContext(function)
+
+
+def require_operation(made: DeviceOperation[T], where: str) -> DeviceOperation[T]:
+    """Raises ``TypeError`` if a user's function returned something that is no operation."""
+    if not isinstance(made, DeviceOperation):
+        raise TypeError(
+            f"{where}'s function must return a DeviceOperation, but it returned {type(made).__name__}; "
+            f"use map for a plain value, or value(x)"
+        )
+    return made

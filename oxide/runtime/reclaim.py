@@ -1,0 +1,206 @@
+"""What happens to memory that a program no longer holds while the device may still use it.
+
+Two ways lead here. A buffer that is dropped is *retired*: its memory goes back to the driver in stream order,
+after its last use on any stream. Work that nobody waits for any more (its task was cancelled, its submission
+failed half-way, its future was dropped) goes into the *limbo*: everything it used is kept until the device is
+past it.
+
+Finalisers run at any moment, in any thread, inside any lock. So a finaliser only appends to a deque; the driver is
+called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+from oxide.driver.base import Driver, EventHandle
+from oxide.errors import DeviceError, DeviceLostError
+
+if TYPE_CHECKING:
+    from oxide.runtime.timeline import Mark, Timeline
+
+T = TypeVar("T")
+
+
+def drain() -> None:
+    """Waits until the device is past all dropped and cancelled work, and gives its memory back.
+
+    Blocks the thread. Cached page-locked memory is given back too, so that afterwards only what the program still
+    holds is allocated.
+    """
+    from oxide.runtime import context
+
+    if context._current is not None:
+        context._current.settle()
+
+
+@final
+class StreamOrder(Generic[T]):
+    """Items that wait for marks, by stream. A stream passes its marks in order, so only the first of each is asked."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Timeline, list[tuple[int, int, Mark, T]]] = {}
+        self._serial = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, mark: Mark, item: T) -> None:
+        """Adds an item that waits for ``mark``."""
+        heapq.heappush(self._waiting.setdefault(mark.timeline, []), (mark.position, next(self._serial), mark, item))
+
+    def pop_passed(self) -> list[T]:
+        """Removes and returns the items whose marks the device is past, or whose device is lost.
+
+        What another error keeps from being asked stays.
+        """
+        passed = []
+        for timeline, heap in list(self._waiting.items()):
+            while heap and _is_passed(heap[0][2]):
+                passed.append(heapq.heappop(heap)[3])
+            if not heap:
+                del self._waiting[timeline]
+        return passed
+
+    def remove(self, timeline: Timeline) -> list[T]:
+        """Removes and returns all items of one stream."""
+        return [entry[3] for entry in self._waiting.pop(timeline, [])]
+
+    def head(self, timeline: Timeline) -> Mark:
+        """The first mark of a stream that has one."""
+        return self._waiting[timeline][0][2]
+
+    def heads(self) -> list[Mark]:
+        """The first mark of each stream."""
+        return [heap[0][2] for heap in self._waiting.values()]
+
+
+def _is_passed(mark: Mark) -> bool:
+    try:
+        return mark.passed()
+    except DeviceLostError:
+        return True
+    except DeviceError:
+        return False
+
+
+@final
+class Reclaimer:
+    """Gives memory and events back once no work in flight uses them."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._lock = threading.Lock()
+        self._in_flight: dict[Mark, list[Any]] = {}
+        self._retired: deque[tuple[int, Timeline, tuple[tuple[Timeline, int], ...]]] = deque()
+        self._events: deque[EventHandle] = deque()
+        self._abandoned: deque[Mark] = deque()
+        self._limbo: StreamOrder[list[Any]] = StreamOrder()
+        self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
+        self._freeing: set[Timeline] = set()  # streams that a free was submitted to since the last drain
+
+    # A submission's way through. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
+    # bring anything back to life.
+
+    def hold(self, mark: Mark, kept: list[Any]) -> None:
+        """Keeps what the work before ``mark`` uses, until ``release`` or ``abandon``."""
+        self._in_flight[mark] = kept
+
+    def release(self, mark: Mark) -> None:
+        """The device is past ``mark``."""
+        self._in_flight.pop(mark, None)
+
+    def abandon(self, mark: Mark) -> None:
+        """Nobody waits for ``mark``: into the limbo. Only appends, for finalisers."""
+        self._abandoned.append(mark)
+
+    def strand(self, timeline: Timeline, kept: list[Any]) -> None:
+        """Keeps what half-submitted work uses until the stream has run it."""
+        self._stranded.append((timeline, kept))
+
+    # What the program dropped. These only append, for finalisers.
+
+    def retire(self, address: int, home: Timeline, uses: tuple[tuple[Timeline, int], ...]) -> None:
+        """Device memory allocated on ``home``, and its last uses on any stream."""
+        self._retired.append((address, home, uses))
+
+    def retire_event(self, handle: EventHandle) -> None:
+        self._events.append(handle)
+
+    # Giving back
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is pending. Cheap: asked at every submission."""
+        return not (self._retired or self._abandoned or self._limbo or self._events or self._stranded)
+
+    def sweep(self) -> None:
+        """Gives back what can be given back now. Never blocks and never raises a driver's error:
+        what could not be given back is tried again at the next sweep."""
+        if self.idle or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._sweep()
+        except DeviceError:
+            pass
+        finally:
+            self._lock.release()
+
+    def drain(self) -> None:
+        """Waits for the limbo, then gives back everything pending. Raises if the driver refuses twice."""
+        with self._lock:
+            refused = 0
+            while self._freeing or not self.idle:
+                try:
+                    self._sweep()
+                    for mark in self._limbo.heads():
+                        mark.synchronize()
+                    for timeline in {timeline for timeline, _ in self._stranded} | self._freeing:
+                        self._driver.synchronize_stream(timeline.handle)
+                    self._freeing.clear()
+                except DeviceLostError:
+                    self._freeing.clear()  # the next sweep takes what is left for given back
+                except DeviceError:
+                    refused += 1
+                    if refused == 2:
+                        raise
+
+    def _sweep(self) -> None:
+        while self._abandoned:
+            mark = self._abandoned.popleft()
+            kept = self._in_flight.pop(mark, None)
+            if kept is not None:
+                self._limbo.add(mark, kept)
+        for kept in self._limbo.pop_passed():
+            kept.clear()
+        for _ in range(len(self._stranded)):
+            timeline, kept = self._stranded.popleft()
+            if not _is_empty(timeline):
+                self._stranded.append((timeline, kept))
+        while self._retired:
+            address, home, uses = self._retired[0]
+            try:
+                for timeline, position in uses:
+                    home.wait_for(timeline, position)
+                self._driver.free(address, home.handle)
+                home.advance()
+                self._freeing.add(home)
+            except DeviceLostError:
+                pass  # the memory went with the device
+            self._retired.popleft()
+        while self._events:
+            self._driver.destroy_event(self._events[0])
+            self._events.popleft()
+
+
+def _is_empty(timeline: Timeline) -> bool:
+    try:
+        return timeline.driver.query_stream(timeline.handle)
+    except DeviceLostError:
+        return True
+    except DeviceError:
+        return False

@@ -1,0 +1,118 @@
+"""Streams and events as users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+from oxide.runtime.timeline import Timeline
+
+if TYPE_CHECKING:
+    from oxide.runtime.context import Device
+    from oxide.runtime.submission import Submission
+
+
+@final
+class Stream:
+    """An in-order queue of work on one device. ``device.new_stream()`` makes one; a policy holds its own.
+
+    Dropping it gives the stream back; work already submitted still runs.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._loose: list[Submission[Any]] = []
+        self._timeline: Timeline = device.take_timeline()
+
+    @property
+    def handle(self) -> int:
+        """The stream's number for other libraries: a ``CUstream`` on a GPU."""
+        return self.device.driver.stream_address(self._timeline.handle)
+
+    def synchronize(self) -> None:
+        """Blocks the thread until all that was submitted has run.
+
+        Raises the error of the first operation that ``async_on`` put here and that failed.
+        """
+        loose, self._loose = self._loose, []
+        self.device.driver.synchronize_stream(self._timeline.handle)
+        _finish_all(loose)
+
+    def query(self) -> bool:
+        """Whether all that was submitted has run."""
+        return self.device.driver.query_stream(self._timeline.handle)
+
+    def record_event(self) -> Event:
+        """An event at the end of what the stream holds now; it keeps the time it was passed."""
+        event = Event(self.device)
+        self.device.driver.record_event(event._handle, self._timeline.handle)
+        return event
+
+    def wait(self, event: Event) -> None:
+        """What is submitted from now on runs after ``event``; blocks nobody."""
+        self.device.driver.wait_event(self._timeline.handle, event._handle)
+
+    def fork(self) -> Stream:
+        """A new stream whose work runs after all that this one holds now."""
+        branch = self.device.new_stream()
+        branch.join(self)
+        return branch
+
+    def join(self, other: Stream) -> None:
+        """What is submitted to this stream from now on runs after all that ``other`` holds now."""
+        mark = other._timeline.mark()
+        self._timeline.wait_for(other._timeline, mark.position)
+
+    def launch_host_function(self, function: Callable[[], None]) -> None:
+        """Calls ``function`` on a thread of the driver's, in stream order. It must not use the device."""
+        self.device.driver.launch_host_function(function, self._timeline.handle)
+        self._timeline.advance()
+
+    def __repr__(self) -> str:
+        return f"<oxide.Stream {self.handle:#x} on {self.device.label}>"
+
+    def _adopt(self, submission: Submission[Any]) -> None:
+        """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""
+        self._loose = [earlier for earlier in self._loose if not earlier.finished_well()]
+        self._loose.append(submission)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_timeline"):
+            self.device.spare_timelines.append(self._timeline)
+
+
+@final
+class Event:
+    """A recorded point in a stream, with its time. ``stream.record_event()`` makes one."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._handle = device.driver.create_event(device.id, timing=True)
+
+    def query(self) -> bool:
+        """Whether the device has passed the event."""
+        return self._device.driver.query_event(self._handle)
+
+    def synchronize(self) -> None:
+        """Blocks the thread until the device has passed the event."""
+        self._device.driver.synchronize_event(self._handle)
+
+    def elapsed_ms(self, end: Event) -> float:
+        """Milliseconds from this event to ``end``; both must have been passed."""
+        return self._device.driver.elapsed_ms(self._handle, end._handle)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            self._device.retire_event(self._handle)
+
+
+def _finish_all(submissions: list[Submission[Any]]) -> None:
+    """Finishes each, then raises the first error."""
+    first: BaseException | None = None
+    for submission in submissions:
+        try:
+            submission.finish()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first

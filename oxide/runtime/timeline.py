@@ -1,0 +1,141 @@
+"""Timelines: what was submitted to a stream, numbered, and marks: the points in it that the device reports.
+
+Every timeline counts what was submitted to its stream: its *position*. A use of a buffer is a (timeline,
+position) pair. A ``Mark`` is an event recorded in the stream together with the position it covers, so that "has
+the device passed this use?" and "make that stream wait for this use" are questions about integers, and the driver
+is asked only when the integers cannot tell.
+
+Two invariants carry the rest:
+
+- A position is given out *after* its work was submitted, and a mark takes its position *before* its event is
+  recorded. So a mark at position p covers all work numbered up to p, and whatever another library put into the
+  stream before the mark.
+- A device keeps its timelines for good and hands them out again: a timeline is never garbage, so a finaliser that
+  finds one, in whatever order the collector ran, finds a usable stream.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING, final
+
+from oxide.driver.base import EventHandle, StreamHandle
+
+if TYPE_CHECKING:
+    from oxide.runtime.context import Device
+
+
+@final
+class Mark:
+    """A point in a timeline. ``passed()`` asks the driver only until it once said yes."""
+
+    __slots__ = ("event", "position", "timeline")
+
+    def __init__(self, timeline: Timeline, position: int, event: EventHandle) -> None:
+        self.timeline = timeline
+        self.position = position
+        self.event = event
+
+    def passed(self) -> bool:
+        """Whether the device is past this point. Raises what the stream's work failed with."""
+        timeline = self.timeline
+        if self.position <= timeline.seen:
+            return True
+        if timeline.driver.query_event(self.event):
+            timeline.note_passed(self.position)
+            return True
+        return False
+
+    def synchronize(self) -> None:
+        """Blocks the thread until the device is past this point."""
+        timeline = self.timeline
+        if self.position > timeline.seen:
+            timeline.driver.synchronize_event(self.event)
+            timeline.note_passed(self.position)
+
+    def __del__(self) -> None:
+        # An append is all a finaliser may do: it can run inside any lock. A wait that was submitted for this
+        # event keeps its own point, so the event may be recorded again at once.
+        self.timeline.device.spare_events.append(self.event)
+
+
+@final
+class Timeline:
+    """A stream's history. ``seen`` is the highest position that the device was seen past."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.driver = device.driver
+        self.seen = 0
+        self._lock = threading.Lock()
+        self._position = 0
+        self._marks: deque[Mark] = deque()
+        self._waited: dict[Timeline, int] = {}
+        self._watcher: StreamHandle | None = None
+        self.handle: StreamHandle = self.driver.create_stream(device.id)
+
+    def advance(self) -> int:
+        """Numbers the work that was just submitted."""
+        with self._lock:
+            self._position += 1
+            return self._position
+
+    def mark(self) -> Mark:
+        """Records a mark that covers everything submitted so far."""
+        event = self.device.take_event()
+        with self._lock:
+            self._position += 1
+            mark = Mark(self, self._position, event)
+            self.driver.record_event(event, self.handle)
+            self._marks.append(mark)
+        return mark
+
+    def passed(self, position: int) -> bool:
+        """Whether the device is past ``position``, as far as marks tell. Never records one."""
+        if position <= self.seen:
+            return True
+        mark = self._covering(position)
+        return mark is not None and mark.passed()
+
+    def wait_for(self, other: Timeline, position: int) -> bool:
+        """Orders this stream after ``other``'s work up to ``position``; True if that took an event wait."""
+        if other is self or self._waited.get(other, 0) >= position or other.passed(position):
+            return False
+        mark = other._covering(position) or other.mark()
+        self.driver.wait_event(self.handle, mark.event)
+        self._waited[other] = mark.position
+        return True
+
+    def watch(self, mark: Mark, function: int, argument: int) -> None:
+        """Calls the native ``function(argument)`` once the device is past ``mark``.
+
+        The call runs on a stream beside this one, so it neither waits for later work here nor delays it.
+        """
+        with self._lock:
+            if self._watcher is None:
+                self._watcher = self.driver.create_stream(self.device.id)
+            self.driver.wait_event(self._watcher, mark.event)
+            self.driver.launch_native_host_function(function, argument, self._watcher)
+
+    def note_passed(self, position: int) -> None:
+        """The device was seen past ``position``."""
+        with self._lock:
+            self.seen = max(self.seen, position)
+            dropped = []  # so that no mark dies inside the lock
+            while self._marks and self._marks[0].position <= self.seen:
+                dropped.append(self._marks.popleft())
+
+    def destroy(self) -> None:
+        """Gives the stream back to the driver; only when the runtime ends."""
+        self.driver.destroy_stream(self.handle)
+        if self._watcher is not None:
+            self.driver.destroy_stream(self._watcher)
+
+    def _covering(self, position: int) -> Mark | None:
+        with self._lock:
+            marks = self._marks
+            if not marks or marks[-1].position < position:
+                return None
+            return marks[bisect_left(marks, position, key=lambda mark: mark.position)]

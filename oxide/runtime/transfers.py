@@ -1,0 +1,249 @@
+"""Operations that make device memory and move data: h2d, d2h, zeros, ones, full, arange, randn, dup, memcpy.
+
+Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks; see
+``pinned.py`` for what that saves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from oxide.device.types import as_dtype, f32
+from oxide.runtime.arc import Arc
+from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device
+from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from oxide.device.types import ScalarType
+
+    DType = ScalarType | np.dtype[Any] | type | str
+    Shape = int | tuple[int, ...]
+
+_KINDS = "biufc"
+
+
+def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
+    """An uninitialised box on the context's device. Raises ``OutOfMemoryError``."""
+    return DeviceBox(Allocation(context.timeline, math.prod(shape) * dtype.itemsize), shape, dtype)
+
+
+@final
+class HostToDevice(DeviceOperation[DeviceBox]):
+    """See ``h2d``."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        array = self._array
+        box = new_box(context, array.shape, array.dtype)
+        if box.nbytes:
+            staging = context.runtime.pinned.acquire(box.nbytes)
+            context.keep(staging)
+            np.copyto(staging.array(array.shape, array.dtype), array)
+            with context.ordered([], [box._allocation]):
+                context.driver.copy_to_device(box.ptr, staging.address, box.nbytes, context.timeline.handle)
+        return box
+
+    def spec(self) -> Spec:
+        return BoxSpec(self._array.shape, self._array.dtype)
+
+    def __repr__(self) -> str:
+        return f"<oxide operation h2d of {_describe(self._array.shape, self._array.dtype)}>"
+
+
+def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
+    """Copies an array to the device: a box of the array's shape and dtype.
+
+    The array is read when the operation runs, each time it runs; by the time the run's submission returns it has
+    been read. Raises ``TypeError`` for a dtype that is no number.
+    """
+    if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
+        raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
+    if isinstance(array, DeviceOperation):
+        raise TypeError("h2d takes a host array, not an operation; use and_then")
+    host = np.asarray(array)
+    _require_number(host.dtype, "h2d")
+    return HostToDevice(host)
+
+
+@final
+class DeviceToHost(DeviceOperation["NDArray[Any]"]):
+    """See ``d2h``."""
+
+    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
+        self._box = box
+        super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
+
+    def execute(self, context: ExecutionContext) -> NDArray[Any]:
+        box = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "d2h")
+        require_device(box, context.device, "d2h")
+        if not box.nbytes:
+            return np.empty(box.shape, box.dtype)
+        pinned = context.runtime.pinned.acquire(box.nbytes)
+        context.keep(pinned)
+        with context.ordered([box._allocation], []):
+            context.driver.copy_to_host(pinned.address, box.ptr, box.nbytes, context.timeline.handle)
+        return pinned.array(box.shape, box.dtype)
+
+
+def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[NDArray[Any]]:
+    """Copies a box to the host: a new NumPy array of its shape and dtype, filled once the run has completed.
+
+    Takes a box, an ``Arc`` of one, or an operation that yields one. Raises ``TypeError`` for anything else.
+    """
+    if not isinstance(box, DeviceOperation):
+        require_box(box, "d2h")
+    return DeviceToHost(box)
+
+
+@final
+class Full(DeviceOperation[DeviceBox]):
+    """See ``full``."""
+
+    def __init__(self, shape: tuple[int, ...], fill: NDArray[Any]) -> None:
+        self._shape = shape
+        self._fill = fill
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        box = new_box(context, self._shape, self._fill.dtype)
+        if box.nbytes:
+            pattern = self._fill.tobytes()
+            count = box.size
+            if not any(pattern):  # every driver fills bytes fastest, and zero bytes are zero in every dtype
+                pattern, count = b"\0", box.nbytes
+            with context.ordered([], [box._allocation]):
+                context.driver.fill(box.ptr, pattern, count, context.timeline.handle)
+        return box
+
+    def spec(self) -> Spec:
+        return BoxSpec(self._shape, self._fill.dtype)
+
+    def __repr__(self) -> str:
+        return f"<oxide operation full of {_describe(self._shape, self._fill.dtype)}>"
+
+
+def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """A box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not fit."""
+    resolved = as_dtype(dtype)
+    _require_number(resolved, "full")
+    if resolved.itemsize > 8:
+        raise TypeError(f"full: {resolved} elements are wider than 8 bytes; use h2d(numpy.full(…))")
+    if resolved.kind in "iu" and int(x.real) != x:
+        raise TypeError(f"full: {x!r} is no {resolved}")
+    fill = np.array(int(x.real) if resolved.kind in "iu" else x, resolved)
+    return Full(parse_shape(shape, "full"), fill)
+
+
+def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """A box of zeros; ``shape`` is an int or a tuple."""
+    resolved = as_dtype(dtype)
+    _require_number(resolved, "zeros")
+    return Full(parse_shape(shape, "zeros"), np.zeros((), resolved))
+
+
+def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """A box of ones; ``shape`` is an int or a tuple."""
+    return full(parse_shape(shape, "ones"), 1, dtype)
+
+
+def arange(n: int, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """The numbers 0 to n - 1, as a box of shape (n,)."""
+    (count,) = parse_shape(n, "arange")
+    return HostToDevice(np.arange(count, dtype=as_dtype(dtype)))
+
+
+def randn(
+    mean: float, std: float, shape: Shape, dtype: DType = f32, *, seed: int | None = None
+) -> DeviceOperation[DeviceBox]:
+    """Normally distributed numbers; the same seed gives the same numbers on every device and at every run."""
+    resolved = as_dtype(dtype)
+    if resolved.kind != "f":
+        raise TypeError(f"randn: {resolved} is no floating-point type")
+    if not std >= 0:
+        raise ValueError(f"randn: the standard deviation is {std!r}; it must not be negative")
+    numbers = np.random.default_rng(seed).normal(mean, std, parse_shape(shape, "randn"))
+    return HostToDevice(numbers.astype(resolved))
+
+
+@final
+class Duplicate(DeviceOperation[DeviceBox]):
+    """See ``dup``."""
+
+    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
+        self._box = box
+        super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        source = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "dup")
+        require_device(source, context.device, "dup")
+        copy = new_box(context, source.shape, source.dtype)
+        _copy(context, copy, source)
+        return copy
+
+
+def dup(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[DeviceBox]:
+    """A copy of a box on its device. Takes a box, an ``Arc`` of one, or an operation that yields one."""
+    if not isinstance(box, DeviceOperation):
+        require_box(box, "dup")
+    return Duplicate(box)
+
+
+@final
+class Memcpy(DeviceOperation[DeviceBox]):
+    """See ``memcpy``."""
+
+    def __init__(self, destination: DeviceBox, source: DeviceBox) -> None:
+        self._destination = destination
+        self._source = source
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        require_device(self._destination, context.device, "memcpy")
+        require_device(self._source, context.device, "memcpy")
+        _copy(context, self._destination, self._source)
+        return self._destination
+
+
+def memcpy(dst: DeviceBox | Arc[DeviceBox], src: DeviceBox | Arc[DeviceBox]) -> DeviceOperation[DeviceBox]:
+    """Copies ``src`` into ``dst``, of the same dtype and size, and yields ``dst``. Raises ``TypeError`` or
+    ``ValueError`` where they do not match."""
+    destination, source = require_box(dst, "memcpy"), require_box(src, "memcpy")
+    if destination.dtype != source.dtype:
+        raise TypeError(f"memcpy: dst is {destination.dtype}, src is {source.dtype}")
+    if destination.size != source.size:
+        raise ValueError(f"memcpy: dst has {destination.size} elements, src has {source.size}")
+    return Memcpy(destination, source)
+
+
+def require_box(thing: object, what: str) -> DeviceBox:
+    """The box, out of its ``Arc`` if it is in one. Raises ``TypeError``."""
+    box = thing.value if isinstance(thing, Arc) else thing
+    if isinstance(box, DeviceBox):
+        return box
+    hint = "; h2d copies a host array to the device" if isinstance(box, np.ndarray) else ""
+    hint = hint or ("; pick one with first(), last() or unzip()" if isinstance(box, tuple) else "")
+    raise TypeError(f"{what} takes a DeviceBox, not {type(box).__name__}{hint}")
+
+
+def _copy(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+    if source.nbytes and source.ptr != destination.ptr:
+        with context.ordered([source._allocation], [destination._allocation]):
+            context.driver.copy_on_device(destination.ptr, source.ptr, source.nbytes, context.timeline.handle)
+
+
+def _require_number(dtype: np.dtype[Any], what: str) -> None:
+    if dtype.kind not in _KINDS or not dtype.isnative:
+        raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
+
+
+def _describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    return f"{'x'.join(map(str, shape)) or 'a scalar'} {dtype}"

@@ -1,0 +1,317 @@
+"""Drivers for tests: one that records every call, one that fails on demand, and a way to install them.
+
+``RecordingDriver`` and ``FailingDriver`` wrap any driver and each other; they change nothing about a call but what
+they are for. With ``step_driver`` nothing runs until the test says so, which puts a test at any moment of an
+operation's life, without a sleep::
+
+    driver = RecordingDriver(step_driver())
+    with use_driver(driver):
+        future = h2d(x).and_then(d2h).into_future()
+        assert driver.submissions == []
+
+Not imported by ``import oxide``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+from oxide.driver.base import Code, DeviceInfo, Dim3, Driver, EventHandle, FunctionHandle, StreamHandle
+
+if TYPE_CHECKING:
+    from oxide.driver.cpu import CpuDriver
+    from oxide.runtime.context import CompletionMode
+    from oxide.runtime.scheduling import SchedulingPolicy
+
+_D = TypeVar("_D", bound=Driver)
+
+SUBMISSIONS = frozenset(
+    {
+        "allocate",
+        "free",
+        "copy_to_device",
+        "copy_to_host",
+        "copy_on_device",
+        "fill",
+        "launch",
+        "record_event",
+        "wait_event",
+        "launch_host_function",
+        "launch_native_host_function",
+    }
+)
+"""The methods that submit work to a stream."""
+
+
+@contextmanager
+def use_driver(
+    driver: _D,
+    *,
+    policy: SchedulingPolicy | None = None,
+    default_device: int = 0,
+    num_devices: int | None = None,
+    completion: CompletionMode | None = None,
+) -> Iterator[_D]:
+    """Makes ``driver`` the runtime's inside the ``with``; afterwards the runtime before is in force again.
+
+    ``num_devices`` is how many of the driver's devices the runtime uses, by default all; ``completion`` is how an
+    awaiting task learns of the end of its work. The end waits for the work and leaves the driver open.
+    Raises ``DeviceError`` for a device that the driver has not.
+    """
+    from oxide.runtime import context
+
+    context.install(
+        driver, default_device=default_device, num_devices=num_devices, policy=policy, completion=completion
+    )
+    try:
+        yield driver
+    finally:
+        context.uninstall()
+
+
+def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
+    """A CPU driver on which nothing runs until ``step()``, ``run_until_idle()`` or a blocking call.
+
+    ``seed`` draws which stream goes on at each step; without it, the item submitted first does.
+    """
+    from oxide.driver.cpu import CpuDriver
+
+    return CpuDriver(devices, step=True, seed=seed)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a driver's method: its arguments, keyword arguments last, and its result or what it raised."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    result: Any = None
+    exception: BaseException | None = None
+
+
+class DelegatingDriver:
+    """Passes every call of the protocol on to ``inner`` through ``invoke``; override that.
+
+    What is not in the protocol, as ``step`` of a stepping driver, is ``inner``'s own.
+    """
+
+    def __init__(self, inner: Driver) -> None:
+        self.inner = inner
+        self.name = inner.name
+
+    def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Makes one call."""
+        return getattr(self.inner, method)(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def device_count(self) -> int:
+        return self.invoke("device_count")  # type: ignore[no-any-return]
+
+    def device_info(self, device: int) -> DeviceInfo:
+        return self.invoke("device_info", device)  # type: ignore[no-any-return]
+
+    def create_stream(self, device: int) -> StreamHandle:
+        return self.invoke("create_stream", device)
+
+    def destroy_stream(self, stream: StreamHandle) -> None:
+        self.invoke("destroy_stream", stream)
+
+    def synchronize_stream(self, stream: StreamHandle) -> None:
+        self.invoke("synchronize_stream", stream)
+
+    def query_stream(self, stream: StreamHandle) -> bool:
+        return self.invoke("query_stream", stream)  # type: ignore[no-any-return]
+
+    def stream_address(self, stream: StreamHandle) -> int:
+        return self.invoke("stream_address", stream)  # type: ignore[no-any-return]
+
+    def create_event(self, device: int, *, timing: bool) -> EventHandle:
+        return self.invoke("create_event", device, timing=timing)
+
+    def destroy_event(self, event: EventHandle) -> None:
+        self.invoke("destroy_event", event)
+
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
+        self.invoke("record_event", event, stream)
+
+    def query_event(self, event: EventHandle) -> bool:
+        return self.invoke("query_event", event)  # type: ignore[no-any-return]
+
+    def synchronize_event(self, event: EventHandle) -> None:
+        self.invoke("synchronize_event", event)
+
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
+        self.invoke("wait_event", stream, event)
+
+    def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
+        return self.invoke("elapsed_ms", start, end)  # type: ignore[no-any-return]
+
+    def allocate(self, nbytes: int, stream: StreamHandle) -> int:
+        return self.invoke("allocate", nbytes, stream)  # type: ignore[no-any-return]
+
+    def free(self, address: int, stream: StreamHandle) -> None:
+        self.invoke("free", address, stream)
+
+    def allocate_host(self, nbytes: int) -> int:
+        return self.invoke("allocate_host", nbytes)  # type: ignore[no-any-return]
+
+    def free_host(self, address: int) -> None:
+        self.invoke("free_host", address)
+
+    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        self.invoke("copy_to_device", destination, source, nbytes, stream)
+
+    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        self.invoke("copy_to_host", destination, source, nbytes, stream)
+
+    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        self.invoke("copy_on_device", destination, source, nbytes, stream)
+
+    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
+        self.invoke("fill", address, pattern, count, stream)
+
+    def load(self, device: int, code: Code) -> FunctionHandle:
+        return self.invoke("load", device, code)
+
+    def launch(
+        self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
+    ) -> None:
+        self.invoke("launch", function, grid, block, shared_bytes, params, stream)
+
+    def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
+        self.invoke("launch_host_function", function, stream)
+
+    def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
+        self.invoke("launch_native_host_function", function, argument, stream)
+
+    def close(self) -> None:
+        self.invoke("close")
+
+
+@final
+class RecordingDriver(DelegatingDriver):
+    """Records every call of the protocol in ``calls``, in the order in which they were begun. Thread-safe."""
+
+    def __init__(self, inner: Driver) -> None:
+        super().__init__(inner)
+        self._lock = threading.RLock()
+        self._calls: list[Call] = []
+        self._balance = Counter[str]()
+
+    def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        call = Call(method, (*arguments, *keywords.values()))
+        with self._lock:
+            self._calls.append(call)
+        try:
+            call.result = super().invoke(method, *arguments, **keywords)
+        except BaseException as error:
+            call.exception = error
+            raise
+        if method in _BALANCE:
+            resource, change = _BALANCE[method]
+            with self._lock:
+                self._balance[resource] += change
+        return call.result
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every call so far; a copy."""
+        with self._lock:
+            return list(self._calls)
+
+    @property
+    def submissions(self) -> list[Call]:
+        """The calls that submit work to a stream."""
+        return [call for call in self.calls if call.method in SUBMISSIONS]
+
+    def count(self, method: str) -> int:
+        """How many calls of one method there were. Raises ``ValueError`` for a name the protocol has not."""
+        _check_method(method)
+        return sum(call.method == method for call in self.calls)
+
+    def clear(self) -> None:
+        """Forgets the calls. What is outstanding stays so."""
+        with self._lock:
+            self._calls.clear()
+
+    def outstanding(self) -> dict[str, int]:
+        """What was created through this driver and not given back: ``streams``, ``events``, ``allocations`` and
+        ``host_allocations``. An allocation is given back when its free is submitted."""
+        with self._lock:
+            return {resource: self._balance[resource] for resource in dict.fromkeys(r for r, _ in _BALANCE.values())}
+
+
+@final
+class FailingDriver(DelegatingDriver):
+    """Raises an error of the test's in place of a call; ``inner`` never sees that call. Thread-safe."""
+
+    def __init__(self, inner: Driver) -> None:
+        super().__init__(inner)
+        self._lock = threading.RLock()
+        self._failures: list[_Failure] = []
+
+    def fail(self, method: str, error: BaseException, *, at: int = 1) -> None:
+        """Makes the ``at``-th call of a method from now raise ``error``. Raises ``ValueError`` for a name the
+        protocol has not, or a count below 1."""
+        _check_method(method)
+        self._plan(_Failure(method, error, at))
+
+    def fail_call(self, n: int, error: BaseException) -> None:
+        """Makes the ``n``-th call from now, of whatever method, raise ``error``. Raises ``ValueError`` below 1."""
+        self._plan(_Failure(None, error, n))
+
+    def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        due: BaseException | None = None
+        with self._lock:
+            for failure in list(self._failures):
+                if failure.method in (None, method):
+                    failure.countdown -= 1
+                    if failure.countdown == 0:
+                        self._failures.remove(failure)
+                        due = due or failure.error
+        if due is not None:
+            raise due
+        return super().invoke(method, *arguments, **keywords)
+
+    def _plan(self, failure: _Failure) -> None:
+        if failure.countdown < 1:
+            raise ValueError(f"a failure at call {failure.countdown}: calls are counted from 1, the next one")
+        with self._lock:
+            self._failures.append(failure)
+
+
+@dataclass(slots=True)
+class _Failure:
+    """A failure to come, after ``countdown`` more calls of ``method`` (of any, where it is None)."""
+
+    method: str | None
+    error: BaseException
+    countdown: int
+
+
+_BALANCE = {
+    "create_stream": ("streams", 1),
+    "destroy_stream": ("streams", -1),
+    "create_event": ("events", 1),
+    "destroy_event": ("events", -1),
+    "allocate": ("allocations", 1),
+    "free": ("allocations", -1),
+    "allocate_host": ("host_allocations", 1),
+    "free_host": ("host_allocations", -1),
+}
+
+_METHODS = frozenset(name for name, value in vars(Driver).items() if callable(value) and not name.startswith("_"))
+
+
+def _check_method(method: str) -> None:
+    if method not in _METHODS:
+        raise ValueError(f"{method!r} is no method of the Driver protocol; it has {', '.join(sorted(_METHODS))}")

@@ -1,0 +1,39 @@
+"""Dense linear algebra, one thread for each element of the result."""
+
+from __future__ import annotations
+
+from oxide import DisjointSlice, Slice, f32, kernel, thread, u32
+
+
+@kernel
+def sgemm_naive(
+    m: u32, n: u32, k: u32, alpha: f32, a: Slice[f32], b: Slice[f32], beta: f32, c: DisjointSlice[f32]
+) -> None:
+    """``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
+
+    Launch at least n threads in x and m in y.
+    """
+    row = thread.index_2d_row()
+    col = thread.index_2d_col()
+    c_idx = thread.index_2d(n)
+    if c_idx is not None and row < m:
+        acc = f32(0.0)
+        for i in range(k):
+            acc += a[row * k + i] * b[i * n + col]
+        c_elem = c.get_mut(c_idx)
+        if c_elem is not None:
+            c_elem.value = alpha * acc + beta * c_elem.value
+
+
+@kernel(block=256)
+def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
+    """``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. One thread a row: launch at least m."""
+    idx = thread.index_1d()
+    row = idx.get()
+    if row < m:
+        acc = f32(0.0)
+        for i in range(n):
+            acc += mat[row * n + i] * vec_in[i]
+        out_elem = vec_out.get_mut(idx)
+        if out_elem is not None:
+            out_elem.value = acc

@@ -1,0 +1,66 @@
+"""A static type checker sees the safety rules too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mypy")
+
+ROOT = Path(__file__).parents[2]
+
+HEAD = """
+from oxide import DisjointSlice, Slice, f32, kernel, thread, u32
+
+@kernel
+def fill(n: u32, a: Slice[f32], c: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+"""
+
+
+def mypy(tmp_path: Path, *lines: str) -> subprocess.CompletedProcess[str]:
+    source = tmp_path / "kernels.py"
+    source.write_text(HEAD + "".join(f"    {line}\n" for line in lines))
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}"]
+    command += ["--follow-imports=silent", f"--config-file={ROOT / 'pyproject.toml'}", str(source)]
+    environment = os.environ | {"MYPYPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+
+
+def test_a_kernel_that_looks_before_it_writes_passes(tmp_path: Path) -> None:
+    checked = mypy(
+        tmp_path,
+        "acc = f32(0.0)",
+        "for j in range(n):",
+        "    acc += a[i.get() * n + j]",
+        "e = c.get_mut(i)",
+        "if e is not None:",
+        "    e.value = acc + e.value",
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_a_kernel_that_forgets_the_none_check_is_rejected(tmp_path: Path) -> None:
+    checked = mypy(tmp_path, "c.get_mut(i).value = 1.0")
+    assert checked.returncode == 1
+    assert 'Item "None" of "Ref[float] | None" has no attribute "value"' in checked.stdout
+
+
+def test_the_other_rules_are_type_errors_too(tmp_path: Path) -> None:
+    checked = mypy(
+        tmp_path, "c[0] = 1.0", "a[0] = 1.0", "c.get_mut(3)", "j = i + 1", "c.get_mut(thread.index_2d(n))", "x = a[1.5]"
+    )
+    assert checked.returncode == 1
+    wrong = {int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}
+    first = HEAD.count("\n") + 1
+    assert wrong == set(range(first, first + 6)), checked.stdout
+
+
+def test_the_kernel_library_passes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path}", "--follow-imports=silent"]
+    done = subprocess.run([*command, "oxide_kernels"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,84 @@
+"""What every test needs: which device the runtime uses, and what becomes of GPU tests where there is no GPU.
+
+``--device cpu`` (the default) or ``--device cuda`` picks the device for all tests that run on any. Tests marked
+``gpu``, and all under ``tests/gpu``, need a CUDA device *and* the runtime on it: run them with ``-m gpu`` or
+``--device cuda``. Elsewhere they are skipped, and the last lines of the run say how many.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+GPU_TESTS = Path(__file__).parent / "gpu"
+_device = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", choices=("cpu", "cuda"), help="the device of tests that run on any (cpu)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device = config.getoption("--device")
+    if device is None:
+        only_gpu_tests = config.getoption("markexpr") == "gpu" and cuda_device_count() > 0
+        device = "cuda" if only_gpu_tests else os.environ.get("OXIDE_DEVICE", "cpu")
+    elif device == "cuda" and cuda_device_count() == 0:
+        raise pytest.UsageError("--device cuda: this machine has no CUDA device")
+    os.environ["OXIDE_DEVICE"] = device
+    config.stash[_device] = device
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if GPU_TESTS in item.path.parents:
+            item.add_marker("gpu")
+    if config.stash[_device] == "cuda":
+        return
+    reason = "they need the runtime on the GPU: -m gpu" if cuda_device_count() else "no CUDA device"
+    gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
+    for item in gpu_tests:
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skipped = [
+        report
+        for report in terminalreporter.getreports("skipped")
+        if "gpu" in report.keywords and config.stash[_device] != "cuda"
+    ]
+    if skipped:
+        reason = "no CUDA device" if cuda_device_count() == 0 else "the runtime is on the CPU; use -m gpu"
+        terminalreporter.write_line(f"{len(skipped)} GPU tests not run: {reason}", yellow=True, bold=True)
+
+
+@pytest.fixture(autouse=True)
+def settled_runtime() -> Iterator[None]:
+    """No test leaves work for the next one: after each, the device is past everything that was dropped."""
+    yield
+    if reclaim := sys.modules.get("oxide.runtime.reclaim"):
+        reclaim.drain()
+
+
+@pytest.fixture
+def device(pytestconfig: pytest.Config) -> str:
+    """``cpu`` or ``cuda``: what the runtime of this run uses."""
+    return pytestconfig.stash[_device]
+
+
+def cuda_device_count() -> int:
+    """How many GPUs the CUDA driver finds, asked without oxide so that a broken driver module skips no test."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value

@@ -1,0 +1,80 @@
+"""The C memory behind a launch: what the driver would read through the addresses that it is given."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from oxide.driver.cuda_launch import HostFunctions, ParameterPacket
+
+
+def read_as_the_driver(extra: int) -> bytes:
+    pointer_key, pointer, size_key, size, end = (ctypes.c_void_p * 5).from_address(extra)
+    assert (pointer_key, size_key, end) == (1, 2, None)
+    return ctypes.string_at(pointer, ctypes.c_size_t.from_address(size).value)
+
+
+def test_the_packet_shows_the_driver_exactly_the_parameters() -> None:
+    packet = ParameterPacket(64)
+    params = struct.pack("@BHIQ", 1, 2, 3, 4)
+
+    packet.fill(params)
+
+    assert read_as_the_driver(packet.address) == params
+
+
+def test_a_packet_used_again_shows_nothing_of_the_launch_before() -> None:
+    packet = ParameterPacket(64)
+    packet.fill(b"\xff" * 64)
+
+    packet.fill(b"\x01\x02")
+
+    assert read_as_the_driver(packet.address) == b"\x01\x02"
+
+
+def test_parameters_larger_than_the_packet_are_refused() -> None:
+    with pytest.raises(ValueError, match="assignment"):
+        ParameterPacket(8).fill(bytes(9))
+
+
+def call(functions: HostFunctions, key: int) -> None:
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions.entry)(key)
+
+
+def test_the_entry_point_runs_the_function_of_its_key_once_and_forgets_it() -> None:
+    functions = HostFunctions()
+    calls: list[str] = []
+    first = functions.add(lambda: calls.append("first"))
+    second = functions.add(lambda: calls.append("second"))
+
+    call(functions, second)
+    call(functions, first)
+
+    assert calls == ["second", "first"]
+    assert len(functions) == 0
+
+
+def test_a_discarded_function_is_forgotten() -> None:
+    functions = HostFunctions()
+
+    functions.discard(functions.add(lambda: None))
+
+    assert len(functions) == 0
+
+
+def test_what_a_host_function_raises_goes_to_the_unraisable_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    caught: list[SimpleNamespace] = []
+    monkeypatch.setattr(sys, "unraisablehook", caught.append)
+    functions = HostFunctions()
+
+    def fail() -> None:
+        raise LookupError("from the host function")
+
+    call(functions, functions.add(fail))
+
+    assert [type(each.exc_value) for each in caught] == [LookupError]
+    assert len(functions) == 0

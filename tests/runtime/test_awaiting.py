@@ -1,0 +1,550 @@
+"""Awaiting: submitted at the first await, always a checkpoint, cancellable at once, no thread waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+import oxide
+from oxide import DeviceOperation, as_completed, d2h, gather, h2d, spawn, value, with_context, zeros
+from oxide.driver.cpu import CpuDriver
+from oxide.runtime.future import FutureState
+from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
+
+Runner = Callable[[Callable[[], Awaitable[Any]]], Any]
+MODES = ("adaptive", "poll", "callback")
+
+
+def run_asyncio(main: Callable[[], Awaitable[Any]]) -> Any:
+    return asyncio.run(main())  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=[trio.run, run_asyncio], ids=["trio", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Runner:
+    runner: Runner = request.param
+    return runner
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Iterator[Any]:
+    oxide.init_device_contexts(completion=request.param)
+    yield request.param
+    oxide.init_device_contexts()
+
+
+def gate(event: threading.Event) -> DeviceOperation[str]:
+    """An operation whose stream stands still until ``event`` is set."""
+
+    def wait(context: oxide.ExecutionContext) -> DeviceOperation[str]:
+        context.stream.launch_host_function(event.wait)  # type: ignore[arg-type]
+        return value("through")
+
+    return with_context(wait)
+
+
+async def step_until(driver: Any, done: Callable[[], bool]) -> None:
+    while not done():
+        driver.step()
+        await trio.lowlevel.checkpoint()
+
+
+# Laziness
+
+
+def test_building_and_into_future_submit_nothing_and_the_first_await_does() -> None:
+    with use_driver(RecordingDriver(CpuDriver())) as driver:
+        operation = oxide.zip(h2d(np.ones(5)), zeros(5)).and_then(lambda t: d2h(t[0])).arc().map(lambda a: a.value)
+        future = operation.into_future()
+        assert future.state is FutureState.IDLE
+        assert driver.submissions == []
+
+        async def main() -> Any:
+            return await future
+
+        np.testing.assert_array_equal(trio.run(main), np.ones(5))
+        assert future.state.name == "COMPLETE"
+        assert driver.count("copy_to_device") == driver.count("copy_to_host") == 1
+
+
+def test_a_future_is_submitted_once_however_often_it_is_awaited(run: Runner) -> None:
+    with use_driver(RecordingDriver(CpuDriver())) as driver:
+
+        async def main() -> None:
+            future = h2d(np.ones(5)).into_future()
+            assert await future is await future
+
+        run(main)
+        assert driver.count("copy_to_device") == 1
+
+
+def test_a_task_that_is_cancelled_already_submits_nothing() -> None:
+    with use_driver(RecordingDriver(CpuDriver())) as driver:
+
+        async def main() -> None:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await h2d(np.ones(5))
+            assert scope.cancelled_caught
+
+        trio.run(main)
+        assert driver.submissions == []
+
+
+# Completion
+
+
+def test_results_arrive_in_every_mode_under_both_loops(run: Runner, mode: str) -> None:
+    arrays = [np.random.default_rng(i).random(100 + i) for i in range(30)]
+
+    async def main() -> None:
+        for array in arrays:
+            np.testing.assert_array_equal(await h2d(array).to_host(), array)
+        results = await gather(*[h2d(array).to_host() for array in arrays])
+        for result, array in zip(results, arrays, strict=True):
+            np.testing.assert_array_equal(result, array)
+
+    run(main)
+
+
+def test_awaiting_is_a_checkpoint_even_when_there_is_nothing_to_do(mode: str) -> None:
+    async def main() -> None:
+        future = value(1).into_future()
+        for awaited in (value(1), future, future, gather(), gather(value(1))):
+            with trio.testing.assert_checkpoints():
+                await awaited
+
+    trio.run(main)
+
+
+def test_other_tasks_run_while_one_awaits(run: Runner, mode: str) -> None:
+    opened = threading.Event()
+    order: list[str] = []
+
+    async def waiter() -> None:
+        order.append(await gate(opened))
+
+    async def opener(sleep: Callable[[float], Awaitable[None]]) -> None:
+        for _ in range(5):
+            await sleep(0)
+        order.append("opening")
+        opened.set()
+
+    async def under_trio() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiter)
+            nursery.start_soon(opener, trio.sleep)
+
+    async def under_asyncio() -> None:
+        await asyncio.gather(waiter(), opener(asyncio.sleep))
+
+    run(under_trio if run is trio.run else under_asyncio)
+    assert order == ["opening", "through"]
+
+
+def test_a_parked_wait_uses_no_processor_time_and_stalls_nobody(run: Runner) -> None:
+    """The device is busy for half a second; a ticker goes on and the process sleeps."""
+    opened = threading.Event()
+    timer = threading.Timer(0.5, opened.set)
+
+    async def main() -> float:
+        timer.start()
+        before = time.process_time()
+        await gate(opened)
+        return time.process_time() - before
+
+    assert run(main) < 0.1
+    timer.join()
+
+
+def test_many_operations_in_flight_on_many_streams_all_complete(mode: str) -> None:
+    async def main() -> None:
+        done = 0
+
+        async def one(number: int) -> None:
+            nonlocal done
+            result = await h2d(np.array([number])).to_host()
+            assert result[0] == number
+            done += 1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(500):
+                nursery.start_soon(one, number)
+        assert done == 500
+
+    trio.run(main)
+
+
+def test_a_callback_is_submitted_only_for_the_first_mark_of_a_stream() -> None:
+    with use_driver(RecordingDriver(step_driver()), policy=oxide.SingleStream(), completion="callback") as driver:
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                handles = [spawn(nursery, h2d(np.ones(3))) for _ in range(50)]
+                await trio.testing.wait_all_tasks_blocked()
+                # One for each task that parked before all that had: trio's order is random, 4.5 of 50 on average.
+                assert 1 <= driver.count("launch_native_host_function") < 25
+                await step_until(driver, lambda: all(handle.done() for handle in handles))
+
+        trio.run(main)
+        assert driver.count("launch_native_host_function") < 50
+
+
+@pytest.mark.parametrize("completion", MODES)
+def test_streams_that_finish_out_of_order_wake_their_own_tasks(completion: Any) -> None:
+    with use_driver(step_driver(), completion=completion) as driver:
+        slow, quick = (oxide.devices()[0].new_stream() for _ in range(2))
+
+        class On:
+            def __init__(self, stream: oxide.Stream) -> None:
+                self.stream = stream
+
+            def next_stream(self, _: oxide.Device) -> oxide.Stream:
+                return self.stream
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                late = spawn(nursery, h2d(np.ones(3)).schedule(On(slow)))
+                early = spawn(nursery, h2d(np.ones(4)).schedule(On(quick)))
+                while not early.done():
+                    for handle in driver.pending():
+                        if handle is not slow._timeline.handle:
+                            driver.step(handle)
+                    await trio.lowlevel.checkpoint()
+                assert not late.done()
+                await step_until(driver, late.done)
+
+        trio.run(main)
+
+
+def test_several_loops_in_several_threads_share_the_runtime(mode: str) -> None:
+    failures: list[BaseException] = []
+
+    def work(run: Runner) -> None:
+        async def main() -> None:
+            for number in range(50):
+                result = await h2d(np.full(10, number)).to_host()
+                assert result[0] == number
+
+        try:
+            run(main)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(runner,)) for runner in (trio.run, run_asyncio) * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_awaiting_outside_any_loop_is_refused_before_anything_is_submitted() -> None:
+    async def main() -> None:
+        await h2d(np.ones(3))
+
+    with use_driver(RecordingDriver(CpuDriver())) as driver:
+        with pytest.raises(oxide.NoEventLoopError, match=r"trio\.run or asyncio\.run, or call op\.sync"):
+            main().send(None)
+        assert driver.submissions == []
+    np.testing.assert_array_equal(h2d(np.ones(3)).to_host().sync(), np.ones(3))
+
+
+def test_sync_inside_a_loop_warns_that_it_blocks(run: Runner) -> None:
+    async def main() -> int:
+        with pytest.warns(RuntimeWarning, match=r"blocks the (trio|asyncio) event loop"):
+            return value(1).sync()
+
+    assert run(main) == 1
+
+
+# Cancellation
+
+
+@pytest.mark.parametrize("completion", MODES)
+def test_a_cancelled_await_returns_at_once_and_keeps_its_memory_until_the_device_is_past_it(completion: Any) -> None:
+    with use_driver(RecordingDriver(step_driver()), completion=completion) as driver:
+        addresses: list[oxide.DeviceBox] = []
+
+        async def main() -> None:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_await, h2d(np.ones(1000)).inspect(addresses.append).to_host())
+                    await trio.testing.wait_all_tasks_blocked() if completion == "callback" else await checkpoints(50)
+                    scope.cancel()
+            assert scope.cancelled_caught
+            gc.collect()
+            assert driver.live_allocations.device_count == 1
+            assert driver.count("free_host") == 0
+            (address,) = [box.ptr for box in addresses]
+            addresses.clear()
+            # Other work does not get the memory, whatever has been asked of the driver by now.
+            other = [h2d(np.full(1000, 7.0)).async_on(oxide.devices()[0].new_stream()) for _ in range(3)]
+            assert driver.live_allocations.device_count == 4
+            assert address not in [box.ptr for box in other]
+
+        trio.run(main)
+        oxide.reclaim.drain()
+        live = driver.live_allocations
+        assert (live.device_count, live.host_count) == (0, 0)
+
+
+async def _await(operation: Awaitable[Any]) -> None:
+    await operation
+
+
+async def checkpoints(count: int) -> None:
+    for _ in range(count):
+        await trio.lowlevel.checkpoint()
+
+
+def test_cancelled_work_is_swept_by_its_own_callback_with_nothing_else_running() -> None:
+    with use_driver(RecordingDriver(step_driver()), completion="callback") as driver:
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_await, h2d(np.ones(10)))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            gc.collect()
+            driver.run_until_idle()  # the device finishes; its callback wakes the loop
+            while driver.count("free") == 0:
+                await trio.sleep(0)
+            driver.run_until_idle()
+
+        trio.run(main)
+        assert driver.live_allocations.device_count == 0
+
+
+def test_cancelling_one_of_two_tasks_that_await_a_future_leaves_the_other_its_result() -> None:
+    with use_driver(step_driver(), completion="callback") as driver:
+
+        async def main() -> None:
+            future = h2d(np.arange(3.0)).to_host().into_future()
+            results: list[Any] = []
+
+            async def wait() -> None:
+                results.append(await future)
+
+            async with trio.open_nursery() as nursery:
+                with trio.CancelScope() as scope:
+                    async with trio.open_nursery() as inner:
+                        inner.start_soon(wait)
+                        nursery.start_soon(wait)
+                        await trio.testing.wait_all_tasks_blocked()
+                        scope.cancel()
+                await step_until(driver, lambda: bool(results))
+            np.testing.assert_array_equal(results[0], np.arange(3.0))
+
+        trio.run(main)
+
+
+def test_a_future_whose_await_was_cancelled_can_be_awaited_again() -> None:
+    with use_driver(step_driver(), completion="callback") as driver:
+
+        async def main() -> None:
+            future = h2d(np.arange(3.0)).to_host().into_future()
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_await, future)
+                    await trio.testing.wait_all_tasks_blocked()
+                    scope.cancel()
+            async with trio.open_nursery() as nursery:
+                handle = spawn(nursery, future)
+                await step_until(driver, handle.done)
+            np.testing.assert_array_equal(await handle, np.arange(3.0))
+
+        trio.run(main)
+
+
+def test_asyncio_cancellation_and_timeouts_work() -> None:
+    opened = threading.Event()
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.ensure_future(gate(opened)), 0.01)
+        opened.set()
+        assert await value(5) == 5
+
+    asyncio.run(main())
+
+
+def test_dropping_a_future_in_flight_keeps_its_memory_until_the_device_is_past_it() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        future = h2d(np.ones(100)).into_future()
+        future.start()
+        del future
+        gc.collect()
+        value(1).sync()  # sweeps
+        assert driver.count("free") == 0
+        oxide.reclaim.drain()
+        live = driver.live_allocations
+        assert (live.device_count, live.host_count) == (0, 0)
+
+
+# Many at once
+
+
+def test_gather_submits_all_before_it_waits_and_keeps_the_order() -> None:
+    with use_driver(RecordingDriver(step_driver()), completion="callback") as driver:
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                results: list[Any] = []
+
+                async def collect() -> None:
+                    results.append(await gather(*[h2d(np.full(4, i)).to_host() for i in range(6)]))
+
+                nursery.start_soon(collect)
+                await trio.testing.wait_all_tasks_blocked()
+                assert driver.count("copy_to_device") == 6
+                await step_until(driver, lambda: bool(results))
+            assert [int(r[0]) for r in results[0]] == list(range(6))
+
+        trio.run(main)
+
+
+def test_an_error_in_gather_is_raised_and_nothing_is_left(run: Runner) -> None:
+    with use_driver(RecordingDriver(CpuDriver())) as driver:
+
+        async def main() -> None:
+            with pytest.raises(ZeroDivisionError):
+                await gather(h2d(np.ones(9)), value(0).map(lambda x: 1 // x), h2d(np.ones(9)))
+
+        run(main)
+        gc.collect()
+        oxide.reclaim.drain()
+        assert driver.live_allocations.device_count == 0
+
+
+def test_as_completed_has_at_most_limit_in_flight_and_yields_all() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+
+        async def main() -> None:
+            seen: set[int] = set()
+            async with trio.open_nursery() as nursery:
+
+                async def consume() -> None:
+                    async for result in as_completed([h2d(np.full(3, i)).to_host() for i in range(20)], limit=4):
+                        seen.add(int(result[0]))
+                        assert driver.count("copy_to_device") - len(seen) < 4
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(consume)
+                await step_until(driver, lambda: False)
+            assert seen == set(range(20))
+
+        trio.run(main)
+
+
+def test_as_completed_yields_the_first_to_finish_first(run: Runner) -> None:
+    opened = threading.Event()
+
+    async def main() -> list[str]:
+        results = []
+        async for result in as_completed([gate(opened), value("at once")]):
+            results.append(result)
+            opened.set()
+        return results
+
+    assert run(main) == ["at once", "through"]
+
+
+def test_as_completed_refuses_a_limit_that_is_none() -> None:
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="limit"):
+            as_completed([], limit=wrong)  # type: ignore[arg-type]
+
+
+def test_a_join_handle_gives_the_result_or_raises_the_error() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            good = spawn(nursery, value(5))
+            bad = spawn(nursery, value(0).map(lambda x: 1 // x))
+        assert await good == 5
+        assert await good == 5
+        with pytest.raises(ZeroDivisionError):
+            await bad
+
+    trio.run(main)
+
+
+def test_an_error_whose_handle_was_thrown_away_is_raised_in_the_nursery() -> None:
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup) as caught:
+            async with trio.open_nursery() as nursery:
+                spawn(nursery, value(0).map(lambda x: 1 // x))
+        assert caught.group_contains(ZeroDivisionError)
+
+    trio.run(main)
+
+
+def test_an_error_whose_handle_is_never_awaited_warns() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            handle = spawn(nursery, value(0).map(lambda x: 1 // x))
+        with pytest.warns(RuntimeWarning, match="never awaited.*ZeroDivisionError"):
+            del handle
+
+    trio.run(main)
+
+
+def test_a_handle_whose_nursery_was_cancelled_says_so() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            handle = spawn(nursery, value(1))
+            nursery.cancel_scope.cancel()
+        with pytest.raises(oxide.OperationCancelledError):
+            await handle
+
+    trio.run(main)
+
+
+def test_spawn_and_gather_refuse_what_is_no_operation() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(TypeError, match=r"value\(x\)"):
+                spawn(nursery, 3)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="gather takes operations"):
+            await gather(3)  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(TypeError, match="nursery"):
+                spawn("nursery", value(1))  # type: ignore[arg-type]
+
+    trio.run(main)
+
+
+# Errors of the driver
+
+
+@pytest.mark.parametrize("method", ["query_event", "wait_event", "launch_native_host_function", "record_event"])
+def test_a_driver_error_while_waiting_reaches_the_awaiting_task_and_the_runtime_goes_on(
+    run: Runner, method: str
+) -> None:
+    with use_driver(FailingDriver(CpuDriver()), completion="callback") as driver:
+
+        async def main() -> None:
+            opened = threading.Event()
+            driver.fail(method, oxide.DriverError(999, "CUDA_ERROR_UNKNOWN", "injected"))
+            timer = threading.Timer(0.05, opened.set)
+            timer.start()
+            with pytest.raises(oxide.DriverError, match="injected"):
+                await gate(opened).map(lambda _: np.ones(3)).and_then(h2d)
+            timer.join()
+            np.testing.assert_array_equal(await h2d(np.ones(3)).to_host(), np.ones(3))
+
+        run(main)
+        gc.collect()
+        oxide.reclaim.drain()
+        live = driver.live_allocations
+        assert (live.device_count, live.host_count) == (0, 0)

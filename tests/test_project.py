@@ -1,0 +1,168 @@
+"""The shape of the project: what ``import oxide`` costs, which way imports point, what is shipped."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {"numba", "numba_cuda", "llvmlite", "trio", "cuda"}
+
+# What the packages of oxide may import of one another, beside themselves and oxide.errors.
+MAY_IMPORT = {
+    "oxide.device": set[str](),
+    "oxide.driver": set[str](),
+    "oxide.compiler": {"oxide.device", "oxide.driver.base"},
+    "oxide.runtime": {"oxide.compiler", "oxide.device", "oxide.driver"},
+}
+NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend", "oxide.compiler.lowering")
+
+
+def test_importing_oxide_loads_no_compiler_and_no_event_loop() -> None:
+    program = "import sys, oxide; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = set(run_python(program).split())
+    assert "oxide" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_defining_kernels_and_building_operations_loads_no_compiler() -> None:
+    program = (
+        "import sys, oxide, oxide_kernels\n"
+        "operation = oxide.zip(oxide.value(1), oxide.value(2)).map(sum).and_then(oxide.zeros)\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})\n"
+    )
+    assert set(run_python(program).split()).isdisjoint({"numba", "numba_cuda", "llvmlite"})
+
+
+@pytest.mark.parametrize("module", sorted(path.relative_to(ROOT) for path in (ROOT / "oxide").rglob("*.py")), ids=str)
+def test_imports_point_one_way(module: Path) -> None:
+    name = module_name(module)
+    package = ".".join(name.split(".")[:2])
+    if package not in MAY_IMPORT:
+        return  # oxide/__init__.py and oxide/testing.py may see everything; oxide/errors.py is checked below
+    allowed = MAY_IMPORT[package] | {package, "oxide.errors"}
+    wrong = [
+        f"line {line}: {imported}"
+        for line, imported in imports_of(ROOT / module)
+        if is_within(imported, "oxide") and not any(is_within(imported, one) for one in allowed)
+    ]
+    assert not wrong, f"{name} may import only {', '.join(sorted(allowed))}"
+
+
+def test_errors_import_nothing_of_oxide() -> None:
+    assert not [name for _, name in imports_of(ROOT / "oxide/errors.py") if is_within(name, "oxide")]
+
+
+@pytest.mark.parametrize("package", ["oxide", "oxide_kernels", "examples"])
+def test_numba_is_imported_only_by_the_front_end(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {imported}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if not any(is_within(module_name(path.relative_to(ROOT)), allowed) for allowed in NUMBA_IS_ALLOWED_IN)
+        for line, imported in imports_of(path)
+        if imported.split(".")[0] in {"numba", "numba_cuda"}
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("package", ["oxide_kernels", "examples"])
+def test_kernels_and_examples_use_only_public_names(package: str) -> None:
+    public = {f"oxide.{name}" for name in run_python("import oxide; print(*oxide.__all__)").split()}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {imported}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, imported in imports_of(path)
+        if imported.startswith("oxide.") and imported not in public
+    ]
+    assert not wrong
+
+
+def test_every_file_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for package in ("oxide", "oxide_kernels", "examples", "tests")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path.read_text(encoding="utf-8").strip()
+        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not silent
+
+
+def test_every_public_name_exists_and_is_listed_once() -> None:
+    program = (
+        "import oxide\n"
+        "missing = [name for name in oxide.__all__ if not hasattr(oxide, name)]\n"
+        "assert not missing, missing\n"
+        "assert len(set(oxide.__all__)) == len(oxide.__all__)\n"
+    )
+    run_python(program)
+
+
+def test_the_changelog_has_an_entry_for_the_version_or_unreleased_work() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert version in headings or "Unreleased" in headings
+
+
+def test_the_import_rules_catch_a_wrong_import(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("def f():\n    from numba import cuda\nimport oxide.runtime.future as x\n")
+    assert list(imports_of(tmp_path / "wrong.py")) == [
+        (2, "numba"),
+        (2, "numba.cuda"),
+        (3, "oxide.runtime.future"),
+    ]
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of all that a file imports, inside functions too, ``from a import b`` as ``a.b``.
+
+    What is imported under ``if TYPE_CHECKING`` is left out: it exists for the type checker alone.
+    """
+    parts = module_name(path.relative_to(ROOT)).split(".") if path.is_relative_to(ROOT) else []
+    package = parts if path.name == "__init__.py" else parts[:-1]
+    for node in _executed(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            if node.module and node.level == 0 and not is_within(source, "oxide"):
+                yield node.lineno, source
+            for alias in node.names:
+                yield node.lineno, f"{source}.{alias.name}"
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            continue
+        yield child
+        yield from _executed(child)
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a file under the repository's root."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_within(name: str, package: str) -> bool:
+    """Whether a dotted name is the package or in it."""
+    return name == package or name.startswith(f"{package}.")
+
+
+def run_python(program: str) -> str:
+    """The output of a program in a fresh interpreter."""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout

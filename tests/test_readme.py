@@ -1,0 +1,123 @@
+"""Every Python block of the README and of the book is a complete program, and runs.
+
+Conventions, read from the line that opens a block:
+
+- ```` ```python ```` must exit with 0; ```` ```python raises=Name ```` must end in that exception.
+- ```` ```text output ```` right after it is what the program prints; after ``raises=`` it is the exception's message.
+  ``...`` stands for any text, and white space counts as one blank.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import oxide
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"^```python(?: raises=(?P<raises>\w+))?\n(?P<code>.*?)^```\n(?:\n*```text output\n(?P<output>.*?)^```\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One block: where it is, its code and what it promises."""
+
+    page: Path
+    line: int
+    code: str
+    raises: str | None
+    output: str | None
+
+
+def programs(page: Path) -> list[Program]:
+    """Every Python block of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Program(page, text.count("\n", 0, found.start()) + 2, found["code"], found["raises"], found["output"])
+        for found in BLOCK.finditer(text)
+    ]
+
+
+ALL_PROGRAMS = [program for page in PAGES for program in programs(page)]
+
+
+@pytest.mark.parametrize("program", ALL_PROGRAMS, ids=lambda program: f"{program.page.name}:{program.line}")
+def test_a_block_does_what_its_page_says(program: Program, tmp_path: Path) -> None:
+    ran = run(program.code, tmp_path)
+    where = f"{program.page.name}, line {program.line}"
+    if program.raises is None:
+        assert ran.returncode == 0, f"{where} failed:\n{ran.stderr}"
+        if program.output is not None:
+            assert matches(program.output, ran.stdout), f"{where} promises\n{program.output}\nbut prints\n{ran.stdout}"
+        return
+    assert ran.returncode == 1, f"{where} should raise {program.raises}, but exits with {ran.returncode}:\n{ran.stderr}"
+    raised = re.search(rf"^(?:\w+\.)*{program.raises}(?:: (?P<message>.*))?\Z", ran.stderr, re.MULTILINE | re.DOTALL)
+    assert raised is not None, f"{where} should raise {program.raises}:\n{ran.stderr}"
+    if program.output is not None:
+        message = raised["message"] or ""
+        assert matches(program.output, message), f"{where} promises\n{program.output}\nbut says\n{message}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_block_escapes_these_tests(page: Path) -> None:
+    opened = re.findall(r"^```(?:python|py\b|text output).*$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    tested = sum(1 + (program.output is not None) for program in programs(page))
+    assert len(opened) == tested, f"{page.name} has blocks that no test runs; see tests/test_readme.py for the format"
+
+
+def test_a_block_that_breaks_its_promise_is_noticed(tmp_path: Path) -> None:
+    assert run("raise SystemExit(3)", tmp_path).returncode == 3
+    assert matches("a ... c\n", "a b  c\n")
+    assert not matches("a b\n", "a c\n")
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.name}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", without_code(page.read_text(encoding="utf-8")))
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_the_book_names_every_public_name() -> None:
+    words = set(re.findall(r"\w+", "".join(page.read_text(encoding="utf-8") for page in PAGES)))
+    assert not set(oxide.__all__) - words
+
+
+def without_code(text: str) -> str:
+    """A page's prose: no blocks, no `code`."""
+    return re.sub(r"^```.*?^```|`[^`\n]+`(?!\])", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs code as a file of its own, as a reader would; a kernel's source must be in a file."""
+    script = folder / "program.py"
+    script.write_text(code, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-X", "utf8", "-W", "error::ResourceWarning", str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        check=False,
+    )
+
+
+def matches(promised: str, found: str) -> bool:
+    """Whether the output is what was promised, ``...`` standing for anything."""
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(promised.strip() + "\n", found.strip() + "\n", options)
