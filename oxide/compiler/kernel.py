@@ -23,6 +23,7 @@ from .signature import Parameter, parse_parameters
 from .source import located
 
 if TYPE_CHECKING:
+    from .hoist import Placement
     from .ir import PortableKernel
 
 __all__ = ["ConfiguredKernel", "DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
@@ -145,12 +146,16 @@ class Specialization:
     def __init__(self, kernel: Kernel) -> None:
         from .check import check
         from .frontend import lower
+        from .hoist import hoist_checks
         from .ir import translate
 
         uses = check(kernel.function, kernel.name, kernel.parameters)
         lowered = lower(kernel.name, kernel.function, kernel.parameters, kernel.fastmath)
         self.kernel = kernel
         self.portable: PortableKernel = translate(kernel.function, lowered, kernel.fastmath)
+        self.placements: tuple[Placement, ...] = ()
+        if not kernel.unchecked:
+            self.portable, self.placements = hoist_checks(self.portable)
         self.uses_index_1d: bool = uses.index_1d
         self.uses_index_2d: bool = uses.index_2d
         self.kernel_id: int = _stable_hash(kernel)

@@ -40,7 +40,7 @@ def compile_ptx(
     machine = _machine(target)
     entry = re.sub(r"\W", "_", name)
     portable = llvm.parse_assembly(kernel.text)
-    check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, 'syncscope("device")')
+    check = bounds.UNCHECKED if unchecked else _check(kernel_id)
     module = link(
         [
             _HEADER + kernel.text,
@@ -52,6 +52,10 @@ def compile_ptx(
     optimise(module, machine, exported=entry)
     text = machine.emit_assembly(module)
     return Code(target, entry, text.encode())
+
+
+def _check(kernel_id: int) -> str:
+    return bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True)
 
 
 def _entry(
