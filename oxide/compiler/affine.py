@@ -35,22 +35,22 @@ Affine: TypeAlias = dict[Variable | None, Coefficient]
 
 _LARGEST = 2**61
 _MOST_VARIABLES = 6
-_BINARY = re.compile(
+BINARY = re.compile(
     r"(?P<operation>add|sub|mul|shl|or disjoint|and|or|xor|lshr|ashr)(?: (?:nuw|nsw|exact))* "
     r"(?P<type>i\d+) (?P<left>[^,]+), (?P<right>[^,]+)$"
 )
-_CAST = re.compile(
+CAST = re.compile(
     r"(?P<operation>zext|sext|trunc)(?: (?:nneg|nuw|nsw))* (?P<source>i\d+) (?P<value>\S+) to (?P<type>i\d+)$"
 )
-_COMPARE = re.compile(r"icmp (?:samesign )?(?P<predicate>\w+) (?P<type>i\d+) (?P<left>[^,]+), (?P<right>[^,]+)$")
-_SELECT = re.compile(r"select i1 (?P<condition>[^,]+), (?P<type>i\d+) (?P<left>[^,]+), i\d+ (?P<right>[^,]+)$")
+COMPARE = re.compile(r"icmp (?:samesign )?(?P<predicate>\w+) (?P<type>i\d+) (?P<left>[^,]+), (?P<right>[^,]+)$")
+SELECT = re.compile(r"select i1 (?P<condition>[^,]+), (?P<type>i\d+) (?P<left>[^,]+), i\d+ (?P<right>[^,]+)$")
 _EXTREME = re.compile(
     r"(?:tail )?call i\d+ @llvm\.(?P<operation>smin|smax|umin|umax)\.(?P<type>i\d+)"
     r"\(i\d+ (?P<left>[^,]+), i\d+ (?P<right>[^,]+)\)$"
 )
 _REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.[\w.]+\([^)]*\)$")
-_BRANCH = re.compile(rf"br i1 (?P<condition>{NAME}), label (?P<yes>{NAME}), label (?P<no>{NAME})")
-_INVERSE = {
+BRANCH = re.compile(rf"br i1 (?P<condition>{NAME}), label (?P<yes>{NAME}), label (?P<no>{NAME})")
+INVERSE = {
     "slt": "sge",
     "sle": "sgt",
     "sgt": "sle",
@@ -78,7 +78,7 @@ class Undecidable(Exception):
 
 @final
 class Range:
-    """What can be said at one loop's preheader about values in the loop. ``code`` computes it, ``conditions`` must hold."""
+    """What one loop's preheader can say about values in the loop: ``code`` computes it, ``conditions`` must hold."""
 
     def __init__(self, function: Function, loop: Loop, prefix: str) -> None:
         self.function = function
@@ -119,16 +119,16 @@ class Range:
         text = instruction.text
         if instruction.opcode == "phi":
             return self._recurrence(instruction, kind, extension)
-        if match := _BINARY.match(text):
+        if match := BINARY.match(text):
             return self._arithmetic(instruction, match, extension)
-        if match := _CAST.match(text):
+        if match := CAST.match(text):
             inner = self._affine(
                 match["value"], match["source"], extension if match["operation"] == "trunc" else match["operation"]
             )
             if match["operation"] != "trunc":
                 self._require_fits(inner, match["source"], match["operation"])
             return inner
-        if match := _SELECT.match(text):
+        if match := SELECT.match(text):
             chosen = self._tested(match["condition"])
             if chosen is not None:
                 return self._affine(match["left" if chosen else "right"], kind, extension)
@@ -162,8 +162,7 @@ class Range:
             raise Undecidable("the index depends on which way the kernel went")
         incoming = phi.incoming()
         step = self._step(phi, incoming[loop.latch], kind, extension)
-        result = self._sum(self._affine(incoming[loop.preheader], kind, extension), {loop: step})
-        return result
+        return self._sum(self._affine(incoming[loop.preheader], kind, extension), {loop: step})
 
     def _step(self, phi: Instruction, following: str, kind: str, extension: str) -> Coefficient:
         problem = Undecidable("the index does not change by the same amount in every iteration")
@@ -171,13 +170,13 @@ class Range:
             instruction = self.function.definitions.get(following)
             if instruction is None:
                 raise problem
-            if match := _SELECT.match(instruction.text):
+            if match := SELECT.match(instruction.text):
                 chosen = self._tested(match["condition"])
                 if chosen is None:
                     raise problem
                 following = match["left" if chosen else "right"]
                 continue
-            match = _BINARY.match(instruction.text)
+            match = BINARY.match(instruction.text)
             if match is None or match["operation"] not in ("add", "sub", "or disjoint"):
                 raise problem
             left, right = match["left"], match["right"]
@@ -231,10 +230,10 @@ class Range:
         condition, inside_if = self._test(loop) or (None, True)
         if condition is None or condition not in self.function.definitions:
             raise problem
-        match = _COMPARE.match(self.function.definitions[condition].text)
-        if match is None or match["predicate"] not in _INVERSE:
+        match = COMPARE.match(self.function.definitions[condition].text)
+        if match is None or match["predicate"] not in INVERSE:
             raise problem
-        predicate = match["predicate"] if inside_if else _INVERSE[match["predicate"]]
+        predicate = match["predicate"] if inside_if else INVERSE[match["predicate"]]
         kind = match["type"]
         counted, limit = (self._affine(match[side], kind, "sext") for side in ("left", "right"))
         if loop in limit:
@@ -252,14 +251,14 @@ class Range:
 
     def _test(self, loop: Loop) -> tuple[str, bool] | None:
         """The condition in a loop's header, and whether the loop goes on where it is true."""
-        match = _BRANCH.match(self.function.terminator(loop.header))
+        match = BRANCH.match(self.function.terminator(loop.header))
         if match is None or (match["yes"] in loop.blocks) == (match["no"] in loop.blocks):
             return None
         inside = match["yes"] if match["yes"] in loop.blocks else match["no"]
         return None if inside == loop.header else (match["condition"], inside == match["yes"])
 
     def _tested(self, condition: str) -> bool | None:
-        """What a condition is behind the tests of the loops: the value to use there, or None if it is no test of one."""
+        """What a condition is behind the tests of the loops, or None if it is no test of one."""
         for loop in self._within(self.loop):
             test = self._test(loop)
             if test is not None and test[0] == condition:
@@ -331,7 +330,7 @@ class Range:
         text = instruction.text
         if _REGISTER.match(text):
             return self._emit(text)
-        match = _BINARY.match(text) or _CAST.match(text) or _COMPARE.match(text) or _SELECT.match(text)
+        match = BINARY.match(text) or CAST.match(text) or COMPARE.match(text) or SELECT.match(text)
         if match is None:
             return None
         parts = match.groupdict()

@@ -15,6 +15,22 @@ define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alw
 """
 
 
+REPORTING = """
+declare void @oxide.report(i32) nounwind willreturn memory(inaccessiblemem: readwrite)
+
+define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {
+  %inside = icmp ult i64 %index, %length
+  br i1 %inside, label %good, label %bad
+bad:
+  call void @oxide.report(i32 %site) nomerge
+  ret i1 false
+good:
+  ret i1 true
+}
+"""
+"""A check to read the optimised IR by: where a call of ``oxide.report`` is left, so is that access's check."""
+
+
 def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> str:
     """The check, for a kernel. ``scope`` is the synchronisation scope of the claim: the threads of a launch.
 

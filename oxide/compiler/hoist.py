@@ -14,16 +14,20 @@ because a copy of those could part the threads of a warp.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import llvmlite.binding as llvm
 
 from .affine import Range, Undecidable
+from .contracts import Contract
 from .ir import PortableKernel
+from .prove import Prover
+from .signature import Parameter
 from .ssa import NAME, Function, Loop, renamed, suffixed
 
-Place = Literal["hoisted", "access"]
+Place = Literal["proved", "hoisted", "access"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +67,13 @@ _PASSES = (
 )
 
 
-def hoist_checks(kernel: PortableKernel) -> tuple[PortableKernel, tuple[Placement, ...]]:
+def hoist_checks(
+    kernel: PortableKernel, parameters: Sequence[Parameter], contracts: Sequence[Contract]
+) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """The kernel with its checks out of its loops where that can be, and what became of each access."""
     function = Function(_canonical(kernel), kernel.symbol)
     hoister = _Hoister(function)
+    hoister.prove(parameters, contracts)
     placements = hoister.run()
     module = llvm.parse_assembly(function.text() + hoister.metadata())
     module.verify()
@@ -75,18 +82,11 @@ def hoist_checks(kernel: PortableKernel) -> tuple[PortableKernel, tuple[Placemen
 
 def _canonical(kernel: PortableKernel) -> str:
     """The kernel as one function whose loops have a preheader, one latch and named values."""
-    # A thread's coordinates never change, so they are values like any other.
-    text = re.sub(
-        r"^(declare i32 @oxide\.register\.[^\n]*)$",
-        r"\1 nounwind willreturn speculatable memory(none)",
-        kernel.text,
-        flags=re.MULTILINE,
-    )
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(_DECLARATION.sub(_with_attributes, kernel.text))
     for function in module.functions:
         if not function.is_declaration and function.name != kernel.symbol:
             function.linkage = "internal"
-    from .native import host_target, host_machine
+    from .native import host_machine, host_target
 
     builder = llvm.create_pass_builder(host_machine(host_target()), llvm.create_pipeline_tuning_options(speed_level=1))
     manager = llvm.create_new_module_pass_manager()
@@ -94,6 +94,17 @@ def _canonical(kernel: PortableKernel) -> str:
         getattr(manager, f"add_{name}_pass")()
     manager.run(module, builder)
     return str(module)
+
+
+_DECLARATION = re.compile(r'^declare [^@\n]*@"?(?P<name>[-\w$.]+)"?\([^\n]*\)$', re.MULTILINE)
+
+
+def _with_attributes(match: re.Match[str]) -> str:
+    if match["name"].startswith("oxide.register."):
+        # A thread's coordinates never change, so they are values like any other.
+        return f"{match[0]} nounwind willreturn speculatable memory(none)"
+    # Of a call that is not known, it may be that threads make it together: then it must stay one, where it is.
+    return match[0] if match["name"].startswith(_HARMLESS) else f"{match[0]} convergent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +122,27 @@ class _Hoister:
         self.function = function
         self.loops = function.loops()
         self.checks = [
-            _Check(match["name"], block, line, match["index"], match["length"], int(match["site"]))
+            _Check(match["name"], block, line, match["index"], match["length"], _site(match["site"]))
             for block, body in function.blocks.items()
             for line in body
-            if (match := _CHECK.match(line)) and match["site"].isdigit()
+            if (match := _CHECK.match(line))
         ]
         self._first_metadata = 1 + max(
             (int(number) for line in function.after for number in re.findall(r"^!(\d+) = ", line)), default=-1
         )
         self._versions = 0
+        self.placed: dict[_Check, Placement] = {}
+
+    def prove(self, parameters: Sequence[Parameter], contracts: Sequence[Contract]) -> None:
+        """Leaves out the checks of accesses that are inside whatever happens."""
+        prover = Prover(self.function, self.loops, parameters, contracts)
+        for check in self.checks:
+            if prover.proves(check.block, check.index, check.length):
+                self._leave_out(check)
+                self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
 
     def run(self) -> tuple[Placement, ...]:
-        placed: dict[_Check, Placement] = {}
+        placed = self.placed
         reasons: dict[_Check, str] = {}
         for loop in self.loops:
             inside = [check for check in self.checks if check.block in loop.blocks and check not in placed]
@@ -222,9 +242,12 @@ class _Hoister:
             f"  br i1 {guard}, label {loop.header}, label {names[loop.header]}{weights}",
         ]
         for check in decided:
-            body = function.blocks[check.block]
-            body[body.index(check.line)] = f"  {check.name} = icmp eq i32 0, 0"
+            self._leave_out(check)
         function.blocks.update(copies)
+
+    def _leave_out(self, check: _Check) -> None:
+        body = self.function.blocks[check.block]
+        body[body.index(check.line)] = f"  {check.name} = icmp eq i32 0, 0"
 
 
 def _with_copies(line: str, names: dict[str, str], blocks: set[str]) -> str:
@@ -237,6 +260,11 @@ def _with_copies(line: str, names: dict[str, str], blocks: set[str]) -> str:
         if block in blocks
     ]
     return line + "".join(extra)
+
+
+def _site(text: str) -> int:
+    """The access's number; -1 for one that may be to any of several slices."""
+    return int(text) if text.isdigit() else -1
 
 
 def _depth(loop: Loop | None) -> int:
