@@ -15,13 +15,35 @@ define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alw
 """
 
 
-def checked(kernel_id: int, scope: str) -> str:
-    """The check, for a kernel. ``scope`` is the synchronisation scope of the claim: the threads of a launch."""
-    # The coordinates are passed by value: a context whose address escapes could not live in registers.
+REPORTING = """
+declare void @oxide.report(i32) nounwind willreturn memory(inaccessiblemem: readwrite)
+
+define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {
+  %inside = icmp ult i64 %index, %length
+  br i1 %inside, label %good, label %bad
+bad:
+  call void @oxide.report(i32 %site) nomerge
+  ret i1 false
+good:
+  ret i1 true
+}
+"""
+"""A check to read the optimised IR by: where a call of ``oxide.report`` is left, so is that access's check."""
+
+
+def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> str:
+    """The check, for a kernel. ``scope`` is the synchronisation scope of the claim: the threads of a launch.
+
+    With ``hardware_registers`` the cold function reads the thread's coordinates itself, and they take no registers
+    where the check is. Otherwise they are passed by value: a context whose address escapes could not live in registers.
+    """
     coordinates = [f"{register}.{axis}" for register in ("ctaid", "tid") for axis in "xyz"]
     declarations = "\n".join(f"declare i32 @oxide.register.{name}(ptr)" for name in coordinates)
     reads = "\n".join(f"  %{name} = call i32 @oxide.register.{name}(ptr %context)" for name in coordinates)
-    values = ", ".join(f"i32 %{name}" for name in coordinates)
+    values = ", ".join(["", *(f"i32 %{name}" for name in coordinates)])
+    before_call, before_fill = reads, ""
+    if hardware_registers:
+        values, before_call, before_fill = "", "", reads.replace("%context", "%record")
     stores = "\n".join(_store("i32", f"%{name}", 32 + 4 * place) for place, name in enumerate(coordinates))
     return f"""
 {declarations}
@@ -32,14 +54,14 @@ define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alw
   br i1 %inside, label %good, label %bad, !prof !0
 bad:
   %record = call ptr @oxide.fault_record(ptr %context)
-{reads}
-  call void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site, {values})
+{before_call}
+  call void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values})
   ret i1 false
 good:
   ret i1 true
 }}
 
-define void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site, {values}) noinline cold {{
+define void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values}) noinline cold {{
   %none = icmp eq ptr %record, null
   br i1 %none, label %done, label %claim
 claim:
@@ -47,6 +69,7 @@ claim:
   %claimed = extractvalue {{ i32, i1 }} %exchange, 1
   br i1 %claimed, label %fill, label %done
 fill:
+{before_fill}
 {_store("i32", "%site", 4)}
 {_store("i64", str(kernel_id), 8)}
 {_store("i64", "%index", 16)}

@@ -11,7 +11,7 @@ import functools
 import struct
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
 from ..driver.base import Code, Dim3, Target
@@ -23,7 +23,10 @@ from .source import located
 
 if TYPE_CHECKING:
     from ..runtime.operation import DeviceOperation  # for the type alone: what a launch returns is the runtime's
+    from .contracts import Contract
+    from .hoist import Placement
     from .ir import PortableKernel
+    from .report import Check
 
 __all__ = ["ConfiguredKernel", "DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
 
@@ -50,6 +53,8 @@ class Kernel:
         block: int | tuple[int, ...] | None = None,
         fastmath: bool = False,
         unchecked: bool = False,
+        deny_checks: bool = False,
+        requires: Iterable[str] = (),
         max_registers: int | None = None,
         names: Mapping[str, Any] | None = None,
     ) -> None:
@@ -60,6 +65,14 @@ class Kernel:
         self.default_block: Dim3 | None = None if block is None else _dim3(function, self.name, block)
         self.fastmath = fastmath
         self.unchecked = unchecked
+        self.deny_checks = deny_checks
+        if unchecked and deny_checks:
+            raise located(function, f"kernel {self.name}: unchecked and deny_checks contradict each other: pick one")
+        self.contracts: tuple[Contract, ...] = ()
+        if requires:
+            from .contracts import parse_contracts
+
+            self.contracts = parse_contracts(function, self.name, self.parameters, requires)
         if max_registers is not None and not 1 <= max_registers <= 255:
             raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
         self.max_registers = max_registers
@@ -105,6 +118,12 @@ class Kernel:
         return native_assembly(
             special.portable, self.parameters, special.kernel_id, host_target(), unchecked=self.unchecked
         )
+
+    def checks(self) -> tuple[Check, ...]:
+        """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
+        from .report import checks_of
+
+        return checks_of(self.specialize())
 
     def _launch(
         self, config: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -153,18 +172,26 @@ class Specialization:
     def __init__(self, kernel: Kernel) -> None:
         from .check import check
         from .frontend import lower
+        from .hoist import hoist_checks
         from .ir import translate
 
         uses = check(kernel.function, kernel.name, kernel.parameters)
         lowered = lower(kernel.name, kernel.function, kernel.parameters, kernel.fastmath)
         self.kernel = kernel
         self.portable: PortableKernel = translate(kernel.function, lowered, kernel.fastmath)
+        self.placements: tuple[Placement, ...] = ()
+        if not kernel.unchecked:
+            self.portable, self.placements = hoist_checks(self.portable, kernel.parameters, kernel.contracts)
         self.uses_index_1d: bool = uses.index_1d
         self.uses_index_2d: bool = uses.index_2d
         self.kernel_id: int = _stable_hash(kernel)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in kernel.parameters) + "Q")
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
+        if kernel.deny_checks:
+            from .report import deny_checks_in_loops
+
+            deny_checks_in_loops(self)
 
     @property
     def sites(self) -> tuple[FaultSite, ...]:
@@ -222,6 +249,8 @@ def kernel(
     block: int | tuple[int, ...] | None = None,
     fastmath: bool = False,
     unchecked: bool = False,
+    deny_checks: bool = False,
+    requires: Iterable[str] = (),
     max_registers: int | None = None,
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
@@ -231,18 +260,25 @@ def kernel(
     block: int | tuple[int, ...] | None = None,
     fastmath: bool = False,
     unchecked: bool = False,
+    deny_checks: bool = False,
+    requires: Iterable[str] = (),
     max_registers: int | None = None,
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
 
     ``block`` is the block's shape in threads for launches that name none. ``fastmath`` allows floating point
     reassociation and approximate division. ``unchecked`` leaves the bounds checks out: an index outside a slice then
-    touches other memory. ``max_registers`` bounds a thread's registers on a GPU.
+    touches other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the first
+    use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
+    the host, and accesses that follow from them are not checked in the kernel.
+    ``max_registers`` bounds a thread's registers on a GPU.
     """
     options: dict[str, Any] = {
         "block": block,
         "fastmath": fastmath,
         "unchecked": unchecked,
+        "deny_checks": deny_checks,
+        "requires": requires,
         "max_registers": max_registers,
         # Annotations are strings mostly, and may name a local of the function that defines the kernel.
         "names": dict(sys._getframe(1).f_locals),

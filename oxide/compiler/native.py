@@ -31,6 +31,12 @@ def host_target() -> Target:
     return Target("native", llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
 
 
+def host_machine(target: Target) -> Any:
+    """LLVM's target machine for a host target, to optimise and to emit with."""
+    _initialise()
+    return _machine(target)
+
+
 def compile_native(
     kernel: PortableKernel,
     signature: tuple[Parameter, ...],

@@ -37,10 +37,30 @@ def compile_ptx(
     """PTX for one architecture; the entry is the kernel's name. Its last parameter is the fault record's address."""
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
-    machine = _machine(target)
     entry = re.sub(r"\W", "_", name)
+    check = bounds.UNCHECKED if unchecked else _check(kernel_id)
+    module, machine = _module(kernel, entry, signature, target, check, max_registers)
+    text = machine.emit_assembly(module)
+    return Code(target, entry, text.encode())
+
+
+def sites_left(kernel: PortableKernel, name: str, signature: tuple[Parameter, ...]) -> frozenset[int]:
+    """The sites of the accesses that LLVM could not prove to be inside."""
+    entry = re.sub(r"\W", "_", name)
+    module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), bounds.REPORTING, None)
+    return frozenset(int(site) for site in re.findall(r"@oxide\.report\(i32 (\d+)\)", str(module)))
+
+
+def _module(
+    kernel: PortableKernel,
+    entry: str,
+    signature: tuple[Parameter, ...],
+    target: Target,
+    check: str,
+    max_registers: int | None,
+) -> tuple[Any, Any]:
+    machine = _machine(target)
     portable = llvm.parse_assembly(kernel.text)
-    check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, 'syncscope("device")')
     module = link(
         [
             _HEADER + kernel.text,
@@ -50,8 +70,11 @@ def compile_ptx(
         ]
     )
     optimise(module, machine, exported=entry)
-    text = machine.emit_assembly(module)
-    return Code(target, entry, text.encode())
+    return module, machine
+
+
+def _check(kernel_id: int) -> str:
+    return bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True)
 
 
 def _entry(

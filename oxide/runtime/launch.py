@@ -95,6 +95,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             _check(kernel, parameter, argument) for parameter, argument in zip(parameters, arguments, strict=True)
         )
         self._known: tuple[Spec, ...] = known
+        self._open_contracts = kernel.contracts
+        if kernel.contracts:
+            self._check_contracts(arguments)
         self._config = config
         output = next((index for index, parameter in enumerate(parameters) if parameter.kind == "disjoint"), None)
         self._output = output
@@ -134,6 +137,16 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
             values.append((box.ptr, box.size))
             (writes if parameter.kind == "disjoint" else reads).append(box._allocation)
+        if self._open_contracts:
+            known = {
+                (parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"): (
+                    int(value) if parameter.kind == "scalar" else value[1]
+                )
+                for parameter, value in zip(kernel.parameters, values, strict=True)
+                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
+            }
+            for contract in self._open_contracts:
+                contract.check(kernel.name, known)
         config = self._config
         if config is None:
             assert self._output is not None
@@ -162,6 +175,23 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
             f"write {self._kernel.name}[grid, block](…)"
         )
+
+    def _check_contracts(self, arguments: tuple[Any, ...]) -> None:
+        """Checks the contracts of which all is known; the others wait for what an operation yields."""
+        known: dict[str, int] = {}
+        for parameter, argument, spec in zip(self._kernel.parameters, arguments, self._known, strict=True):
+            if isinstance(spec, BoxSpec):
+                known[f"len({parameter.name})"] = math.prod(spec.shape)
+            elif (
+                parameter.kind == "scalar"
+                and parameter.dtype.kind in "iu"
+                and not isinstance(argument, DeviceOperation)
+            ):
+                known[parameter.name] = int(parameter.convert(argument))
+        decided = [contract for contract in self._kernel.contracts if contract.names <= known.keys()]
+        for contract in decided:
+            contract.check(self._kernel.name, known)
+        self._open_contracts = tuple(c for c in self._kernel.contracts if c not in decided)
 
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""

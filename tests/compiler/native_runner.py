@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import weakref
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 
 from oxide.compiler.faults import RECORD, read_fault
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.native import host_target
 from oxide.errors import BoundsError
 
 Dim3 = tuple[int, int, int]
 
 _engines: list[Any] = []
+_entries: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def run_blocks(
@@ -31,15 +33,6 @@ def run_blocks(
             pytest.skip("a GPU launches whole grids")
         return _run_on_cuda(kernel, grid, block, *args)
     special = kernel.specialize()
-    target = host_target()
-    code = special.code(target)
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.arch, features=target.features, jit=True
-    )
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code.image))
-    engine.finalize_object()
-    _engines.append(engine)
     record = np.zeros(1, RECORD)
     values = [
         (arg.ctypes.data, arg.size) if parameter.kind != "scalar" else parameter.convert(arg)
@@ -47,9 +40,7 @@ def run_blocks(
     ]
     params = ctypes.create_string_buffer(special.pack(values, record.ctypes.data))
     launch = ctypes.create_string_buffer(struct.pack("@3I3I2IP", *grid, *block, 0, 0, ctypes.addressof(params)))
-    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
-        engine.get_function_address(code.entry)
-    )
+    entry = _entry(special)
     entry(ctypes.addressof(launch), first, grid[0] * grid[1] * grid[2] if end is None else end)
     return record
 
@@ -89,6 +80,22 @@ def _run_on_cuda(kernel: Kernel, grid: Dim3, block: Dim3, *args: Any) -> np.ndar
     driver.free_host(record_address)
     driver.destroy_stream(stream)
     return result
+
+
+def _entry(special: Specialization) -> Any:
+    if special not in _entries:
+        target = host_target()
+        code = special.code(target)
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=target.arch, features=target.features, jit=True
+        )
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code.image))
+        engine.finalize_object()
+        _engines.append(engine)
+        entry_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        _entries[special] = entry_type(engine.get_function_address(code.entry))
+    return _entries[special]
 
 
 def run(kernel: Kernel, threads: int, *args: Any, block: int = 32) -> None:

@@ -1,0 +1,67 @@
+"""``python -m oxide inspect module:kernel``: what a kernel becomes, shown without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from oxide.compiler.kernel import Kernel
+from oxide.errors import OxideError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command. Gives the exit status: 0, or 2 if there is no such kernel or it does not compile."""
+    parser = argparse.ArgumentParser(prog="python -m oxide", description="Looks inside kernels.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    inspect = commands.add_parser("inspect", help="show a kernel's bounds checks, PTX, LLVM IR or native assembly")
+    inspect.add_argument("kernel", help="module:kernel, for example oxide_kernels:sgemm_naive")
+    what = inspect.add_mutually_exclusive_group()
+    what.add_argument("--checks", action="store_true", help="where each bounds check is, and why (the default)")
+    what.add_argument("--ptx", action="store_true", help="the PTX")
+    what.add_argument("--llvm", action="store_true", help="the IR that both back ends start from")
+    what.add_argument("--asm", action="store_true", help="the assembly for this machine's CPU")
+    options = parser.parse_args(arguments)
+    try:
+        kernel = _find(options.kernel)
+        if options.ptx:
+            print(kernel.ptx())
+        elif options.llvm:
+            print(kernel.llvm_ir())
+        elif options.asm:
+            print(kernel.native_asm())
+        else:
+            _show_checks(kernel)
+    except (OxideError, LookupError) as error:
+        print(f"oxide inspect: {error.args[0]}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _find(path: str) -> Kernel:
+    module_name, _, name = path.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise LookupError(f"{path}: {error}; name a module that can be imported from here") from None
+    kernels = [key for key, value in vars(module).items() if isinstance(value, Kernel)]
+    kernel = vars(module).get(name)
+    if not isinstance(kernel, Kernel):
+        found = f"its kernels are {', '.join(kernels)}" if kernels else "it has no kernels"
+        raise LookupError(f"{path}: {module_name} has no kernel {name or '(none was named)'}; {found}")
+    return kernel
+
+
+def _show_checks(kernel: Kernel) -> None:
+    print(f"{kernel.name}, {kernel.function.__code__.co_filename}")
+    if kernel.unchecked:
+        print("  unchecked: no access is checked")
+    for check in kernel.checks():
+        print(f"  {check}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

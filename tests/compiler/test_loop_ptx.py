@@ -1,0 +1,82 @@
+"""A hoisted check leaves nothing in the loop: the PTX is read, no GPU is needed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.bounds_kernels import horner, strided_squares, window_sums
+from oxide import DisjointSlice, Slice, f32, kernel, thread, u32
+from oxide.compiler.kernel import Kernel
+from oxide_kernels import matvec_naive, sgemm_naive
+
+LOOPS = [sgemm_naive, matvec_naive, strided_squares, window_sums, horner]
+
+
+def loops(ptx: str) -> list[list[str]]:
+    """The instructions of each innermost loop: from a label to the branch back to it, none between."""
+    lines = [line.strip() for line in ptx[ptx.index(".entry") :].splitlines() if line.strip()]
+    labels = {line[:-1]: number for number, line in enumerate(lines) if line.startswith("$L")}
+    found = []
+    for number, line in enumerate(lines):
+        match = re.search(r"bra(?:\.uni)?\s+(\$L\w+);", line)
+        if match and labels[match[1]] < number:
+            body = lines[labels[match[1]] + 1 : number + 1]
+            if not any(inner.startswith("$L") for inner in body):
+                found.append([inner for inner in body if not inner.startswith(".pragma")])
+    return found
+
+
+def hot_loop(ptx: str) -> list[str]:
+    """The loop with the most loads: LLVM unrolls the check-free one, and never the copy with the checks."""
+    return max(loops(ptx), key=lambda body: sum("ld.global" in line for line in body))
+
+
+def operations(body: list[str]) -> list[str]:
+    """The operations of a loop without their registers."""
+    return sorted(line.removeprefix("@").split()[0] if line[0] != "@" else "branch" for line in body)
+
+
+@pytest.mark.parametrize("checked", LOOPS, ids=lambda each: each.name)
+def test_the_hot_loop_is_that_of_the_unchecked_kernel(checked: Kernel) -> None:
+    unchecked = kernel(unchecked=True)(checked.function)
+    hot = hot_loop(checked.ptx())
+    assert operations(hot) == operations(hot_loop(unchecked.ptx()))
+    assert sum("ld.global" in line for line in hot) >= 4, "not unrolled"
+
+
+@pytest.mark.parametrize("checked", LOOPS, ids=lambda each: each.name)
+def test_the_hot_loop_has_no_trap_no_call_and_one_comparison(checked: Kernel) -> None:
+    text = "\n".join(hot_loop(checked.ptx()))
+    assert "call" not in text
+    assert "trap" not in text
+    assert len(re.findall(r"\bsetp\.", text)) == 1
+    assert not re.search(r"\b(selp|min|max)\.", text)
+
+
+@pytest.mark.parametrize("checked", LOOPS, ids=lambda each: each.name)
+def test_the_checked_copy_of_the_loop_is_there_for_the_other_case(checked: Kernel) -> None:
+    assert "oxide_$_fault" in checked.ptx()
+    assert {p.place for p in checked.specialize().placements if p.in_loop} == {"hoisted"}
+
+
+def test_a_check_that_cannot_be_hoisted_stays_in_the_loop() -> None:
+    @kernel
+    def gather(n: u32, where: Slice[u32], x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            acc = f32(0.0)
+            for i in range(n):
+                acc += x[where[i]]
+            element.value = acc
+
+    places = {gather.specialize().sites[p.site].parameter: p.place for p in gather.specialize().placements}
+    assert places == {"where": "hoisted", "x": "access", "y": "proved"}
+
+
+def test_the_fault_reads_the_threads_coordinates_where_it_is_cold() -> None:
+    ptx = sgemm_naive.ptx()
+    fault = ptx[ptx.index(".func") : ptx.index(".entry")]
+    assert fault.count("%tid.") == fault.count("%ctaid.") == 3
+    assert "%tid.z" not in ptx[ptx.index(".entry") :]
