@@ -187,6 +187,7 @@ class DeviceOperation(ABC, Generic[T]):
 
         Warns inside a running event loop, which it blocks.
         """
+        self.consume()
         runtime = current_runtime()
         return self.sync_on(runtime.policy.next_stream(self._home(runtime)))
 

@@ -24,9 +24,10 @@ class OnDevice(DeviceOperation[T]):
     """See ``DeviceOperation.on``."""
 
     def __init__(self, source: DeviceOperation[T], device: int | Device) -> None:
+        source.consume()
         self._source = source
-        super().__init__(source)
         self._placement = require_placement(device, "on")
+        super().__init__(source)
 
     def execute(self, context: ExecutionContext) -> T:
         return self._source.run(context)

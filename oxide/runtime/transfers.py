@@ -253,8 +253,11 @@ class ToDevice(DeviceOperation[DeviceBox]):
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
         self._box = box
-        super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
+        parts = [box] if isinstance(box, DeviceOperation) else []
+        for part in parts:
+            part.consume()
         self._target = require_placement(device, "to_device")
+        super().__init__(*parts)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         box = self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box
