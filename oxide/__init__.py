@@ -16,6 +16,7 @@ from oxide.errors import (
     DeviceError,
     DeviceLostError,
     DriverError,
+    GraphError,
     KernelAssertionError,
     KernelFault,
     LaunchError,
@@ -29,14 +30,16 @@ from oxide.runtime.arc import Arc
 from oxide.runtime.combinators import shared, unzip, zip
 from oxide.runtime.context import Device, devices, init_device_contexts
 from oxide.runtime.future import DeviceFuture
+from oxide.runtime.graph import CudaGraph, GraphScope
 from oxide.runtime.launch import KernelLaunch, LaunchConfig
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import DeviceOperation, value, with_context
+from oxide.runtime.placement import policy_of
 from oxide.runtime.scheduling import SchedulingPolicy, SingleStream, StreamPoolRoundRobin
 from oxide.runtime.stream import Event, Stream
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
-from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, zeros
+from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, to_device, zeros
 
 __version__ = "0.1.0"
 
@@ -45,6 +48,7 @@ __all__ = [
     "ArgumentError",
     "BoundsError",
     "CompileError",
+    "CudaGraph",
     "Device",
     "DeviceBox",
     "DeviceError",
@@ -55,6 +59,8 @@ __all__ = [
     "DriverError",
     "Event",
     "ExecutionContext",
+    "GraphError",
+    "GraphScope",
     "JoinHandle",
     "Kernel",
     "KernelAssertionError",
@@ -95,11 +101,13 @@ __all__ = [
     "kernel",
     "memcpy",
     "ones",
+    "policy_of",
     "randn",
     "reclaim",
     "shared",
     "spawn",
     "thread",
+    "to_device",
     "u8",
     "u16",
     "u32",

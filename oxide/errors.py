@@ -53,6 +53,10 @@ class DeviceLostError(DeviceError):
     """The device's context is gone; everything in flight on it fails with this error, its first cause attached."""
 
 
+class GraphError(DeviceError):
+    """A CUDA graph: something that cannot be captured, or a graph that was closed."""
+
+
 class KernelFault(DeviceError):
     """A kernel reported a fault; the device stays usable."""
 

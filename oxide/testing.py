@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from oxide.driver.base import Code, DeviceInfo, Dim3, Driver, EventHandle, FunctionHandle, StreamHandle
+from oxide.driver.base import Code, DeviceInfo, Dim3, Driver, EventHandle, FunctionHandle, GraphHandle, StreamHandle
 
 if TYPE_CHECKING:
     from oxide.driver.cpu import CpuDriver
@@ -37,8 +37,10 @@ SUBMISSIONS = frozenset(
         "copy_to_device",
         "copy_to_host",
         "copy_on_device",
+        "copy_peer",
         "fill",
         "launch",
+        "launch_graph",
         "record_event",
         "wait_event",
         "launch_host_function",
@@ -176,6 +178,17 @@ class DelegatingDriver:
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
         self.invoke("copy_on_device", destination, source, nbytes, stream)
 
+    def copy_peer(
+        self,
+        destination: int,
+        destination_device: int,
+        source: int,
+        source_device: int,
+        nbytes: int,
+        stream: StreamHandle,
+    ) -> None:
+        self.invoke("copy_peer", destination, destination_device, source, source_device, nbytes, stream)
+
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
         self.invoke("fill", address, pattern, count, stream)
 
@@ -186,6 +199,18 @@ class DelegatingDriver:
         self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
         self.invoke("launch", function, grid, block, shared_bytes, params, stream)
+
+    def begin_capture(self, stream: StreamHandle) -> None:
+        self.invoke("begin_capture", stream)
+
+    def end_capture(self, stream: StreamHandle) -> GraphHandle:
+        return self.invoke("end_capture", stream)
+
+    def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
+        self.invoke("launch_graph", graph, stream)
+
+    def destroy_graph(self, graph: GraphHandle) -> None:
+        self.invoke("destroy_graph", graph)
 
     def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
         self.invoke("launch_host_function", function, stream)
@@ -244,8 +269,8 @@ class RecordingDriver(DelegatingDriver):
             self._calls.clear()
 
     def outstanding(self) -> dict[str, int]:
-        """What was created through this driver and not given back: ``streams``, ``events``, ``allocations`` and
-        ``host_allocations``. An allocation is given back when its free is submitted."""
+        """What was created through this driver and not given back: ``streams``, ``events``, ``allocations``,
+        ``host_allocations`` and ``graphs``. An allocation is given back when its free is submitted."""
         with self._lock:
             return {resource: self._balance[resource] for resource in dict.fromkeys(r for r, _ in _BALANCE.values())}
 
@@ -307,6 +332,8 @@ _BALANCE = {
     "free": ("allocations", -1),
     "allocate_host": ("host_allocations", 1),
     "free_host": ("host_allocations", -1),
+    "end_capture": ("graphs", 1),
+    "destroy_graph": ("graphs", -1),
 }
 
 _METHODS = frozenset(name for name, value in vars(Driver).items() if callable(value) and not name.startswith("_"))

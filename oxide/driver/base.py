@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 StreamHandle: TypeAlias = Any
 EventHandle: TypeAlias = Any
 FunctionHandle: TypeAlias = Any
+GraphHandle: TypeAlias = Any
 
 Dim3: TypeAlias = tuple[int, int, int]
 
@@ -126,6 +127,17 @@ class Driver(Protocol):
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None: ...
 
+    def copy_peer(
+        self,
+        destination: int,
+        destination_device: int,
+        source: int,
+        source_device: int,
+        nbytes: int,
+        stream: StreamHandle,
+    ) -> None:
+        """From one device's memory to another's: directly where the hardware can, else through the host."""
+
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
         """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times."""
 
@@ -144,6 +156,21 @@ class Driver(Protocol):
         stream: StreamHandle,
     ) -> None:
         """Runs a kernel. ``params`` are its parameters as a C structure, each naturally aligned."""
+
+    # Graphs: a stream's work, recorded once and submitted as one piece again and again
+
+    def begin_capture(self, stream: StreamHandle) -> None:
+        """From now on launches, copies and fills submitted to the stream are recorded and not run. Until
+        ``end_capture``, on the same thread, the stream takes nothing else. Other streams and threads are as ever."""
+
+    def end_capture(self, stream: StreamHandle) -> GraphHandle:
+        """Ends what ``begin_capture`` began, whatever came of it: the stream is usable again even if this raises."""
+
+    def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
+        """Submits what was recorded, in order, to a stream of the same device. Memory that it uses must stay."""
+
+    def destroy_graph(self, graph: GraphHandle) -> None:
+        """Gives a graph up that no work in flight uses."""
 
     # Host functions: run in stream order, on a thread of the driver's
 

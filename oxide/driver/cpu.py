@@ -18,13 +18,13 @@ from typing import TypeVar, final
 from oxide.driver.base import Code, DeviceInfo, Dim3
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
 from oxide.driver.cpu_errors import driver_error
+from oxide.driver.cpu_graph import CpuGraph, recorded
 from oxide.driver.cpu_memory import BRIEF_BYTES, Heap, LiveAllocations, copy, fill, out_of_range, physical_memory
 from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import (
     BlockRange,
     CpuEvent,
     CpuStream,
-    Item,
     Point,
     Record,
     Scheduler,
@@ -41,7 +41,7 @@ _MAX_BLOCK: Dim3 = (1024, 1024, 64)
 _MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 _MAX_SHARED_BYTES = 2**31 - 1
 
-_Owned = TypeVar("_Owned", CpuStream, CpuEvent)
+_Owned = TypeVar("_Owned", CpuStream, CpuEvent, CpuGraph)
 
 
 @final
@@ -117,12 +117,12 @@ class CpuDriver:
 
     def synchronize_stream(self, stream: CpuStream) -> None:
         """Blocks until all that was submitted has run; in step mode, runs it."""
-        self._scheduler.synchronize(_check(stream, CpuStream))
+        self._scheduler.synchronize(_check_idle(stream))
         self._scheduler.raise_failure(stream.device)
 
     def query_stream(self, stream: CpuStream) -> bool:
         """Whether all that was submitted has run. Takes no lock."""
-        _check(stream, CpuStream)
+        _check_idle(stream)
         # In this order: a stream without items that is then seen not running has run what it held at the first look.
         if stream.items or stream.running:
             os.sched_yield()
@@ -150,7 +150,7 @@ class CpuDriver:
     def record_event(self, event: CpuEvent, stream: CpuStream) -> None:
         """Moves the event to the end of what the stream holds now."""
         _check(event, CpuEvent)
-        _check(stream, CpuStream)
+        _check_idle(stream)
         if event.device != stream.device:
             raise driver_error(
                 "CUDA_ERROR_INVALID_HANDLE",
@@ -182,7 +182,7 @@ class CpuDriver:
 
     def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
         """Holds the stream back until the event's point is passed, on whichever of the driver's devices."""
-        _check(stream, CpuStream)
+        _check_idle(stream)
         point = _check(event, CpuEvent).point
         if point is not None:
             self._scheduler.submit(stream, Wait(point))
@@ -210,13 +210,13 @@ class CpuDriver:
     def allocate(self, nbytes: int, stream: CpuStream) -> int:
         """Device memory, at once. Raises ``OutOfMemoryError`` beyond the device's memory."""
         self._check_open()
-        return self._heaps[_check(stream, CpuStream).device].allocate(nbytes)
+        return self._heaps[_check_idle(stream).device].allocate(nbytes)
 
     def free(self, address: int, stream: CpuStream) -> None:
         """Gives device memory back once the stream has run what it holds now. After ``close``, does nothing."""
         if self._closed:
             return
-        heap = self._heaps[_check(stream, CpuStream).device]
+        heap = self._heaps[_check_idle(stream).device]
         heap.retire(address)
         self._scheduler.submit(stream, Task(f"free {address:#x}", lambda: heap.release(address), brief=True))
 
@@ -253,6 +253,23 @@ class CpuDriver:
                 raise out_of_range(f"the {end} of a copy on the device,", address, nbytes, "this driver's devices")
         self._submit_copy("copy on the device", destination, source, nbytes, stream)
 
+    def copy_peer(
+        self,
+        destination: int,
+        destination_device: int,
+        source: int,
+        source_device: int,
+        nbytes: int,
+        stream: CpuStream,
+    ) -> None:
+        """From the memory of one of the driver's devices to that of another."""
+        _check(stream, CpuStream)
+        self._check_device(destination_device)
+        self._check_device(source_device)
+        self._heaps[destination_device].check("the destination of a copy between devices,", destination, nbytes)
+        self._heaps[source_device].check("the source of a copy between devices,", source, nbytes)
+        self._submit_copy("copy between devices", destination, source, nbytes, stream)
+
     def fill(self, address: int, pattern: bytes, count: int, stream: CpuStream) -> None:
         """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times to memory of the stream's device."""
         heap = self._heaps[_check(stream, CpuStream).device]
@@ -266,7 +283,7 @@ class CpuDriver:
         nbytes = len(pattern) * count
         heap.check("a fill of", address, nbytes)
         brief = nbytes <= BRIEF_BYTES
-        self._scheduler.submit(stream, Task(f"fill {nbytes} bytes", lambda: fill(address, pattern, count), brief=brief))
+        self._submit(stream, Task(f"fill {nbytes} bytes", lambda: fill(address, pattern, count), brief=brief))
 
     # Code
 
@@ -298,13 +315,47 @@ class CpuDriver:
                 f"{function!r} with {shared_bytes} bytes of dynamic shared memory; ask for 0 to {_MAX_SHARED_BYTES}",
             )
         run = function.bind(grid, block, shared_bytes, params)
-        self._scheduler.submit(stream, BlockRange(f"launch {function.entry}", run, blocks))
+        self._submit(stream, BlockRange(f"launch {function.entry}", run, blocks))
+
+    # Graphs
+
+    def begin_capture(self, stream: CpuStream) -> None:
+        """Records what is submitted to the stream from now on, in place of running it."""
+        self._check_open()
+        _check_idle(stream).captured = []
+
+    def end_capture(self, stream: CpuStream) -> CpuGraph:
+        """Ends the recording. Raises ``DriverError`` for a stream that records nothing."""
+        items = _check(stream, CpuStream).captured
+        if items is None:
+            raise driver_error(
+                "CUDA_ERROR_ILLEGAL_STATE", f"the end of a capture on {stream!r}, where none was begun; begin one first"
+            )
+        stream.captured = None
+        return CpuGraph(stream.device, tuple(items))
+
+    def launch_graph(self, graph: CpuGraph, stream: CpuStream) -> None:
+        """Submits the recorded items, in order."""
+        _check(graph, CpuGraph)
+        _check_idle(stream)
+        if graph.device != stream.device:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_HANDLE",
+                f"{graph!r} cannot run on {stream!r}, of another device; launch it on cpu:{graph.device}",
+            )
+        for item in graph.items:
+            self._scheduler.submit(stream, recorded(item))
+
+    def destroy_graph(self, graph: CpuGraph) -> None:
+        """Gives the graph up; launches already submitted still run."""
+        if not self._closed:
+            _check(graph, CpuGraph).destroyed = True
 
     # Host functions
 
     def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
         """Calls Python on a worker thread. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
-        _check(stream, CpuStream)
+        _check_idle(stream)
 
         def call() -> None:
             try:
@@ -316,7 +367,7 @@ class CpuDriver:
 
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
         """Calls a C function on a worker thread, without the GIL."""
-        _check(stream, CpuStream)
+        _check_idle(stream)
         if not function:
             raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
         call = _HostFunction(function)
@@ -376,11 +427,16 @@ class CpuDriver:
             )
         return self._scheduler
 
+    def _submit(self, stream: CpuStream, item: Task | BlockRange) -> None:
+        """Hands an item to the scheduler, or to the capture that the stream is in."""
+        if stream.captured is None:
+            self._scheduler.submit(stream, item)
+        else:
+            stream.captured.append(item)
+
     def _submit_copy(self, what: str, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        item: Item = Task(
-            f"{what}, {nbytes} bytes", lambda: copy(destination, source, nbytes), brief=nbytes <= BRIEF_BYTES
-        )
-        self._scheduler.submit(stream, item)
+        item = Task(f"{what}, {nbytes} bytes", lambda: copy(destination, source, nbytes), brief=nbytes <= BRIEF_BYTES)
+        self._submit(stream, item)
 
     def _check_device(self, device: int) -> None:
         self._check_open()
@@ -397,15 +453,26 @@ class CpuDriver:
 
 
 _HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_NOUNS: dict[type, str] = {CpuStream: "a stream", CpuEvent: "an event", CpuGraph: "a graph"}
 
 
 def _check(handle: _Owned, kind: type[_Owned]) -> _Owned:
     """The handle, if it is one of this kind and has not been destroyed."""
     if type(handle) is not kind or handle.destroyed:
-        noun = "a stream" if kind is CpuStream else "an event"
+        noun = _NOUNS[kind]
         found = "it was destroyed" if type(handle) is kind else f"a {type(handle).__name__} is none of the CPU driver's"
         raise driver_error("CUDA_ERROR_INVALID_HANDLE", f"{handle!r} is not {noun} to use: {found}; create a new one")
     return handle
+
+
+def _check_idle(stream: CpuStream) -> CpuStream:
+    """The stream, if it is one to use and is not in a capture."""
+    if _check(stream, CpuStream).captured is not None:
+        raise driver_error(
+            "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            f"{stream!r} is in a capture, which takes launches, copies and fills only; end the capture first",
+        )
+    return stream
 
 
 def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:

@@ -103,12 +103,13 @@ Item: TypeAlias = Record | Wait | Task | BlockRange
 class CpuStream:
     """An in-order queue. ``running`` says that a thread has it; a stream that has items and is not running waits."""
 
-    __slots__ = ("destroyed", "device", "items", "number", "running")
+    __slots__ = ("captured", "destroyed", "device", "items", "number", "running")
 
     def __init__(self, device: int) -> None:
         self.device = device
         self.number = next(_numbers)
         self.items: deque[Item] = deque()
+        self.captured: list[Task | BlockRange] | None = None  # what a capture has recorded; None outside one
         self.running = False
         self.destroyed = False
 

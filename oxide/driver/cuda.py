@@ -34,9 +34,11 @@ from cuda.bindings import driver
 from oxide.driver.base import Code, DeviceInfo, Dim3
 from oxide.driver.cuda_errors import check, failure, raise_core_failure
 from oxide.driver.cuda_fill import BLOCK, fill_grid, fill_params
+from oxide.driver.cuda_graph import CudaGraphExec, abandon_capture, instantiate
 from oxide.driver.cuda_handles import CudaContext, CudaEvent, CudaStream, open_context
 from oxide.driver.cuda_launch import HostFunctions, ParameterPacket
 from oxide.driver.cuda_module import CudaFunction, load_function, unload
+from oxide.driver.cuda_peer import open_peer_access
 from oxide.driver.cuda_probe import available, libcuda, unavailable_reason
 from oxide.driver.cuda_target import ptx_target
 from oxide.errors import DeviceError, OutOfMemoryError
@@ -69,6 +71,7 @@ class CudaDriver:
         check(error, "cuDeviceGetCount")
         self._contexts: list[CudaContext | None] = [None] * count
         self._contexts_lock = threading.Lock()
+        self._peers: set[tuple[int, int]] = set()  # pairs whose access to each other was settled
         self._packets: deque[ParameterPacket] = deque()
         self._host_functions = HostFunctions()
         self._launch_host_function = libcuda().cuLaunchHostFunc
@@ -228,6 +231,29 @@ class CudaDriver:
         if error:
             raise failure(error, "cuMemcpyAsync")
 
+    def copy_peer(
+        self,
+        destination: int,
+        destination_device: int,
+        source: int,
+        source_device: int,
+        nbytes: int,
+        stream: CudaStream,
+    ) -> None:
+        if (destination_device, source_device) not in self._peers:
+            self._connect(destination_device, source_device)
+        # Not cuMemcpyAsync: for memory of a stream-ordered pool without peer access only this one is right.
+        (error,) = driver.cuMemcpyPeerAsync(
+            destination,
+            self._context(destination_device).handle,
+            source,
+            self._context(source_device).handle,
+            nbytes,
+            stream.handle,
+        )
+        if error:
+            raise failure(error, "cuMemcpyPeerAsync")
+
     def fill(self, address: int, pattern: bytes, count: int, stream: CudaStream) -> None:
         value = int.from_bytes(pattern, "little")
         match len(pattern):
@@ -286,6 +312,30 @@ class CudaDriver:
         if error:
             raise failure(error, f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})")
 
+    # Graphs
+
+    def begin_capture(self, stream: CudaStream) -> None:
+        # Relaxed, and not thread-local: what is submitted here is submitted by the caller alone, and the garbage
+        # collector may run another library's finaliser (a cudaFree, say) on this thread at any moment.
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        check(driver.cuStreamBeginCapture(stream.handle, mode)[0], "cuStreamBeginCapture")
+
+    def end_capture(self, stream: CudaStream) -> CudaGraphExec:
+        error, graph = driver.cuStreamEndCapture(stream.handle)
+        if error:
+            abandon_capture(graph)
+            raise failure(error, "cuStreamEndCapture")
+        _enter(stream.context)
+        return instantiate(graph, stream)
+
+    def launch_graph(self, graph: CudaGraphExec, stream: CudaStream) -> None:
+        (error,) = driver.cuGraphLaunch(graph.handle, stream.handle)
+        if error:
+            raise failure(error, "cuGraphLaunch")
+
+    def destroy_graph(self, graph: CudaGraphExec) -> None:
+        check(driver.cuGraphExecDestroy(graph.handle)[0], "cuGraphExecDestroy")
+
     # Host functions
 
     def launch_host_function(self, function: Callable[[], None], stream: CudaStream) -> None:
@@ -338,6 +388,16 @@ class CudaDriver:
             if context is None:
                 context = self._contexts[device] = open_context(device)
             return context
+
+    def _connect(self, one: int, other: int) -> None:
+        """Lets two devices reach each other's memory where the hardware can; asked once a pair."""
+        contexts = {device: self._context(device) for device in (one, other)}
+        with self._contexts_lock:
+            if (one, other) not in self._peers:
+                for reader, owner in ((one, other), (other, one)):
+                    _enter(contexts[reader])
+                    open_peer_access(reader, owner, contexts[owner])
+                self._peers.update({(one, other), (other, one)})
 
     def _any_context(self) -> CudaContext:
         """Page-locked memory is portable: any context will do, and opening one more would cost 0.5 GB of its device."""

@@ -32,6 +32,7 @@ class AndThen(DeviceOperation[U]):
         self._function: Callable[[ExecutionContext, Any], DeviceOperation[U]] = function
         self._name = name
         super().__init__(source)
+        self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> U:
         result = self._source.run(context)
@@ -46,6 +47,7 @@ class Map(DeviceOperation[U]):
         self._source: DeviceOperation[Any] = source
         self._function: Callable[[Any], U] = function
         super().__init__(source)
+        self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> U:
         return self._function(self._source.run(context))
@@ -59,6 +61,7 @@ class Inspect(DeviceOperation[T]):
         self._source = source
         self._function = function
         super().__init__(source)
+        self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> T:
         result = self._source.run(context)
@@ -77,6 +80,7 @@ class Element(DeviceOperation[Any]):
         self._source = source
         self._index = index
         super().__init__(source)
+        self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> Any:
         result = self._source.run(context)
@@ -102,6 +106,9 @@ class Zip(DeviceOperation[tuple[Any, ...]]):
     def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
         self._parts = parts
         super().__init__(*parts)
+        placements = {part._placement for part in parts}
+        if len(placements) == 1:
+            (self._placement,) = placements
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         return tuple([part.run(context) for part in self._parts])
@@ -172,6 +179,7 @@ class Shared(DeviceOperation[T]):
         self._mark: Mark | None = None
         self._faults: list[FaultReport] = []
         super().__init__(source)
+        self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> T:
         with self._lock:
@@ -192,6 +200,7 @@ class Shared(DeviceOperation[T]):
         self._running = True
         try:
             self._result = source.run(inner)
+            inner.wait_for_joined()
             self._mark = context.timeline.mark()
         except Exception as error:
             self._error = error

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.runtime.arc import Arc
+    from oxide.runtime.context import Device, Runtime
     from oxide.runtime.future import DeviceFuture
+    from oxide.runtime.graph import CudaGraph
+    from oxide.runtime.memory import DeviceBox
     from oxide.runtime.scheduling import SchedulingPolicy
     from oxide.runtime.stream import Stream
 
@@ -49,6 +52,8 @@ class DeviceOperation(ABC, Generic[T]):
 
     An operation that is dropped without ever having been run or made part of another warns, as a coroutine does.
     """
+
+    _placement: int | Device | None = None  # the device it was placed on; None: where the whole runs
 
     _unused = False  # until the end of __init__, so that one whose arguments were refused does not warn
 
@@ -140,6 +145,41 @@ class DeviceOperation(ABC, Generic[T]):
 
         return d2h(self)
 
+    def to_device(self, device: int | Device) -> DeviceOperation[DeviceBox]:
+        """``to_device`` of the result: the box, copied to another device."""
+        from oxide.runtime.transfers import to_device
+
+        return to_device(self, device)
+
+    def on(self, device: int | Device) -> DeviceOperation[T]:
+        """This operation on another device: ``device`` is a number or one of ``devices()``.
+
+        It may be part of an operation on another device, which then ends after it; several placed operations of one
+        ``zip`` or ``gather`` run at the same time. ``and_then``, ``map`` and the like go on on the same device.
+        Raises ``TypeError`` for what is no device; running it raises ``DeviceError`` for one that is not set up.
+        """
+        from oxide.runtime.placement import OnDevice
+
+        return OnDevice(self, device)
+
+    # Capturing
+
+    def graph(self) -> CudaGraph[T]:
+        """Captures this into a ``CudaGraph``, on a stream of its own. Runs nothing; blocks once."""
+        self.consume()
+        return self.graph_on(self._home(current_runtime()).new_stream())
+
+    def graph_on(self, stream: Stream) -> CudaGraph[T]:
+        """Captures this into a ``CudaGraph`` whose updates run on ``stream``. Runs nothing; blocks once.
+
+        Boxes that it makes are allocated now and belong to the graph. Raises ``GraphError`` for what a graph cannot
+        hold.
+        """
+        from oxide.runtime.graph import capture
+
+        self.consume()
+        return capture(self, require_stream(stream))
+
     # Running
 
     def sync(self) -> T:
@@ -147,8 +187,9 @@ class DeviceOperation(ABC, Generic[T]):
 
         Warns inside a running event loop, which it blocks.
         """
+        self.consume()
         runtime = current_runtime()
-        return self._run_blocking(runtime.policy.next_stream(runtime.default_device))
+        return self._run_blocking(runtime.policy.next_stream(self._home(runtime)))
 
     def sync_on(self, stream: Stream) -> T:
         """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does."""
@@ -162,7 +203,7 @@ class DeviceOperation(ABC, Generic[T]):
             warnings.warn(
                 f"sync() blocks the {loop} event loop until the device is done; use await", RuntimeWarning, stacklevel=3
             )
-        submission = submit(self, _require_stream(stream))
+        submission = submit(self, require_stream(stream))
         submission.mark.synchronize()
         return submission.finish()
 
@@ -171,7 +212,7 @@ class DeviceOperation(ABC, Generic[T]):
 
         A fault of its kernels is raised by ``stream.synchronize()``.
         """
-        submission = submit(self, _require_stream(stream))
+        submission = submit(self, require_stream(stream))
         stream._adopt(submission)
         return submission.result_in_flight
 
@@ -184,7 +225,7 @@ class DeviceOperation(ABC, Generic[T]):
         from oxide.runtime.future import DeviceFuture
 
         self.consume()
-        return DeviceFuture(self, _require_stream(policy.next_stream(current_runtime().default_device)))
+        return DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._run_in_loop().__await__()
@@ -199,8 +240,14 @@ class DeviceOperation(ABC, Generic[T]):
     # What the runtime uses
 
     def run(self, context: ExecutionContext) -> T:
-        """Executes as part of a run."""
+        """Executes as part of a run, on the device it was placed on."""
         self._unused = False
+        if self._placement is not None:
+            from oxide.runtime.placement import find_device, run_placed
+
+            device = find_device(context.runtime, self._placement)
+            if device is not context.device:
+                return run_placed(context, device, self)
         return self.execute(context)
 
     def consume(self) -> None:
@@ -210,6 +257,14 @@ class DeviceOperation(ABC, Generic[T]):
     def spec(self) -> Spec:
         """What is known of the result beforehand."""
         return None
+
+    def _home(self, runtime: Runtime) -> Device:
+        """The device it runs on if nobody picks a stream."""
+        if self._placement is None:
+            return runtime.default_device
+        from oxide.runtime.placement import find_device
+
+        return find_device(runtime, self._placement)
 
     def __del__(self) -> None:
         if self._unused:
@@ -223,7 +278,7 @@ class DeviceOperation(ABC, Generic[T]):
         return f"<oxide operation {type(self).__name__}>"
 
 
-def _require_stream(stream: Stream) -> Stream:
+def require_stream(stream: Stream) -> Stream:
     from oxide.runtime.stream import Stream
 
     if not isinstance(stream, Stream):

@@ -14,10 +14,11 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.driver.base import Driver, EventHandle
+from oxide.driver.base import Driver, EventHandle, GraphHandle
 from oxide.errors import DeviceError, DeviceLostError
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Reclaimer:
         self._in_flight: dict[Mark, list[Any]] = {}
         self._retired: deque[tuple[int, Timeline, tuple[tuple[Timeline, int], ...]]] = deque()
         self._events: deque[EventHandle] = deque()
+        self._graphs: deque[GraphHandle] = deque()
         self._abandoned: deque[Mark] = deque()
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
@@ -131,12 +133,16 @@ class Reclaimer:
     def retire_event(self, handle: EventHandle) -> None:
         self._events.append(handle)
 
+    def retire_graph(self, handle: GraphHandle) -> None:
+        """A graph whose launches the device is past."""
+        self._graphs.append(handle)
+
     # Giving back
 
     @property
     def idle(self) -> bool:
         """Whether nothing is pending. Cheap: asked at every submission."""
-        return not (self._retired or self._abandoned or self._limbo or self._events or self._stranded)
+        return not (self._retired or self._abandoned or self._limbo or self._events or self._graphs or self._stranded)
 
     def sweep(self) -> None:
         """Gives back what can be given back now. Never blocks and never raises a driver's error:
@@ -195,6 +201,10 @@ class Reclaimer:
         while self._events:
             self._driver.destroy_event(self._events[0])
             self._events.popleft()
+        while self._graphs:
+            with suppress(DeviceLostError):  # the graph went with the device
+                self._driver.destroy_graph(self._graphs[0])
+            self._graphs.popleft()
 
 
 def _is_empty(timeline: Timeline) -> bool:

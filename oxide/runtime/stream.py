@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from oxide.runtime.capture import refuse_in_capture
 from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Stream:
     @property
     def handle(self) -> int:
         """The stream's number for other libraries: a ``CUstream`` on a GPU."""
+        refuse_in_capture("naming the stream to another library, whose work would be left out,", self)
         return self.device.driver.stream_address(self._timeline.handle)
 
     def synchronize(self) -> None:
@@ -34,42 +36,49 @@ class Stream:
 
         Raises the error of the first operation that ``async_on`` put here and that failed.
         """
+        refuse_in_capture("synchronize()", self)
         loose, self._loose = self._loose, []
         self.device.driver.synchronize_stream(self._timeline.handle)
         _finish_all(loose)
 
     def query(self) -> bool:
         """Whether all that was submitted has run."""
+        refuse_in_capture("query()", self)
         return self.device.driver.query_stream(self._timeline.handle)
 
     def record_event(self) -> Event:
         """An event at the end of what the stream holds now; it keeps the time it was passed."""
+        refuse_in_capture("record_event()", self)
         event = Event(self.device)
         self.device.driver.record_event(event._handle, self._timeline.handle)
         return event
 
     def wait(self, event: Event) -> None:
         """What is submitted from now on runs after ``event``; blocks nobody."""
+        refuse_in_capture("wait(event)", self)
         self.device.driver.wait_event(self._timeline.handle, event._handle)
 
     def fork(self) -> Stream:
         """A new stream whose work runs after all that this one holds now."""
+        refuse_in_capture("fork()", self)
         branch = self.device.new_stream()
         branch.join(self)
         return branch
 
     def join(self, other: Stream) -> None:
         """What is submitted to this stream from now on runs after all that ``other`` holds now."""
+        refuse_in_capture("join(stream)", self)
         mark = other._timeline.mark()
         self._timeline.wait_for(other._timeline, mark.position)
 
     def launch_host_function(self, function: Callable[[], None]) -> None:
         """Calls ``function`` on a thread of the driver's, in stream order. It must not use the device."""
+        refuse_in_capture("launch_host_function()", self)
         self.device.driver.launch_host_function(function, self._timeline.handle)
         self._timeline.advance()
 
     def __repr__(self) -> str:
-        return f"<oxide.Stream {self.handle:#x} on {self.device.label}>"
+        return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
 
     def _adopt(self, submission: Submission[Any]) -> None:
         """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""

@@ -7,13 +7,19 @@ the device may still use, so nothing depends on what the program keeps or drops.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
+from oxide.errors import DeviceError
+from oxide.runtime.capture import Recording, refuse_in_capture
 from oxide.runtime.memory import Allocation
 from oxide.runtime.stream import Stream
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from oxide.compiler.kernel import Specialization
     from oxide.driver.base import Driver
     from oxide.runtime.context import Device, Runtime
@@ -28,10 +34,12 @@ T = TypeVar("T")
 class ExecutionContext:
     """What an operation executes in: a stream of a device. ``with_context`` hands it out."""
 
-    __slots__ = ("_faults", "_kept", "_slot", "stream")
+    __slots__ = ("_faults", "_joined", "_kept", "_slot", "recording", "stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, recording: Recording | None = None) -> None:
         self.stream = stream
+        self.recording = recording
+        self._joined: list[Mark] = []
         self._kept: list[Any] = []
         self._faults: list[FaultReport] = []
         self._slot: FaultReport | None = None
@@ -54,7 +62,7 @@ class ExecutionContext:
 
     @property
     def driver(self) -> Driver:
-        return self.stream.device.driver
+        return self.stream.device.driver if self.recording is None else cast("Driver", self.recording)
 
     @property
     def timeline(self) -> Timeline:
@@ -64,13 +72,46 @@ class ExecutionContext:
         """Keeps ``thing`` alive until the device is past this submission."""
         self._kept.append(thing)
 
-    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> Ordered:
+    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> AbstractContextManager[None]:
         """``with ctx.ordered(reads, writes):`` submits work that reads and writes these buffers: it is ordered after
         their earlier uses on any stream, and later uses are ordered after it."""
+        if self.recording is not None:
+            return self.recording.ordered(reads, writes)
         return Ordered(self, reads, writes)
+
+    def require_allocation(self, what: str) -> None:
+        """Raises ``GraphError`` where a capture allows no new box; ``what`` says which."""
+        if self.recording is not None:
+            self.recording.require_allocation(what)
+
+    def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
+        """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
+        the rest of it. For uploads, which read host memory when they are submitted."""
+        if self.recording is None:
+            function(self)
+        else:
+            self.recording.at_launch.append(function)
+
+    def join(self, other: ExecutionContext) -> None:
+        """Makes this run end after ``other``'s work, which is on a stream of its own, and takes over what it keeps."""
+        try:
+            other.wait_for_joined()
+            self._joined.append(other.timeline.mark())
+        except BaseException:
+            self.runtime.reclaimer.strand(other.timeline, [*other.kept, *other.faults])
+            raise
+        self.absorb(other)
+
+    def wait_for_joined(self) -> None:
+        """Orders this stream after the work that was joined."""
+        for mark in self._joined:
+            self.timeline.wait_for(mark.timeline, mark.position)
+        self._joined.clear()
 
     def fault_address(self, specialization: Specialization) -> int:
         """Where a kernel of this submission reports a fault."""
+        if self.recording is not None:
+            return self.recording.fault_address(specialization)
         if self._slot is None:
             self._slot = FaultReport(self.runtime.fault_slots.acquire())
             self._faults.append(self._slot)
@@ -81,6 +122,7 @@ class ExecutionContext:
         """Takes over what another context on the same stream keeps and reports."""
         self._kept.extend(other._kept)
         self._faults.extend(other._faults)
+        self._joined.extend(other._joined)
 
     def watch_faults(self, faults: list[FaultReport]) -> None:
         """Reports another submission's faults too: this one uses its results."""
@@ -89,6 +131,10 @@ class ExecutionContext:
     @property
     def faults(self) -> list[FaultReport]:
         return self._faults
+
+    @property
+    def kept(self) -> list[Any]:
+        return self._kept
 
 
 @final
@@ -163,6 +209,7 @@ class Submission(Generic[T]):
         self._result = result
         self._faults = context.faults
         self._reclaimer = context.runtime.reclaimer
+        context.wait_for_joined()
         self.mark: Mark = context.timeline.mark()
         context.keep(result)
         context.keep(context.faults)
@@ -208,12 +255,16 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
 
     If it raises, what had been submitted until then keeps its memory until the device is past it.
     """
+    operation.consume()
+    refuse_in_capture("running an operation")
     reclaimer = stream.device.runtime.reclaimer
     reclaimer.sweep()
     context = ExecutionContext(stream)
     try:
         return Submission(context, operation.run(context))
     except BaseException:
+        with suppress(DeviceError):
+            context.wait_for_joined()
         if context._kept or context._faults:
             reclaimer.strand(context.timeline, [*context._kept, *context._faults])
         raise

@@ -1,4 +1,4 @@
-"""Operations that make device memory and move data: h2d, d2h, zeros, ones, full, arange, randn, dup, memcpy.
+"""Operations that make device memory and move data: h2d, d2h, zeros, full, arange, randn, dup, memcpy, to_device.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks; see
 ``pinned.py`` for what that saves.
@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.device.types import as_dtype, f32
+from oxide.errors import GraphError
 from oxide.runtime.arc import Arc
 from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.placement import find_device, require_placement, run_placed
 from oxide.runtime.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from oxide.device.types import ScalarType
+    from oxide.runtime.context import Device
 
     DType = ScalarType | np.dtype[Any] | type | str
     Shape = int | tuple[int, ...]
@@ -29,7 +32,9 @@ _KINDS = "biufc"
 
 
 def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
-    """An uninitialised box on the context's device. Raises ``OutOfMemoryError``."""
+    """An uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` where a graph
+    is captured that may own no memory."""
+    context.require_allocation(f"a box of {_describe(shape, dtype)}")
     return DeviceBox(Allocation(context.timeline, math.prod(shape) * dtype.itemsize), shape, dtype)
 
 
@@ -45,11 +50,7 @@ class HostToDevice(DeviceOperation[DeviceBox]):
         array = self._array
         box = new_box(context, array.shape, array.dtype)
         if box.nbytes:
-            staging = context.runtime.pinned.acquire(box.nbytes)
-            context.keep(staging)
-            np.copyto(staging.array(array.shape, array.dtype), array)
-            with context.ordered([], [box._allocation]):
-                context.driver.copy_to_device(box.ptr, staging.address, box.nbytes, context.timeline.handle)
+            context.at_launch(lambda now: _upload(now, box, array))
         return box
 
     def spec(self) -> Spec:
@@ -81,6 +82,8 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
+        if isinstance(box, DeviceOperation):
+            self._placement = box._placement
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
         box = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "d2h")
@@ -181,6 +184,8 @@ class Duplicate(DeviceOperation[DeviceBox]):
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
+        if isinstance(box, DeviceOperation):
+            self._placement = box._placement
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         source = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "dup")
@@ -201,27 +206,99 @@ def dup(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperati
 class Memcpy(DeviceOperation[DeviceBox]):
     """See ``memcpy``."""
 
-    def __init__(self, destination: DeviceBox, source: DeviceBox) -> None:
+    def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
         self._destination = destination
         self._source = source
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
-        require_device(self._destination, context.device, "memcpy")
-        require_device(self._source, context.device, "memcpy")
-        _copy(context, self._destination, self._source)
-        return self._destination
+        destination, source = self._destination, self._source
+        if isinstance(source, DeviceBox):
+            if context.device not in (destination.device, source.device):
+                require_device(destination, context.device, "memcpy")
+            _copy(context, destination, source)
+        else:
+            require_device(destination, context.device, "memcpy")
+            if context.recording is not None:
+                raise GraphError(
+                    "memcpy from a host array cannot be captured: a graph cannot tell when to read the array. Copy it "
+                    "between launches, with graph.update(memcpy(box, array))"
+                )
+            if source.nbytes:
+                _upload(context, destination, source)
+        return destination
 
 
-def memcpy(dst: DeviceBox | Arc[DeviceBox], src: DeviceBox | Arc[DeviceBox]) -> DeviceOperation[DeviceBox]:
-    """Copies ``src`` into ``dst``, of the same dtype and size, and yields ``dst``. Raises ``TypeError`` or
-    ``ValueError`` where they do not match."""
-    destination, source = require_box(dst, "memcpy"), require_box(src, "memcpy")
+def memcpy(
+    dst: DeviceBox | Arc[DeviceBox], src: DeviceBox | Arc[DeviceBox] | NDArray[Any]
+) -> DeviceOperation[DeviceBox]:
+    """Copies ``src`` into ``dst``, of the same dtype and size, and yields ``dst``. It allocates nothing.
+
+    ``src`` is a box or a NumPy array, which is read when the operation is submitted. The two boxes may be on different
+    devices if the operation runs on one of them. Raises ``TypeError`` or ``ValueError`` where they do not match, and
+    ``DeviceError`` when it is run on a third device.
+    """
+    destination = require_box(dst, "memcpy")
+    source = src if isinstance(src, np.ndarray) else require_box(src, "memcpy")
     if destination.dtype != source.dtype:
         raise TypeError(f"memcpy: dst is {destination.dtype}, src is {source.dtype}")
     if destination.size != source.size:
         raise ValueError(f"memcpy: dst has {destination.size} elements, src has {source.size}")
     return Memcpy(destination, source)
+
+
+@final
+class ToDevice(DeviceOperation[DeviceBox]):
+    """See ``to_device``."""
+
+    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
+        self._box = box
+        parts = [box] if isinstance(box, DeviceOperation) else []
+        for part in parts:
+            part.consume()
+        self._target = require_placement(device, "to_device")
+        super().__init__(*parts)
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        box = self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box
+        source = require_box(box, "to_device")
+        target = find_device(context.runtime, self._target)
+        if source.device is target:
+            return source
+        arrival = _Arrival(source)
+        return arrival.run(context) if target is context.device else run_placed(context, target, arrival)
+
+    def spec(self) -> Spec:
+        return self._box.spec() if isinstance(self._box, DeviceOperation) else None
+
+
+@final
+class _Arrival(DeviceOperation[DeviceBox]):
+    """A copy of another device's box on the device it runs on."""
+
+    def __init__(self, source: DeviceBox) -> None:
+        self._source = source
+        super().__init__()
+        self.consume()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        copy = new_box(context, self._source.shape, self._source.dtype)
+        _copy(context, copy, self._source)
+        return copy
+
+
+def to_device(
+    box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device
+) -> DeviceOperation[DeviceBox]:
+    """A box's copy on another device, directly between the two where the hardware can; the box itself if it is there.
+
+    Takes a box, an ``Arc`` of one, or an operation that yields one, and a device's number or one of ``devices()``. May
+    be run on any device. What follows it runs where it would have run without: ``op.to_device(1).and_then(f)`` needs
+    ``.on(1)`` inside ``f``. Raises ``TypeError`` for anything else.
+    """
+    if not isinstance(box, DeviceOperation):
+        require_box(box, "to_device")
+    return ToDevice(box, device)
 
 
 def require_box(thing: object, what: str) -> DeviceBox:
@@ -234,10 +311,24 @@ def require_box(thing: object, what: str) -> DeviceBox:
     raise TypeError(f"{what} takes a DeviceBox, not {type(box).__name__}{hint}")
 
 
+def _upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
+    """Copies an array into a box that is not empty, through page-locked memory."""
+    staging = context.runtime.pinned.acquire(box.nbytes)
+    context.keep(staging)
+    np.copyto(staging.array(array.shape, array.dtype), array)
+    with context.ordered([], [box._allocation]):
+        context.driver.copy_to_device(box.ptr, staging.address, box.nbytes, context.timeline.handle)
+
+
 def _copy(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    if source.nbytes and source.ptr != destination.ptr:
-        with context.ordered([source._allocation], [destination._allocation]):
-            context.driver.copy_on_device(destination.ptr, source.ptr, source.nbytes, context.timeline.handle)
+    if not source.nbytes or source.ptr == destination.ptr:
+        return
+    to, origin, stream = destination.device, source.device, context.timeline.handle
+    with context.ordered([source._allocation], [destination._allocation]):
+        if to is origin:
+            context.driver.copy_on_device(destination.ptr, source.ptr, source.nbytes, stream)
+        else:
+            context.driver.copy_peer(destination.ptr, to.id, source.ptr, origin.id, source.nbytes, stream)
 
 
 def _require_number(dtype: np.dtype[Any], what: str) -> None:

@@ -72,15 +72,18 @@ def test_what_is_outstanding_is_what_was_created_and_not_given_back(recording: R
     stream, event = recording.create_stream(0), recording.create_event(0, timing=False)
     address, host = recording.allocate(64, stream), recording.allocate_host(64)
     recording.allocate_host(64)
-    assert recording.outstanding() == {"streams": 1, "events": 1, "allocations": 1, "host_allocations": 2}
+    recording.begin_capture(stream)
+    graph = recording.end_capture(stream)
+    assert recording.outstanding() == {"streams": 1, "events": 1, "allocations": 1, "host_allocations": 2, "graphs": 1}
     with pytest.raises(Exception, match="not a live allocation"):
         recording.free(1, stream)
     recording.free(address, stream)
     recording.free_host(host)
+    recording.destroy_graph(graph)
     recording.destroy_event(event)
     recording.destroy_stream(stream)
     recording.clear()
-    assert recording.outstanding() == {"streams": 0, "events": 0, "allocations": 0, "host_allocations": 1}
+    assert recording.outstanding() == {"streams": 0, "events": 0, "allocations": 0, "host_allocations": 1, "graphs": 0}
 
 
 def test_what_is_not_in_the_protocol_passes_through(recording: RecordingDriver) -> None:

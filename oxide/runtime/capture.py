@@ -1,0 +1,156 @@
+"""What a graph records while an operation runs through a capture, and what a capture refuses.
+
+An operation that is captured executes as ever, in an ``ExecutionContext`` whose driver is a ``Recording``: its
+launches, copies and fills are noted and not submitted, its allocations are made at once, on the graph's stream, and
+belong to the graph. Only then does the driver's own capture run, on a stream that nobody else knows, over the noted
+calls and nothing else. So no allocation, event or query of the runtime's can fall into it, other tasks and threads may
+use every stream meanwhile, and a Python error in the middle leaves nothing half captured.
+
+The price: what another library puts into ``ctx.stream.handle`` would not be seen, so a capture refuses to name it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+from oxide.errors import GraphError
+from oxide.runtime.memory import Allocation
+
+if TYPE_CHECKING:
+    from oxide.compiler.kernel import Specialization
+    from oxide.driver.base import Dim3, Driver, FunctionHandle, StreamHandle
+    from oxide.runtime.stream import Stream
+    from oxide.runtime.submission import ExecutionContext
+
+# Of the task or the thread, as its context is: others run operations meanwhile.
+_current: ContextVar[Recording | None] = ContextVar("oxide_capture", default=None)
+
+
+@final
+class Recording:
+    """Notes what would be submitted. ``allocates`` says whether operations may make boxes, which the graph then owns.
+
+    To operations it is the driver, with the methods that a graph can hold.
+    """
+
+    def __init__(self, stream: Stream, *, allocates: bool) -> None:
+        self.stream = stream
+        self.allocates = allocates
+        self.is_open = True
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.at_launch: list[Callable[[ExecutionContext], None]] = []
+        self.reads: dict[Allocation, None] = {}
+        self.writes: dict[Allocation, None] = {}
+        self.kernels: dict[int, Specialization] = {}
+        self.fault_record: Allocation | None = None
+        self._before: Recording | None = None
+
+    def __enter__(self) -> Recording:
+        refuse_in_capture("capturing a graph")
+        self._before = _current.get()
+        _current.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_open = False
+        _current.set(self._before)
+
+    # What contexts use
+
+    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> _Noted:
+        """Notes what the graph reads and writes; each launch is ordered by it."""
+        self.reads.update(dict.fromkeys(reads))
+        self.writes.update(dict.fromkeys(writes))
+        return _NOTED
+
+    def fault_address(self, specialization: Specialization) -> int:
+        """Where the graph's kernels report a fault: device memory, which each launch zeroes first and then copies to
+        a slot of its own, so that launches in flight never see each other's faults."""
+        if self.fault_record is None:
+            from oxide.compiler.faults import RECORD
+
+            self.fault_record = Allocation(self.stream._timeline, RECORD.itemsize)
+            self.calls.insert(0, ("fill", (self.fault_record.address, b"\0", RECORD.itemsize)))
+            self.writes[self.fault_record] = None
+        self.kernels[specialization.kernel_id] = specialization
+        return self.fault_record.address
+
+    def require_allocation(self, what: str) -> None:
+        """Raises ``GraphError`` where the graph may own no memory."""
+        if not self.allocates:
+            raise GraphError(
+                f"{what} cannot be allocated inside CudaGraph.scope: a graph goes on using the addresses it was "
+                f"recorded with. Make the box before the scope and fill it inside, with memcpy or a kernel; or capture "
+                f"the whole operation with op.graph(), which keeps the boxes it makes"
+            )
+
+    def rewind(self, calls: int, at_launch: int) -> None:
+        """Forgets what an operation that failed had recorded."""
+        del self.calls[calls:]
+        del self.at_launch[at_launch:]
+
+    # What operations use, as the driver
+
+    def launch(
+        self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
+    ) -> None:
+        self.calls.append(("launch", (function, grid, block, shared_bytes, params)))
+
+    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        self.calls.append(("copy_to_device", (destination, source, nbytes)))
+
+    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        self.calls.append(("copy_to_host", (destination, source, nbytes)))
+
+    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        self.calls.append(("copy_on_device", (destination, source, nbytes)))
+
+    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
+        self.calls.append(("fill", (address, pattern, count)))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise GraphError(
+            f"{name} cannot be captured: a graph holds kernel launches, copies on one device and fills. "
+            f"Run it before the graph, or between its launches with graph.update(op)"
+        )
+
+    # The driver's own capture
+
+    def replay_into(self, driver: Driver, stream: StreamHandle) -> None:
+        """Submits what was noted."""
+        for method, arguments in self.calls:
+            getattr(driver, method)(*arguments, stream)
+
+
+@final
+class _Noted:
+    """The ``with`` around a recorded submission: nothing is submitted, so nothing has to be ordered."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_NOTED = _Noted()
+
+
+def refuse_in_capture(what: str, stream: Stream | None = None) -> None:
+    """Raises ``GraphError`` inside a capture of this task's or thread's; with ``stream``, if it captures that one."""
+    recording = _current.get()
+    if recording is not None and recording.is_open and (stream is None or recording.stream is stream):
+        raise GraphError(
+            f"{what} is not possible while a graph is captured"
+            + (f" on thread {threading.current_thread().name}" if stream is None else " on the stream")
+            + ": nothing runs before the graph is launched. Do it before the capture or after it; "
+            "inside CudaGraph.scope, hand operations to record"
+        )

@@ -1,0 +1,268 @@
+"""CUDA graphs: an operation captured once and launched again and again, as one submission.
+
+Launching a graph costs the host a few µs however many kernels it holds. In exchange everything in it is fixed: the
+kernels, their scalar arguments and the addresses. What changes between launches is what is *in* the buffers. The
+names and the meaning are those of cuda-async's ``CudaGraph``; a capture runs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeVar, final
+
+from oxide.driver.base import GraphHandle
+from oxide.errors import DeviceError, GraphError
+from oxide.runtime.capture import Recording
+from oxide.runtime.context import Device
+from oxide.runtime.operation import DeviceOperation, require_stream
+from oxide.runtime.stream import Stream
+from oxide.runtime.submission import ExecutionContext, FaultReport
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@final
+class CudaGraph(Generic[T]):
+    """A captured operation. ``op.graph()``, ``op.graph_on(stream)`` and ``CudaGraph.scope(stream)`` make one.
+
+    It keeps every buffer that it uses, those it was given and those made while it was captured, until it is closed or
+    dropped *and* the device is past its last launch. A launch is ordered with all other operations by the buffers that
+    the graph reads and writes, whatever streams they run on.
+
+    ``h2d`` inside a captured operation reads its array again at each launch, when the launch is submitted; ``d2h``
+    inside one yields one array, which every launch fills again. Functions given to ``and_then`` and ``map`` are called
+    once, at the capture. A kernel's fault is raised by the launch it happened in.
+    """
+
+    def __init__(self, stream: Stream, captured: _Captured, output: T) -> None:
+        self.stream = stream
+        self._captured: _Captured | None = captured
+        self._output: T | None = output
+
+    def take_output(self) -> T | None:
+        """What the captured operation yielded, handles that launches fill; the first time. From then on None."""
+        output, self._output = self._output, None
+        return output
+
+    def update(self, operation: DeviceOperation[U]) -> U:
+        """Runs ``operation`` on the graph's stream and returns its result at once, in flight: new inputs, say, with
+        ``memcpy(box, array)``. The launches that follow use what it wrote. A fault of its kernels is raised by
+        ``graph.stream.synchronize()``. Raises ``GraphError`` once the graph is closed.
+        """
+        operation.consume()
+        self._require_open()
+        return operation.async_on(self.stream)
+
+    def launch(self) -> DeviceOperation[None]:
+        """An operation that runs the graph once, on whichever stream of the graph's device it is run on.
+
+        Launches of one graph run one after the other. As part of an operation on another device it runs on its own.
+        Raises ``GraphError`` once the graph is closed, at building and at running.
+        """
+        self._require_open()
+        return GraphLaunch(self)
+
+    def close(self) -> None:
+        """Gives the graph and its buffers up; launches in flight still run. May be called again."""
+        self._captured = self._output = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the graph was closed."""
+        return self._captured is None
+
+    @property
+    def device(self) -> Device:
+        """The device that the graph runs on."""
+        return self.stream.device
+
+    @staticmethod
+    def scope(stream: Stream) -> GraphScope:
+        """``with CudaGraph.scope(stream) as s: s.record(op)``, and then ``s.graph``: operations recorded one by one.
+
+        Inside, nothing is allocated on the device and nothing runs: see ``GraphScope``.
+        """
+        return GraphScope(require_stream(stream))
+
+    def __enter__(self) -> CudaGraph[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
+
+    def _require_open(self) -> _Captured:
+        captured = self._captured
+        if captured is None:
+            raise GraphError("the graph was closed, and its buffers may be gone; capture the operation again")
+        return captured
+
+
+@final
+class GraphScope:
+    """Records operations into a graph, in order: ``CudaGraph.scope(stream)`` makes one, ``graph`` is the outcome.
+
+    Launches, ``memcpy``, ``d2h`` and what combines them can be recorded. Refused with a ``GraphError`` that says why:
+    operations that make boxes, running an operation (``sync``, ``await``, …) in the task or thread that records, and
+    using the stream. An exception that leaves the ``with`` leaves no graph; the stream is as good as before.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._recording = Recording(stream, allocates=False)
+        self._context = ExecutionContext(stream, self._recording)
+        self._inside = False
+        self._graph: CudaGraph[None] | None = None
+
+    def __enter__(self) -> GraphScope:
+        if not self._recording.is_open:
+            raise GraphError("the scope was used before; make a new one with CudaGraph.scope(stream)")
+        self._recording.__enter__()
+        self._inside = True
+        return self
+
+    def record(self, operation: DeviceOperation[U]) -> U:
+        """Records what ``operation`` submits and returns what it yields: handles, filled when the graph is launched.
+
+        An operation that raises records nothing.
+        """
+        recording = self._recording
+        if not isinstance(operation, DeviceOperation):
+            raise TypeError(f"record takes an operation, not {type(operation).__name__}")
+        operation.consume()
+        if not self._inside:
+            raise GraphError("record works inside its scope: the graph is made when the with block ends")
+        before = len(recording.calls), len(recording.at_launch)
+        try:
+            return operation.run(self._context)
+        except BaseException:
+            recording.rewind(*before)
+            raise
+
+    @property
+    def graph(self) -> CudaGraph[None]:
+        """The graph. Raises ``GraphError`` inside the scope, and after one that an exception left."""
+        if self._graph is None:
+            raise GraphError(
+                "the graph is there when the scope has ended"
+                if self._recording.is_open
+                else "the scope ended with an exception, so there is no graph"
+            )
+        return self._graph
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inside = False
+        self._recording.__exit__(kind, error, trace)
+        if error is not None:
+            _discard(self._context)
+        else:
+            self._graph = _finish(self._context, self._recording, None)
+
+
+@final
+class GraphLaunch(DeviceOperation[None]):
+    """See ``CudaGraph.launch``."""
+
+    def __init__(self, graph: CudaGraph[Any]) -> None:
+        self._graph = graph
+        super().__init__()
+        self._placement = graph.device
+
+    def execute(self, context: ExecutionContext) -> None:
+        captured = self._graph._require_open()
+        if context.recording is not None:
+            raise GraphError("the launch of a graph cannot be captured into another; record the operations themselves")
+        captured.launch(context)
+
+    def __repr__(self) -> str:
+        return f"<oxide launch of {self._graph!r}>"
+
+
+@final
+class _Captured:
+    """A graph's handle and all that the device needs while it runs. Held by the graph and by every launch in flight;
+    with the last of them goes the handle, and then the buffers."""
+
+    def __init__(self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any]) -> None:
+        self.device = device
+        self._handle = handle
+        self._kept = kept
+        self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
+        self._writes = list(recording.writes)
+        self._at_launch = recording.at_launch
+        self._kernels = recording.kernels
+        self._fault_record = recording.fault_record
+        self._lock = threading.Lock()
+
+    def launch(self, context: ExecutionContext) -> None:
+        """Submits one launch: uploads, the graph, the copy of its fault record."""
+        driver, timeline, record = context.driver, context.timeline, self._fault_record
+        context.keep(self)
+        with self._lock:  # another thread's uploads must not come between these and the graph
+            for submit_upload in self._at_launch:
+                submit_upload(context)
+            with context.ordered(self._reads, self._writes):
+                driver.launch_graph(self._handle, timeline.handle)
+            if record is not None:
+                report = FaultReport(context.runtime.fault_slots.acquire())
+                report.kernels = self._kernels
+                context.watch_faults([report])
+                with context.ordered([record], []):
+                    driver.copy_to_host(report.slot.address, record.address, record.nbytes, timeline.handle)
+
+    def __del__(self) -> None:
+        self.device.runtime.reclaimer.retire_graph(self._handle)
+
+
+def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
+    """What ``op.graph_on(stream)`` does."""
+    recording = Recording(require_stream(stream), allocates=True)
+    context = ExecutionContext(stream, recording)
+    with recording:
+        try:
+            output = operation.run(context)
+        except BaseException:
+            _discard(context)
+            raise
+    return _finish(context, recording, output)
+
+
+def _finish(context: ExecutionContext, recording: Recording, output: T) -> CudaGraph[T]:
+    """Makes the graph of a recording, and waits for what ran beside it: sources of shared operations."""
+    try:
+        captured = _instantiate(context.device, recording, [*context.kept, output])
+        mark = context.timeline.mark()
+        mark.synchronize()
+    except BaseException:
+        _discard(context)
+        raise
+    for report in context.faults:
+        report.raise_fault()
+    return CudaGraph(context.stream, captured, output)
+
+
+def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Captured:
+    driver = device.driver
+    stream = driver.create_stream(device.id)
+    try:
+        driver.begin_capture(stream)
+        try:
+            recording.replay_into(driver, stream)
+        except BaseException:
+            with suppress(DeviceError):
+                driver.destroy_graph(driver.end_capture(stream))
+            raise
+        return _Captured(device, driver.end_capture(stream), recording, kept)
+    finally:
+        driver.destroy_stream(stream)
+
+
+def _discard(context: ExecutionContext) -> None:
+    """Keeps what ran beside a capture that failed until the device is past it."""
+    context.runtime.reclaimer.strand(context.timeline, [*context.kept, *context.faults])

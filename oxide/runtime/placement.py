@@ -1,0 +1,101 @@
+"""Which device an operation runs on, in a program that uses several.
+
+An operation runs on the device of the context it is part of, unless it was placed: ``op.on(device)``. A placed
+operation that is part of one on another device runs on a stream of its own device, which the policy picks; nothing
+waits in between but what the buffers ask for, and the run it is part of ends after it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, final
+
+from oxide.errors import DeviceError, GraphError
+from oxide.runtime.context import Device, Runtime, current_runtime
+from oxide.runtime.operation import DeviceOperation, Spec
+from oxide.runtime.scheduling import SchedulingPolicy
+from oxide.runtime.stream import Stream
+from oxide.runtime.submission import ExecutionContext
+
+T = TypeVar("T")
+
+
+@final
+class OnDevice(DeviceOperation[T]):
+    """See ``DeviceOperation.on``."""
+
+    def __init__(self, source: DeviceOperation[T], device: int | Device) -> None:
+        source.consume()
+        self._source = source
+        self._placement = require_placement(device, "on")
+        super().__init__(source)
+
+    def execute(self, context: ExecutionContext) -> T:
+        return self._source.run(context)
+
+    def spec(self) -> Spec:
+        return self._source.spec()
+
+    def __repr__(self) -> str:
+        return f"<oxide operation on device {_number(self._placement)}: {self._source!r}>"
+
+
+@final
+class PolicyOf:
+    """See ``policy_of``."""
+
+    def __init__(self, device: int | Device) -> None:
+        self._placement = require_placement(device, "policy_of")
+
+    def next_stream(self, device: Device) -> Stream:
+        runtime = current_runtime()
+        return runtime.policy.next_stream(find_device(runtime, self._placement))
+
+    def __repr__(self) -> str:
+        return f"policy_of({_number(self._placement)})"
+
+
+def policy_of(device: int | Device) -> SchedulingPolicy:
+    """The runtime's policy, for one device only: ``op.schedule(policy_of(1))`` runs on device 1.
+
+    ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, and ``DeviceError``, when a
+    stream is picked, for a device that is not set up.
+    """
+    return PolicyOf(device)
+
+
+def require_placement(device: int | Device, what: str) -> int | Device:
+    """The device as a user names it. Raises ``TypeError`` or ``DeviceError``."""
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, bool) or not isinstance(device, int):
+        raise TypeError(f"{what} takes a device's number or one of devices(), not {type(device).__name__} {device!r}")
+    if device < 0:
+        raise DeviceError(f"{what} was given device {device}; devices are numbered from 0")
+    return device
+
+
+def find_device(runtime: Runtime, placement: int | Device) -> Device:
+    """The device of a runtime's. Raises ``DeviceError`` for one that is not set up there."""
+    device = runtime.device(_number(placement))
+    if isinstance(placement, Device) and device is not placement:
+        raise DeviceError(f"{placement.label} belongs to a runtime that is not in force; take it from devices()")
+    return device
+
+
+def run_placed(context: ExecutionContext, device: Device, operation: DeviceOperation[T]) -> T:
+    """Runs an operation as part of ``context`` on another device, on a stream that the policy picks."""
+    if context.recording is not None:
+        raise GraphError(
+            f"{operation!r} runs on {device.label} and cannot be captured into a graph of {context.device.label}: a "
+            f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
+        )
+    inner = ExecutionContext(context.runtime.policy.next_stream(device))
+    try:
+        return operation.execute(inner)
+    finally:
+        context.join(inner)
+
+
+def _number(placement: int | Device | None) -> int:
+    assert placement is not None
+    return placement.id if isinstance(placement, Device) else placement
