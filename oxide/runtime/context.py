@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.forking import forked_error, watch_forks
 from oxide.runtime.pinned import FaultSlots, PinnedPool
 from oxide.runtime.reclaim import Reclaimer
 from oxide.runtime.staging import StagingRing
@@ -150,10 +151,12 @@ class Runtime:
         self.driver = driver
         self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
         self.loading = threading.Lock()
+        self.forked = False  # this process is a fork of the one that set the runtime up
         self.reclaimer = Reclaimer(driver)
         self.pinned = PinnedPool(driver)
         self.fault_slots = FaultSlots(driver)
         self._found = tuple(Device(self, number) for number in range(driver.device_count()))
+        watch_forks(self)
 
     def configure(
         self,
@@ -197,7 +200,9 @@ class Runtime:
         return self.devices[number]
 
     def settle(self) -> None:
-        """Waits for what is pending and gives back what is cached."""
+        """Waits for what is pending and gives back what is cached. In a forked child nothing is its own to give."""
+        if self.forked:
+            return
         self.reclaimer.drain()
         self.pinned.trim()
         for device in self._found:
@@ -240,6 +245,8 @@ def init_device_contexts(
     """
     global _current
     with _lock:
+        if _current is not None and _current.forked:
+            raise forked_error()
         runtime = _current if _current is not None else Runtime(_choose_driver())
         runtime.configure(default_device, num_devices, policy, completion, ordering)
         _current = runtime
@@ -259,6 +266,8 @@ def current_runtime() -> Runtime:
                 init_device_contexts()
             runtime = _current
             assert runtime is not None
+    if runtime.forked:
+        raise forked_error()
     return runtime
 
 

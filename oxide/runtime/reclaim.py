@@ -11,6 +11,7 @@ called from ``sweep``, which runs when operations are submitted and when they co
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import threading
 from collections import deque
@@ -240,13 +241,14 @@ class Reclaimer:
             else:
                 self._adopted.append((address, nbytes, owner, uses))
         while self._events:
-            self._driver.destroy_event(self._events[0])
+            with contextlib.suppress(DeviceLostError):  # it went with the device
+                self._driver.destroy_event(self._events[0])
             self._events.popleft()
 
 
 def _use_is_over(timeline: Timeline, position: int) -> bool:
     try:
-        return timeline.passed(position)
+        return timeline.device.lost is not None or timeline.passed(position)
     except DeviceLostError:
         return True
     except DeviceError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from oxide.errors import DeviceLostError
 from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ class Stream:
         Raises the error of the first operation that ``async_on`` put here and that failed.
         """
         loose, self._loose = self._loose, []
-        self.device.driver.synchronize_stream(self._timeline.handle)
+        self.device.raise_if_lost()
+        try:
+            self.device.driver.synchronize_stream(self._timeline.handle)
+        except DeviceLostError as error:
+            self.device.raise_lost(error)
         _finish_all(loose)
 
     def query(self) -> bool:

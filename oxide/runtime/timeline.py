@@ -101,7 +101,10 @@ class Timeline:
         with self._lock:
             self._position += 1
             mark = Mark(self, self._position, event)
-            self.driver.record_event(event, self.handle)
+            try:
+                self.driver.record_event(event, self.handle)
+            except DeviceLostError as error:
+                self.device.raise_lost(error)
             self._marks.append(mark)
         return mark
 
