@@ -298,6 +298,11 @@ class FailingDriver(DelegatingDriver):
             raise due
         return super().invoke(method, *arguments, **keywords)
 
+    def forget(self) -> None:
+        """Takes back the failures still to come."""
+        with self._lock:
+            self._failures.clear()
+
     def _plan(self, failure: _Failure) -> None:
         if failure.countdown < 1:
             raise ValueError(f"a failure at call {failure.countdown}: calls are counted from 1, the next one")

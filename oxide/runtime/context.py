@@ -204,10 +204,9 @@ class Runtime:
         if self.forked:
             return
         self.reclaimer.drain()
-        self.pinned.trim()
-        for device in self._found:
-            device.staging.trim()
-        self.fault_slots.trim()
+        for cache in (self.pinned, *(device.staging for device in self._found), self.fault_slots):
+            with contextlib.suppress(DeviceLostError):  # then it goes with the process
+                cache.trim()
 
     def close(self) -> None:
         """Waits for what is pending, then gives everything back."""

@@ -147,6 +147,7 @@ class DeviceOperation(ABC, Generic[T]):
 
         Warns inside a running event loop, which it blocks.
         """
+        self.consume()
         runtime = current_runtime()
         return self._run_blocking(runtime.policy.next_stream(runtime.default_device))
 
@@ -162,8 +163,13 @@ class DeviceOperation(ABC, Generic[T]):
             warnings.warn(
                 f"sync() blocks the {loop} event loop until the device is done; use await", RuntimeWarning, stacklevel=3
             )
+        self.consume()
         submission = submit(self, _require_stream(stream))
-        submission.mark.synchronize()
+        try:
+            submission.mark.synchronize()
+        except Exception as error:
+            submission.explain(error)
+            raise
         return submission.finish()
 
     def async_on(self, stream: Stream) -> T:
@@ -171,6 +177,7 @@ class DeviceOperation(ABC, Generic[T]):
 
         A fault of its kernels is raised by ``stream.synchronize()``.
         """
+        self.consume()
         submission = submit(self, _require_stream(stream))
         stream._adopt(submission)
         return submission.result_in_flight

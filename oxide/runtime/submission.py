@@ -273,6 +273,8 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
         context.settle(context.timeline.advance())
         if context._kept or context._faults:
             reclaimer.strand(context.timeline, [*context._kept, *context._faults])
+        if isinstance(error, Exception) and not getattr(error, "__notes__", None):
+            add_note_once(error, f"when {operation!r} was submitted to {context.timeline.label}")
         if isinstance(error, DeviceLostError) and device.lost is None:
             device.lost = error
         raise

@@ -162,7 +162,8 @@ class Timeline:
                 dropped.append(self._marks.popleft())
 
     def destroy(self) -> None:
-        """Gives the stream back to the driver; only when the runtime ends."""
+        """Gives the stream back to the driver, and its events to the device; only when the runtime ends."""
+        self._marks.clear()
         self.driver.destroy_stream(self.handle)
         if self._watcher is not None:
             self.driver.destroy_stream(self._watcher)
