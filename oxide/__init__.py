@@ -22,6 +22,7 @@ from oxide.errors import (
     LaunchError,
     NoEventLoopError,
     OperationCancelledError,
+    OrderingError,
     OutOfMemoryError,
     OxideError,
 )
@@ -31,9 +32,11 @@ from oxide.runtime.combinators import shared, unzip, zip
 from oxide.runtime.context import Device, devices, init_device_contexts
 from oxide.runtime.future import DeviceFuture
 from oxide.runtime.graph import CudaGraph, GraphScope
+from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
 from oxide.runtime.launch import KernelLaunch, LaunchConfig
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import DeviceOperation, value, with_context
+from oxide.runtime.pinned import pinned_empty
 from oxide.runtime.placement import policy_of
 from oxide.runtime.scheduling import SchedulingPolicy, SingleStream, StreamPoolRoundRobin
 from oxide.runtime.stream import Event, Stream
@@ -70,6 +73,7 @@ __all__ = [
     "LaunchError",
     "NoEventLoopError",
     "OperationCancelledError",
+    "OrderingError",
     "OutOfMemoryError",
     "OxideError",
     "Ref",
@@ -90,6 +94,8 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "from_cuda_array_interface",
+    "from_dlpack",
     "full",
     "gather",
     "h2d",
@@ -101,6 +107,7 @@ __all__ = [
     "kernel",
     "memcpy",
     "ones",
+    "pinned_empty",
     "policy_of",
     "randn",
     "reclaim",

@@ -32,6 +32,11 @@ class OperationCancelledError(OxideError):
     """A spawned operation was cancelled with its nursery, and somebody outside awaits its handle."""
 
 
+class OrderingError(OxideError):
+    """Two uses of one box that nothing orders: under strict ordering, where a wait would have been inserted; and
+    always, where a use that another thread declared is still being submitted."""
+
+
 class DeviceError(OxideError):
     """A device that is missing, misused or failing."""
 

@@ -25,7 +25,7 @@ from oxide.driver.base import Code, DeviceInfo, Dim3, Driver, EventHandle, Funct
 
 if TYPE_CHECKING:
     from oxide.driver.cpu import CpuDriver
-    from oxide.runtime.context import CompletionMode
+    from oxide.runtime.context import CompletionMode, OrderingMode
     from oxide.runtime.scheduling import SchedulingPolicy
 
 _D = TypeVar("_D", bound=Driver)
@@ -58,17 +58,24 @@ def use_driver(
     default_device: int = 0,
     num_devices: int | None = None,
     completion: CompletionMode | None = None,
+    ordering: OrderingMode | None = None,
 ) -> Iterator[_D]:
     """Makes ``driver`` the runtime's inside the ``with``; afterwards the runtime before is in force again.
 
     ``num_devices`` is how many of the driver's devices the runtime uses, by default all; ``completion`` is how an
-    awaiting task learns of the end of its work. The end waits for the work and leaves the driver open.
+    awaiting task learns of the end of its work, ``ordering`` what happens where streams share a box. The end waits
+    for the work and leaves the driver open.
     Raises ``DeviceError`` for a device that the driver has not.
     """
     from oxide.runtime import context
 
     context.install(
-        driver, default_device=default_device, num_devices=num_devices, policy=policy, completion=completion
+        driver,
+        default_device=default_device,
+        num_devices=num_devices,
+        policy=policy,
+        completion=completion,
+        ordering=ordering,
     )
     try:
         yield driver
@@ -218,6 +225,15 @@ class DelegatingDriver:
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
         self.invoke("launch_native_host_function", function, argument, stream)
 
+    def foreign_stream(self, device: int, address: int) -> StreamHandle:
+        return self.invoke("foreign_stream", device, address)
+
+    def adopt(self, address: int, nbytes: int) -> int:
+        return self.invoke("adopt", address, nbytes)  # type: ignore[no-any-return]
+
+    def disown(self, address: int, nbytes: int) -> None:
+        self.invoke("disown", address, nbytes)
+
     def close(self) -> None:
         self.invoke("close")
 
@@ -306,6 +322,11 @@ class FailingDriver(DelegatingDriver):
         if due is not None:
             raise due
         return super().invoke(method, *arguments, **keywords)
+
+    def forget(self) -> None:
+        """Takes back the failures still to come."""
+        with self._lock:
+            self._failures.clear()
 
     def _plan(self, failure: _Failure) -> None:
         if failure.countdown < 1:

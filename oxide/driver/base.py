@@ -180,5 +180,17 @@ class Driver(Protocol):
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
         """Calls the C function ``void function(void *argument)`` without ever taking the GIL."""
 
+    # What other libraries own
+
+    def foreign_stream(self, device: int, address: int) -> StreamHandle:
+        """The handle of a stream that another library made, by its number (1 is CUDA's legacy default stream, 2 the
+        calling thread's). Its maker destroys it."""
+
+    def adopt(self, address: int, nbytes: int) -> int:
+        """Lets work use device memory that another library allocated; returns the device whose memory it is."""
+
+    def disown(self, address: int, nbytes: int) -> None:
+        """Undoes one ``adopt``."""
+
     def close(self) -> None:
         """Ends the driver at interpreter exit: waits for its work, then gives everything back."""

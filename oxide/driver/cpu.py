@@ -373,6 +373,30 @@ class CpuDriver:
         call = _HostFunction(function)
         self._scheduler.submit(stream, Task(f"native host function {function:#x}", lambda: call(argument)))
 
+    # What other libraries own
+
+    def foreign_stream(self, device: int, address: int) -> CpuStream:
+        """Raises ``DriverError``: no other library has streams of this device."""
+        self._check_device(device)
+        raise driver_error(
+            "CUDA_ERROR_INVALID_HANDLE",
+            f"stream {address:#x} of another library on cpu:{device}; a CPU device has none: pass stream=None",
+        )
+
+    def adopt(self, address: int, nbytes: int) -> int:
+        """Lets work use memory that another library allocated. All host memory is device 0's, but for the memory
+        that this driver allocated."""
+        self._check_open()
+        device = next((index for index, heap in enumerate(self._heaps) if heap.contains(address, nbytes)), 0)
+        self._heaps[device].adopt(address, nbytes)
+        return device
+
+    def disown(self, address: int, nbytes: int) -> None:
+        """Undoes one ``adopt``."""
+        for heap in self._heaps:
+            if heap.disown(address, nbytes):
+                return
+
     def close(self) -> None:
         """Waits for the work submitted, ends the threads, and frees all memory. May be called again.
 

@@ -11,6 +11,7 @@ import ctypes
 import os
 import threading
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass
 from typing import final
 
@@ -49,6 +50,7 @@ class Heap:
         # reader that was interrupted while sorting that its result is out of date.
         self._ordered: list[int] | None = None
         self._changes = 0
+        self._adopted = Counter[tuple[int, int]]()
 
     @property
     def held(self) -> tuple[int, int]:
@@ -120,14 +122,35 @@ class Heap:
     def contains(self, address: int, nbytes: int) -> bool:
         """Whether a range lies inside one live allocation."""
         size = self._live.get(address)
-        if size is None:
-            address, size, nbytes = self._block_around(address, nbytes)
-        return 0 < nbytes <= size
+        if size is not None:
+            return 0 < nbytes <= size
+        _, size, end = self._block_around(address, nbytes)
+        return 0 < end <= size or (bool(self._adopted) and self._in_adopted(address, nbytes))
 
     def check(self, what: str, address: int, nbytes: int) -> None:
         """Raises ``DriverError`` unless the range lies inside one live allocation."""
         if not self.contains(address, nbytes):
             raise out_of_range(what, address, nbytes, self.name)
+
+    def adopt(self, address: int, nbytes: int) -> None:
+        """Counts a range of somebody else's as live, until as many calls of ``disown``."""
+        with self._lock:
+            self._adopted[address, nbytes] += 1
+
+    def disown(self, address: int, nbytes: int) -> bool:
+        """Undoes one ``adopt``; False if there was none."""
+        with self._lock:
+            count = self._adopted[address, nbytes]
+            if count > 1:
+                self._adopted[address, nbytes] = count - 1
+            else:
+                del self._adopted[address, nbytes]
+            return count > 0
+
+    def _in_adopted(self, address: int, nbytes: int) -> bool:
+        with self._lock:
+            ranges = list(self._adopted)
+        return nbytes > 0 and any(start <= address and address + nbytes <= start + size for start, size in ranges)
 
     def _block_around(self, address: int, nbytes: int) -> tuple[int, int, int]:
         """The block an address lies in: its address and size, and the bytes from its start to the range's end."""

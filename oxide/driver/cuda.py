@@ -351,6 +351,26 @@ class CudaDriver:
         if code:
             raise failure(code, "cuLaunchHostFunc")
 
+    # What other libraries own
+
+    def foreign_stream(self, device: int, address: int) -> CudaStream:
+        context = self._context(device)
+        _enter(context)
+        try:
+            return CudaStream(device, context, core.Stream.from_handle(address))
+        except Exception as error:
+            raise_core_failure(error, "cuStreamGetCtx")
+
+    def adopt(self, address: int, nbytes: int) -> int:
+        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        error, device = driver.cuPointerGetAttribute(attribute, address)
+        check(error, "cuPointerGetAttribute")
+        self._context(int(device))
+        return int(device)
+
+    def disown(self, address: int, nbytes: int) -> None:
+        """CUDA knows the memory of others as well as its own: there is nothing to undo."""
+
     def close(self) -> None:
         with self._contexts_lock:
             if self._closed:

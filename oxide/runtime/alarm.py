@@ -57,9 +57,15 @@ def notify_function() -> int:
     """
     global _notify
     if _notify is None:
-        code = _MACHINE_CODE.get(platform.machine()) if sys.platform == "linux" else None
-        _notify = _compile() if code is None else _map(code)
+        _notify = native_function(_MACHINE_CODE, _IR, "oxide_notify")
     return _notify[0]
+
+
+def native_function(machine_code: dict[str, bytes], ir: str, name: str) -> tuple[int, Any]:
+    """The address of a function, and what keeps it: machine code for this processor if there is some, else compiled."""
+    code = machine_code.get(platform.machine()) if sys.platform == "linux" else None
+    mapped = None if code is None else _map(code)
+    return mapped if mapped is not None else compiled_function(ir, name)
 
 
 _notify: tuple[int, Any] | None = None
@@ -97,18 +103,19 @@ define void @oxide_notify(ptr %argument) {
 """
 
 
-def _map(code: bytes) -> tuple[int, Any]:
+def _map(code: bytes) -> tuple[int, Any] | None:
     page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
     page.write(code)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
     libc = ctypes.CDLL(None, use_errno=True)
     protection = mmap.PROT_READ | mmap.PROT_EXEC  # never writable and executable at once
     if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), protection):
-        return _compile()
+        return None  # a system that forbids it
     return address, page
 
 
-def _compile() -> tuple[int, Any]:
+def compiled_function(ir: str, name: str) -> tuple[int, Any]:
+    """The same function from its IR, for processors without machine code here."""
     from oxide.compiler.native import compile_host_function
 
-    return compile_host_function(_IR, "oxide_notify")
+    return compile_host_function(ir, name)

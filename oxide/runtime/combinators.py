@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, final, overload
 
-from oxide.runtime.operation import DeviceOperation, Spec, Value, require_operation
-from oxide.runtime.submission import ExecutionContext, FaultReport
+from oxide.runtime.operation import DeviceOperation, Spec, Value, place, require_operation
+from oxide.runtime.submission import ExecutionContext, FaultReport, add_note_once
 from oxide.runtime.timeline import Mark
 
 T = TypeVar("T")
@@ -27,16 +27,26 @@ class AndThen(DeviceOperation[U]):
         source: DeviceOperation[T],
         function: Callable[[ExecutionContext, T], DeviceOperation[U]],
         name: str,
+        shown: Callable[..., Any],
     ) -> None:
         self._source: DeviceOperation[Any] = source
         self._function: Callable[[ExecutionContext, Any], DeviceOperation[U]] = function
         self._name = name
+        self._shown = shown
+        self.stage = _stage(source) + 1
         super().__init__(source)
         self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> U:
         result = self._source.run(context)
-        return require_operation(self._function(context, result), self._name).run(context)
+        try:
+            return require_operation(self._function(context, result), self._name).run(context)
+        except Exception as error:
+            add_note_once(error, f"in stage {self.stage} of a chain, {self._name}({place(self._shown)})")
+            raise
+
+    def whereabouts(self) -> None:
+        return None
 
 
 @final
@@ -46,11 +56,20 @@ class Map(DeviceOperation[U]):
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
         self._source: DeviceOperation[Any] = source
         self._function: Callable[[Any], U] = function
+        self.stage = _stage(source) + 1
         super().__init__(source)
         self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> U:
-        return self._function(self._source.run(context))
+        result = self._source.run(context)
+        try:
+            return self._function(result)
+        except Exception as error:
+            add_note_once(error, f"in stage {self.stage} of a chain, map({place(self._function)})")
+            raise
+
+    def whereabouts(self) -> None:
+        return None
 
 
 @final
@@ -60,16 +79,28 @@ class Inspect(DeviceOperation[T]):
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
         self._source = source
         self._function = function
+        self.stage = _stage(source) + 1
         super().__init__(source)
         self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> T:
         result = self._source.run(context)
-        self._function(result)
+        try:
+            self._function(result)
+        except Exception as error:
+            add_note_once(error, f"in stage {self.stage} of a chain, inspect({place(self._function)})")
+            raise
         return result
+
+    def whereabouts(self) -> None:
+        return None
 
     def spec(self) -> Spec:
         return self._source.spec()
+
+
+def _stage(source: DeviceOperation[Any]) -> int:
+    return source.stage if isinstance(source, (AndThen, Map, Inspect)) else 1
 
 
 @final
@@ -91,6 +122,9 @@ class Element(DeviceOperation[Any]):
             )
         return result[self._index]
 
+    def whereabouts(self) -> None:
+        return None
+
     def spec(self) -> Spec:
         known = self._source.spec()
         if isinstance(known, tuple) and -len(known) <= self._index < len(known):
@@ -111,7 +145,17 @@ class Zip(DeviceOperation[tuple[Any, ...]]):
             (self._placement,) = placements
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        return tuple([part.run(context) for part in self._parts])
+        results = []
+        for number, part in enumerate(self._parts, 1):
+            try:
+                results.append(part.run(context))
+            except Exception as error:
+                add_note_once(error, f"in part {number} of a zip of {len(self._parts)}")
+                raise
+        return tuple(results)
+
+    def whereabouts(self) -> None:
+        return None
 
     def spec(self) -> Spec:
         return tuple([part.spec() for part in self._parts])
@@ -194,6 +238,9 @@ class Shared(DeviceOperation[T]):
             context.timeline.wait_for(self._mark.timeline, self._mark.position)
         context.watch_faults(self._faults)
         return self._result
+
+    def whereabouts(self) -> None:
+        return None
 
     def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
         inner = ExecutionContext(context.stream)

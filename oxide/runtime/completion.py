@@ -31,6 +31,10 @@ POLL_SECONDS = 50e-6
 """The polling budget: what a parked wait costs more than a polled one, so that no wait costs more than twice."""
 
 
+LOOK_SECONDS = 0.25
+"""How often the marks of parked tasks are asked although no callback came: a lost CUDA device calls none any more."""
+
+
 async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
     """Returns once the device is past one of ``marks``. Always a checkpoint.
 
@@ -58,6 +62,7 @@ class Reactor:
     def __init__(self, loop: EventLoop) -> None:
         self._parked: StreamOrder[Sleeper | None] = StreamOrder()
         self._armed: dict[Timeline, int] = {}
+        self._look_planned = False
         self._alarm = Alarm.take()
         loop.watch_readable(self._alarm.descriptor, self._on_alarm, self._alarm.give_back)
 
@@ -66,6 +71,7 @@ class Reactor:
         sleeper = loop.sleeper()
         for mark in marks:
             self._add(mark, sleeper)
+        self._plan_look(loop)
         await sleeper.sleep()
 
     def notice(self, mark: Mark) -> None:
@@ -84,9 +90,23 @@ class Reactor:
             timeline.watch(mark, notify_function(), self._alarm.argument)
             self._armed[timeline] = mark.position
 
+    def _plan_look(self, loop: EventLoop) -> None:
+        if self._parked and not self._look_planned:
+            self._look_planned = True
+            # The loop is not kept here: this object would keep it alive, and it this object.
+            loop.call_later(LOOK_SECONDS, lambda: self._look(loop))
+
+    def _look(self, loop: EventLoop) -> None:
+        self._look_planned = False
+        self._wake_finished()
+        self._plan_look(loop)
+
     def _on_alarm(self) -> None:
         """Runs in the loop, in no task of the user's: errors are left for the woken tasks, who ask again."""
         self._alarm.clear()
+        self._wake_finished()
+
+    def _wake_finished(self) -> None:
         self._wake(self._parked.pop_passed())
         for mark in self._parked.heads():
             try:

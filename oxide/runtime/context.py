@@ -6,17 +6,20 @@ the caller's in place, which is how the tests run everything over a recording, f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
-from oxide.errors import DeviceError
+from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.forking import forked_error, watch_forks
 from oxide.runtime.pinned import FaultSlots, PinnedPool
 from oxide.runtime.reclaim import Reclaimer
+from oxide.runtime.staging import StagingRing
 from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 CompletionMode = Literal["adaptive", "poll", "callback"]
 _COMPLETION_MODES = ("adaptive", "poll", "callback")
+OrderingMode = Literal["wait", "strict"]
+_ORDERING_MODES = ("wait", "strict")
 
 
 @final
@@ -39,6 +44,10 @@ class Device:
         self.spare_events: deque[EventHandle] = deque()
         self.spare_timelines: deque[Timeline] = deque()
         self._timelines: list[Timeline] = []
+        # What is allocated, by address: bytes, shape and dtype. For the message of an allocation that fails.
+        self.live: dict[int, tuple[int, tuple[int, ...], Any]] = {}
+        self.staging = StagingRing(self)
+        self.lost: DeviceLostError | None = None
         # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
         self.functions: WeakKeyDictionary[Any, FunctionHandle] = WeakKeyDictionary()
 
@@ -88,22 +97,44 @@ class Device:
                 timeline = self.spare_timelines.popleft()
             except IndexError:
                 break
-            if self.driver.query_stream(timeline.handle):
+            if timeline.seen_dry():
                 return timeline
             self.spare_timelines.append(timeline)
         timeline = Timeline(self)
         self._timelines.append(timeline)
         return timeline
 
+    def foreign_timeline(self, address: int) -> Timeline:
+        """The history, from now, of a stream that another library made, known by its number.
+
+        A new one each time: a number may be another stream's by then.
+        """
+        return Timeline(self, self.driver.foreign_stream(self.id, address))
+
     def retire_event(self, handle: EventHandle) -> None:
         self.runtime.reclaimer.retire_event(handle)
+
+    def raise_lost(self, error: DeviceLostError) -> NoReturn:
+        """Raises ``error``, which ends this device if it is the first; a later one is raised with the first's cause."""
+        if self.lost is None:
+            self.lost = error
+            raise error
+        first = self.lost
+        raise DeviceLostError(f"{self.label} was lost: {first}") from (first.__cause__ or first)
+
+    def raise_if_lost(self) -> None:
+        """Raises what ended this device, if something did."""
+        if self.lost is not None:
+            self.raise_lost(self.lost)
 
     def close(self) -> None:
         """Gives streams and events back; only when the runtime ends."""
         while self._timelines:
-            self._timelines.pop().destroy()
+            with contextlib.suppress(DeviceLostError):
+                self._timelines.pop().destroy()
         while self.spare_events:
-            self.driver.destroy_event(self.spare_events.popleft())
+            with contextlib.suppress(DeviceLostError):
+                self.driver.destroy_event(self.spare_events.popleft())
 
 
 @final
@@ -114,15 +145,18 @@ class Runtime:
     devices: tuple[Device, ...]
     policy: SchedulingPolicy
     completion: CompletionMode
+    ordering: OrderingMode
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
         self.loading = threading.Lock()
+        self.forked = False  # this process is a fork of the one that set the runtime up
         self.reclaimer = Reclaimer(driver)
         self.pinned = PinnedPool(driver)
         self.fault_slots = FaultSlots(driver)
         self._found = tuple(Device(self, number) for number in range(driver.device_count()))
+        watch_forks(self)
 
     def configure(
         self,
@@ -130,6 +164,7 @@ class Runtime:
         num_devices: int | None,
         policy: SchedulingPolicy | None,
         completion: CompletionMode | None,
+        ordering: OrderingMode | None = None,
     ) -> None:
         """What ``init_device_contexts`` says. Raises, changing nothing, if any of it is wrong."""
         from oxide.runtime.scheduling import SchedulingPolicy, StreamPoolRoundRobin
@@ -148,11 +183,13 @@ class Runtime:
         if policy is not None and not isinstance(policy, SchedulingPolicy):
             raise TypeError(f"policy must have a method next_stream(device); {type(policy).__name__} has none")
         mode = _completion_mode(completion)
+        order = _ordering_mode(ordering)
         # A default device past num_devices widens the list: the device's own numbering is what the user knows.
         self.devices = self._found[: max(count, default_device + 1)]
         self.default_device = self.devices[default_device]
         self.policy = policy if policy is not None else StreamPoolRoundRobin()
         self.completion = mode
+        self.ordering = order
 
     def device(self, number: int) -> Device:
         """The device of that number. Raises ``DeviceError`` for one that is not there."""
@@ -163,10 +200,14 @@ class Runtime:
         return self.devices[number]
 
     def settle(self) -> None:
-        """Waits for what is pending and gives back what is cached."""
+        """Waits for what is pending and gives back what is cached. In a forked child nothing is its own to give."""
+        if self.forked:
+            return
         self.reclaimer.drain()
-        self.pinned.trim()
-        self.fault_slots.trim()
+        trims = [self.pinned.trim, *(device.staging.trim for device in self._found), self.fault_slots.trim]
+        for trim in trims:
+            with contextlib.suppress(DeviceLostError):  # then it goes with the process
+                trim()
 
     def close(self) -> None:
         """Waits for what is pending, then gives everything back."""
@@ -188,21 +229,26 @@ def init_device_contexts(
     policy: SchedulingPolicy | None = None,
     *,
     completion: CompletionMode | None = None,
+    ordering: OrderingMode | None = None,
 ) -> None:
     """Sets up ``num_devices`` devices (0, 1, …) and makes ``default_device`` the one that operations run on.
 
     ``policy`` picks the streams (``StreamPoolRoundRobin(4)`` if none is given). ``completion`` is how an awaited
     operation finds out that the device is done: ``"adaptive"`` polls briefly, then sleeps until a host callback;
-    ``"poll"`` and ``"callback"`` do one of the two (``OXIDE_COMPLETION`` sets the default). May be called again:
-    what was submitted before still completes.
+    ``"poll"`` and ``"callback"`` do one of the two (``OXIDE_COMPLETION`` sets the default). ``ordering`` is what
+    happens where a box is used on one stream after another: ``"wait"`` makes the second stream wait, ``"strict"``
+    raises an ``OrderingError`` instead (``OXIDE_ORDERING`` sets the default). May be called again: what was
+    submitted before still completes.
 
     ``OXIDE_DEVICE=cuda|cpu`` picks the kind of device; unset, a CUDA device if there is one, else the CPU device.
     Raises ``DeviceError`` for a device that is not there. The name is cuda-async's.
     """
     global _current
     with _lock:
+        if _current is not None and _current.forked:
+            raise forked_error()
         runtime = _current if _current is not None else Runtime(_choose_driver())
-        runtime.configure(default_device, num_devices, policy, completion)
+        runtime.configure(default_device, num_devices, policy, completion, ordering)
         _current = runtime
 
 
@@ -220,6 +266,8 @@ def current_runtime() -> Runtime:
                 init_device_contexts()
             runtime = _current
             assert runtime is not None
+    if runtime.forked:
+        raise forked_error()
     return runtime
 
 
@@ -230,11 +278,12 @@ def install(
     num_devices: int | None = None,
     policy: SchedulingPolicy | None = None,
     completion: CompletionMode | None = None,
+    ordering: OrderingMode | None = None,
 ) -> Runtime:
     """Puts ``driver`` in place of the runtime in force until ``uninstall``; by default with all its devices."""
     global _current
     runtime = Runtime(driver)
-    runtime.configure(default_device, num_devices, policy, completion)
+    runtime.configure(default_device, num_devices, policy, completion, ordering)
     with _lock:
         _previous.append(_current)
         _current = runtime
@@ -269,6 +318,14 @@ def _completion_mode(asked: str | None) -> CompletionMode:
         if mode == known:
             return known  # type: ignore[return-value]
     raise ValueError(f"completion is {mode!r}; it must be one of {', '.join(_COMPLETION_MODES)}")
+
+
+def _ordering_mode(asked: str | None) -> OrderingMode:
+    mode = asked if asked is not None else os.environ.get("OXIDE_ORDERING", "wait")
+    for known in _ORDERING_MODES:
+        if mode == known:
+            return known  # type: ignore[return-value]
+    raise ValueError(f"ordering is {mode!r}; it must be one of {', '.join(_ORDERING_MODES)}")
 
 
 def _choose_driver() -> Driver:

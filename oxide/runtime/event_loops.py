@@ -42,6 +42,10 @@ class EventLoop(ABC):
     def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
         """Calls ``callback`` whenever ``descriptor`` is readable, and ``closed`` once the loop is over."""
 
+    @abstractmethod
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` after a while, unless the loop is over by then."""
+
 
 class Sleeper(ABC):
     """Lets one task sleep until it is woken. ``wake`` is called on the loop's thread, once or more, at any time."""
@@ -120,6 +124,15 @@ class _TrioLoop(EventLoop):
 
         trio.lowlevel.spawn_system_task(watch, name="oxide completion")
 
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        import trio
+
+        async def wait() -> None:
+            await trio.sleep(seconds)
+            callback()
+
+        trio.lowlevel.spawn_system_task(wait, name="oxide completion, a look")
+
 
 @final
 class _TrioSleeper(Sleeper):
@@ -196,6 +209,9 @@ class _AsyncioLoop(EventLoop):
         # A closed loop has dropped its readers, so the descriptor is free again when the loop object goes.
         self._loop.add_reader(descriptor, callback)
         weakref.finalize(self._loop, closed)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._loop.call_later(seconds, callback)
 
 
 @final

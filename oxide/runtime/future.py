@@ -74,6 +74,7 @@ class DeviceFuture(Generic[T]):
         try:
             await wait_any(loop, self._stream.device.runtime, [submission.mark])
         except Exception as error:
+            submission.explain(error)
             self._complete(error)
         except BaseException:  # cancelled
             if self._waiting == 1 and self._state is FutureState.EXECUTING:

@@ -6,12 +6,14 @@ operations on any two streams, and to give the memory back only after its last u
 
 from __future__ import annotations
 
+import gc
 import math
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 import numpy as np
 
-from oxide.errors import DeviceError
+from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
+from oxide.runtime.holdings import holdings
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
@@ -20,36 +22,94 @@ if TYPE_CHECKING:
 
 @final
 class Allocation:
-    """A piece of device memory and its uses. Every method is called with the runtime's submission lock held."""
+    """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
 
-    __slots__ = ("_reads", "_write", "address", "device", "home", "nbytes")
+    __slots__ = (
+        "_claims",
+        "_owner",
+        "_reads",
+        "_write",
+        "address",
+        "device",
+        "dtype",
+        "exported",
+        "home",
+        "nbytes",
+        "shape",
+    )
 
-    def __init__(self, timeline: Timeline, nbytes: int) -> None:
-        """Allocates on a stream, which counts as the first write: other streams wait for it.
+    def __init__(
+        self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
+    ) -> None:
+        """Allocates on a stream, which counts as the first write: other streams wait for it. ``shape`` and ``dtype``
+        are what messages call it.
 
-        Raises ``OutOfMemoryError``.
+        Where there is no room, what was dropped is given back and the allocation is tried once more.
+        Raises ``OutOfMemoryError``, which says what is held. Call it without the submission lock.
         """
+        self._begin(timeline, nbytes, shape, dtype)
+        if nbytes:
+            try:
+                address = timeline.driver.allocate(nbytes, timeline.handle)
+            except OutOfMemoryError:
+                gc.collect()  # a box in a cycle, as an exception's traceback makes, is held by nobody
+                self.device.runtime.reclaimer.make_room()
+                try:
+                    address = timeline.driver.allocate(nbytes, timeline.handle)
+                except OutOfMemoryError as error:
+                    raise OutOfMemoryError(f"{error}. {holdings(self.device)}") from error
+            self._live_at(address, (timeline, timeline.advance()))
+
+    @classmethod
+    def of_another_library(
+        cls,
+        timeline: Timeline,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        owner: object,
+        written: tuple[Timeline, int] | None,
+    ) -> Allocation:
+        """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
+        allocation = cls.__new__(cls)
+        allocation._begin(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
+        allocation._owner = owner
+        allocation._live_at(address, written)
+        return allocation
+
+    def _begin(self, timeline: Timeline, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> None:
         self.device = timeline.device
         self.home = timeline
         self.nbytes = nbytes
+        self.shape = shape
+        self.dtype = dtype
         self.address = 0
+        self.exported = False
+        self._owner: object = None
         self._reads: dict[Timeline, int] = {}
         self._write: tuple[Timeline, int] | None = None
-        if nbytes:
-            self.address = timeline.driver.allocate(nbytes, timeline.handle)
-            self._write = (timeline, timeline.advance())
+        self._claims: list[tuple[Timeline, bool]] = []  # declared uses whose work is being submitted
+
+    def _live_at(self, address: int, written: tuple[Timeline, int] | None) -> None:
+        self.address = address
+        self._write = written
+        if self._owner is None:
+            self.device.live[address] = (self.nbytes, self.shape, self.dtype)
 
     def order_read(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write."""
-        if self._write is not None and self._write[0] is not timeline:
-            timeline.wait_for(*self._write)
+        """Makes a stream wait for the last write. Raises ``OrderingError`` where it must not wait."""
+        if self._claims:
+            self._refuse_claimed(timeline, writes=False)
+        self._after_write(timeline, "read")
 
     def order_write(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write and for the reads since."""
-        self.order_read(timeline)
+        """Makes a stream wait for the last write and for the reads since. Raises as ``order_read``."""
+        if self._claims:
+            self._refuse_claimed(timeline, writes=True)
+        self._after_write(timeline, "written")
         for reader, position in self._reads.items():
             if reader is not timeline:
-                timeline.wait_for(reader, position)
+                self._wait(timeline, reader, position, "written", "read")
 
     def note_read(self, timeline: Timeline, position: int) -> None:
         self._reads[timeline] = position
@@ -58,12 +118,57 @@ class Allocation:
         self._write = (timeline, position)
         self._reads.clear()
 
+    def claim(self, timeline: Timeline, *, writes: bool) -> None:
+        """From now until ``settle``, work that this cannot see uses the memory on ``timeline``."""
+        self._claims.append((timeline, writes))
+
+    def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
+        """All the work of a claim lies before ``position``."""
+        self._claims.remove((timeline, writes))
+        (self.note_write if writes else self.note_read)(timeline, position)
+
+    def uses(self) -> list[tuple[Timeline, int]]:
+        """The last write and the reads since."""
+        return [*([] if self._write is None else [self._write]), *self._reads.items()]
+
+    def _after_write(self, timeline: Timeline, use: str) -> None:
+        if self._write is not None and self._write[0] is not timeline:
+            self._wait(timeline, *self._write, use, "written")
+
+    def _wait(self, timeline: Timeline, other: Timeline, position: int, use: str, earlier: str) -> None:
+        if timeline.is_after(other, position):
+            return
+        if self.device.runtime.ordering == "strict":
+            raise OrderingError(
+                f"{self.label} is {use} on {timeline.label} and was {earlier} on {other.label}, and nothing orders the "
+                f"two: run both on one stream, await or synchronise the earlier one, or join the streams; "
+                f"OXIDE_ORDERING=wait makes the later one wait by itself"
+            )
+        timeline.wait_for(other, position)
+
+    def _refuse_claimed(self, timeline: Timeline, *, writes: bool) -> None:
+        for claimant, claims_write in self._claims:
+            if claimant is not timeline and (writes or claims_write):
+                raise OrderingError(
+                    f"{self.label} would be {'written' if writes else 'read'} on {timeline.label} while an operation "
+                    f"that declared {'ctx.writes' if claims_write else 'ctx.reads'} of it is still being submitted to "
+                    f"{claimant.label}: start one after the other has been submitted, or give each its own box"
+                )
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        what = f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}" if self.dtype else f"{self.nbytes} bytes"
+        return f"box {what} at {self.address:#x}"
+
     def __del__(self) -> None:
         if self.address:
-            uses = list(self._reads.items())
-            if self._write is not None:
-                uses.append(self._write)
-            self.device.runtime.reclaimer.retire(self.address, self.home, tuple(uses))
+            reclaimer = self.device.runtime.reclaimer
+            if self._owner is not None:
+                reclaimer.retire_adopted(self.address, self.nbytes, self._owner, tuple(self.uses()))
+                return
+            self.device.live.pop(self.address, None)
+            reclaimer.retire(self.address, self.home, tuple(self.uses()), self.nbytes, self.exported)
 
 
 @final
@@ -73,10 +178,11 @@ class DeviceBox:
     ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
     """
 
-    __slots__ = ("__weakref__", "_allocation", "dtype", "shape")
+    __slots__ = ("__weakref__", "_allocation", "_offset", "dtype", "shape")
 
-    def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self._allocation = allocation
+        self._offset = offset
         self.shape = shape
         self.dtype = dtype
 
@@ -103,7 +209,26 @@ class DeviceBox:
     @property
     def ptr(self) -> int:
         """The address, 0 for an empty box. Work that oxide does not submit must be ordered by its submitter."""
-        return self._allocation.address
+        return self._allocation.address + self._offset if self.nbytes else 0
+
+    def partition(self, rows: int) -> tuple[DeviceBox, ...]:
+        """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.
+
+        Uses of two pieces are ordered as uses of one box are: the memory is one. Raises ``TypeError`` or
+        ``ValueError`` for a number of rows below 1, or a box without axes.
+        """
+        if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)):
+            raise TypeError(f"partition({rows!r}): the number of rows is an int")
+        if rows < 1 or not self.shape:
+            raise ValueError(f"a box of shape {self.shape} has no pieces of {rows} rows: ask for 1 or more, of an axis")
+        total, rest = self.shape[0], self.shape[1:]
+        stride = math.prod(rest) * self.dtype.itemsize
+        return tuple(
+            DeviceBox(
+                self._allocation, (min(int(rows), total - first), *rest), self.dtype, self._offset + first * stride
+            )
+            for first in range(0, total, int(rows))
+        )
 
     def reshape(self, *shape: SupportsIndex | tuple[SupportsIndex, ...]) -> DeviceBox:
         """The same memory with another shape of the same size; one axis may be -1. Raises ``ValueError``."""
@@ -115,27 +240,42 @@ class DeviceBox:
             given[given.index(-1)] = self.size // rest if rest else 0
         if any(size < 0 for size in given) or math.prod(given) != self.size:
             raise ValueError(f"a box of shape {self.shape} cannot be reshaped to {tuple(asked)}")
-        return DeviceBox(self._allocation, tuple(given), self.dtype)
+        return DeviceBox(self._allocation, tuple(given), self.dtype, self._offset)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.device.driver.name != "cuda":
-            raise AttributeError(f"a box on {self.device.label} has __array_interface__")
-        return {**self._array_interface(), "stream": None, "version": 3}
+        from oxide.runtime.interop import cuda_array_interface
+
+        return cuda_array_interface(self)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        if self.device.driver.name != "cpu":
-            raise AttributeError(
-                f"a box on {self.device.label} has __cuda_array_interface__; d2h copies it to the host"
-            )
-        return {**self._array_interface(), "version": 3}
+        from oxide.runtime.interop import array_interface
 
-    def _array_interface(self) -> dict[str, Any]:
-        write = self._allocation._write
-        if write is not None and not write[0].passed(write[1]):
-            write[0].mark().synchronize()
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, False), "strides": None}
+        return array_interface(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's kind of device and its number."""
+        from oxide.runtime.interop import dlpack_device
+
+        return dlpack_device(self.device)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The memory for another library, without a copy: its ``stream`` waits for the box's uses so far.
+
+        Later work of the other library is its own to order: do it on ``ctx.stream`` of a ``with_context`` that
+        declares it. Raises ``BufferError`` for another device or a copy.
+        """
+        from oxide.runtime.interop import to_dlpack
+
+        return to_dlpack(self, stream, dl_device, copy)
 
     def __repr__(self) -> str:
         return f"<oxide.DeviceBox {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype} on {self.device.label}>"

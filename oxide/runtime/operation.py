@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 import numpy as np
 
 from oxide.runtime.context import current_runtime
-from oxide.runtime.submission import ExecutionContext, submit
+from oxide.runtime.submission import ExecutionContext, add_note_once, submit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class DeviceOperation(ABC, Generic[T]):
         """
         from oxide.runtime.combinators import AndThen
 
-        return AndThen(self, lambda _, result: function(result), "and_then")
+        return AndThen(self, lambda _, result: function(result), "and_then", function)
 
     def then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
         """``and_then``, by cuTile Rust's name."""
@@ -92,7 +92,7 @@ class DeviceOperation(ABC, Generic[T]):
         """``and_then`` with the execution context: the operation ``function(context, result)``."""
         from oxide.runtime.combinators import AndThen
 
-        return AndThen(self, function, "and_then_with_context")
+        return AndThen(self, function, "and_then_with_context", function)
 
     def map(self, function: Callable[[T], U]) -> DeviceOperation[U]:
         """Changes the result on the host, with no device work. It may be in flight: ``function`` sees handles."""
@@ -204,7 +204,11 @@ class DeviceOperation(ABC, Generic[T]):
                 f"sync() blocks the {loop} event loop until the device is done; use await", RuntimeWarning, stacklevel=3
             )
         submission = submit(self, require_stream(stream))
-        submission.mark.synchronize()
+        try:
+            submission.mark.synchronize()
+        except Exception as error:
+            submission.explain(error)
+            raise
         return submission.finish()
 
     def async_on(self, stream: Stream) -> T:
@@ -240,15 +244,26 @@ class DeviceOperation(ABC, Generic[T]):
     # What the runtime uses
 
     def run(self, context: ExecutionContext) -> T:
-        """Executes as part of a run, on the device it was placed on."""
+        """Executes as part of a run, on the device it was placed on. An error's notes say where in the operation it
+        arose, innermost first."""
         self._unused = False
-        if self._placement is not None:
-            from oxide.runtime.placement import find_device, run_placed
+        try:
+            if self._placement is not None:
+                from oxide.runtime.placement import find_device, run_placed
 
-            device = find_device(context.runtime, self._placement)
-            if device is not context.device:
-                return run_placed(context, device, self)
-        return self.execute(context)
+                device = find_device(context.runtime, self._placement)
+                if device is not context.device:
+                    return run_placed(context, device, self)
+            return self.execute(context)
+        except Exception as error:
+            where = self.whereabouts()
+            if where is not None:
+                add_note_once(error, where)
+            raise
+
+    def whereabouts(self) -> str | None:
+        """What an error's notes call this; None for what only passes on what others do."""
+        return f"in {self!r}"
 
     def consume(self) -> None:
         """It is part of something now: dropping it is no mistake."""
@@ -321,10 +336,20 @@ class WithContext(DeviceOperation[T]):
     def execute(self, context: ExecutionContext) -> T:
         return require_operation(self._function(context), "with_context").run(context)
 
+    def whereabouts(self) -> str:
+        return f"in with_context({place(self._function)})"
+
 
 def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> DeviceOperation[T]:
     """An operation made at execution: ``function(context)`` returns it, knowing the stream and the device."""
     return WithContext(function)
+
+
+def place(function: Callable[..., Any]) -> str:
+    """A user's function as messages name it."""
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else name
 
 
 def require_operation(made: DeviceOperation[T], where: str) -> DeviceOperation[T]:

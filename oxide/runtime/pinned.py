@@ -2,23 +2,34 @@
 
 A copy to or from ordinary memory blocks the thread that submits it (3.7 ms for 64 MiB on an H100; 2.4 µs from
 page-locked memory), so every copy goes through a buffer of this pool. Buffers return when the last object on them
-is dropped, which may be in a finaliser at any moment: returning is one append and takes no lock.
+is dropped, which may be in a finaliser at any moment: returning is one append and takes no lock. The pool is bounded,
+and what finds no room in it goes through ``staging``.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.device.types import as_dtype, f32
 from oxide.driver.base import Driver
+from oxide.errors import DeviceError, OutOfMemoryError
+from oxide.runtime.holdings import size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from oxide.device.types import ScalarType
+
+    DType = ScalarType | np.dtype[Any] | type | str
+
 _SMALLEST = 4096
+_DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory, where that is less
 
 
 @final
@@ -47,40 +58,136 @@ class PinnedBuffer:
 
 @final
 class PinnedPool:
-    """Page-locked buffers by size class: powers of two from 4 KiB.
+    """Page-locked buffers by size class, eight to each power of two, from 4 KiB; ``OXIDE_PINNED_LIMIT`` bytes at most.
 
-    It holds on to the most that was ever in use at once: giving page-locked memory back waits for the device on a
-    GPU (300 ms beside a 300 ms kernel), so only ``reclaim.drain``, which blocks anyway, does it.
+    It never gives memory back while work may be in flight: on a GPU that waits for the device (300 ms beside a 300 ms
+    kernel). Only ``reclaim.drain``, which blocks anyway, does it. So at the limit a buffer that is free is used again,
+    if need be for something smaller, and otherwise there is none: copies then go through the device's staging ring.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
         self._returned: deque[tuple[int, int]] = deque()
-        self._free: defaultdict[int, list[int]] = defaultdict(list)
+        self._free: dict[int, list[int]] = {}
+        self._held = 0
+        self._used = 0
+        self.limit = _limit()
 
-    def acquire(self, nbytes: int) -> PinnedBuffer:
-        """A buffer of at least ``nbytes`` (more than 0), contents undefined. Raises ``OutOfMemoryError``."""
-        capacity = max(_SMALLEST, 1 << (nbytes - 1).bit_length())
+    def try_acquire(self, nbytes: int) -> PinnedBuffer | None:
+        """A buffer of at least ``nbytes`` (more than 0), contents undefined; None where the limit or the system
+        leaves no room."""
+        capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
-            if self._free[capacity]:
-                return PinnedBuffer(self, self._free[capacity].pop(), capacity, nbytes)
-        return PinnedBuffer(self, self._driver.allocate_host(capacity), capacity, nbytes)
+            found = self._take(capacity)
+            if found is not None:
+                return PinnedBuffer(self, found[1], found[0], nbytes)
+            if self._held + capacity > self.limit:
+                return None
+            self._held += capacity  # before the lock is released, so that two threads never pass the limit together
+        try:
+            address = self._driver.allocate_host(capacity)
+        except BaseException as error:
+            with self._lock:
+                self._held -= capacity
+            if isinstance(error, OutOfMemoryError):
+                return None
+            raise
+        with self._lock:
+            self._used += capacity
+        return PinnedBuffer(self, address, capacity, nbytes)
+
+    def acquire(self, nbytes: int) -> PinnedBuffer:
+        """``try_acquire`` that raises ``OutOfMemoryError`` where there is no room."""
+        buffer = self.try_acquire(nbytes)
+        if buffer is None:
+            raise OutOfMemoryError(
+                f"{nbytes} bytes of page-locked memory were asked for, and there is no room: {self.describe()}. Drop "
+                f"results and pinned arrays that are no longer needed, or copy them (array.copy()); or raise "
+                f"OXIDE_PINNED_LIMIT"
+            )
+        return buffer
+
+    def describe(self) -> str:
+        """What is held, for messages."""
+        with self._lock:
+            self._collect()
+            return (
+                f"page-locked memory: {size(self._used)} in use by arrays and copies, {size(self._held - self._used)} "
+                f"pooled, limit {size(self.limit)}"
+            )
 
     def trim(self) -> None:
         """Gives the buffers that nothing uses back to the driver. Blocks until the device is idle."""
         with self._lock:
             self._collect()
-            for addresses in self._free.values():
+            for capacity, addresses in self._free.items():
                 while addresses:
                     self._driver.free_host(addresses[-1])
                     addresses.pop()
+                    self._held -= capacity
+
+    def _take(self, capacity: int) -> tuple[int, int] | None:
+        """A free buffer of this class, or where no new one may be made, the smallest of a larger."""
+        classes = [capacity]
+        if self._held + capacity > self.limit:
+            classes += sorted(larger for larger in self._free if larger > capacity)
+        for candidate in classes:
+            addresses = self._free.get(candidate)
+            if addresses:
+                self._used += candidate
+                return candidate, addresses.pop()
+        return None
 
     def _collect(self) -> None:
         while self._returned:
             capacity, address = self._returned.popleft()
-            self._free[capacity].append(address)
+            self._used -= capacity
+            self._free.setdefault(capacity, []).append(address)
+
+
+def pinned_empty(shape: int | tuple[int, ...], dtype: DType = f32) -> NDArray[Any]:
+    """An uninitialised NumPy array in page-locked memory, which ``h2d`` copies from without staging.
+
+    Its memory goes back to the pool when the last array on it is dropped and no copy in flight needs it.
+    Raises ``OutOfMemoryError`` beyond ``OXIDE_PINNED_LIMIT``, ``TypeError`` or ``ValueError`` for a bad shape or dtype.
+    """
+    from oxide.runtime.context import current_runtime
+    from oxide.runtime.memory import parse_shape
+
+    sizes, resolved = parse_shape(shape, "pinned_empty"), as_dtype(dtype)
+    if resolved.hasobject:
+        raise TypeError(f"pinned_empty: dtype {resolved} holds Python objects; numbers are supported")
+    nbytes = math.prod(sizes) * resolved.itemsize
+    if not nbytes:
+        return np.empty(sizes, resolved)
+    return current_runtime().pinned.acquire(nbytes).array(sizes, resolved)
+
+
+def pinned_buffer_of(array: NDArray[Any], pool: PinnedPool) -> PinnedBuffer | None:
+    """The buffer of ``pool`` that an array lies in, if it does."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, PinnedBuffer) and base._pool is pool else None
+
+
+def _capacity(nbytes: int) -> int:
+    """The size class: at most an eighth more than asked for."""
+    if nbytes <= _SMALLEST:
+        return _SMALLEST
+    step = max(_SMALLEST, 1 << ((nbytes - 1).bit_length() - 4))
+    return -(-nbytes // step) * step
+
+
+def _limit() -> int:
+    text = os.environ.get("OXIDE_PINNED_LIMIT", "").strip()
+    if not text:
+        return min(_DEFAULT_LIMIT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+    if not text.isascii() or not text.isdecimal():
+        raise DeviceError(f"OXIDE_PINNED_LIMIT={text!r}: a number of bytes is needed; set it so, or unset it")
+    return int(text)
 
 
 @final

@@ -11,10 +11,10 @@ called from ``sweep``, which runs when operations are submitted and when they co
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import threading
 from collections import deque
-from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from oxide.runtime.timeline import Mark, Timeline
 
 T = TypeVar("T")
+
+LEGACY_DEFAULT_STREAM = 1
+"""CUDA's number for the stream that libraries use when they are told of no other."""
 
 
 def drain() -> None:
@@ -49,6 +52,10 @@ class StreamOrder(Generic[T]):
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    def size(self) -> int:
+        """How many items wait."""
+        return sum(map(len, list(self._waiting.values())))
 
     def add(self, mark: Mark, item: T) -> None:
         """Adds an item that waits for ``mark``."""
@@ -97,7 +104,8 @@ class Reclaimer:
         self._driver = driver
         self._lock = threading.Lock()
         self._in_flight: dict[Mark, list[Any]] = {}
-        self._retired: deque[tuple[int, Timeline, tuple[tuple[Timeline, int], ...]]] = deque()
+        self._retired: deque[tuple[int, Timeline, tuple[tuple[Timeline, int], ...], int, bool]] = deque()
+        self._adopted: deque[tuple[int, int, object, tuple[tuple[Timeline, int], ...]]] = deque()
         self._events: deque[EventHandle] = deque()
         self._graphs: deque[GraphHandle] = deque()
         self._abandoned: deque[Mark] = deque()
@@ -126,9 +134,21 @@ class Reclaimer:
 
     # What the program dropped. These only append, for finalisers.
 
-    def retire(self, address: int, home: Timeline, uses: tuple[tuple[Timeline, int], ...]) -> None:
-        """Device memory allocated on ``home``, and its last uses on any stream."""
-        self._retired.append((address, home, uses))
+    def retire(
+        self,
+        address: int,
+        home: Timeline,
+        uses: tuple[tuple[Timeline, int], ...],
+        nbytes: int = 0,
+        exported: bool = False,
+    ) -> None:
+        """Device memory allocated on ``home``, and its last uses on any stream. Another library that the memory was
+        ``exported`` to may have used it on the default stream."""
+        self._retired.append((address, home, uses, nbytes, exported))
+
+    def retire_adopted(self, address: int, nbytes: int, owner: object, uses: tuple[tuple[Timeline, int], ...]) -> None:
+        """Memory of another library's: ``owner`` is let go once the device is past ``uses``."""
+        self._adopted.append((address, nbytes, owner, uses))
 
     def retire_event(self, handle: EventHandle) -> None:
         self._events.append(handle)
@@ -142,7 +162,24 @@ class Reclaimer:
     @property
     def idle(self) -> bool:
         """Whether nothing is pending. Cheap: asked at every submission."""
-        return not (self._retired or self._abandoned or self._limbo or self._events or self._graphs or self._stranded)
+        waiting = self._abandoned or self._limbo or self._stranded
+        return not (waiting or self._retired or self._adopted or self._events or self._graphs)
+
+    def pending(self) -> tuple[int, int, int, int]:
+        """For messages: submissions in flight, cancelled ones that still run, dropped allocations and their bytes."""
+        retired = self._retired.copy()
+        cancelled = self._limbo.size() + len(self._abandoned)
+        return len(self._in_flight), cancelled, len(retired), sum(entry[3] for entry in retired)
+
+    def make_room(self) -> None:
+        """``sweep`` for an allocation that found no room: waits for a sweep in another thread."""
+        if self._lock.acquire(timeout=1):  # not for ever: this may be inside a finaliser inside a sweep
+            try:
+                self._sweep()
+            except DeviceError:
+                pass
+            finally:
+                self._lock.release()
 
     def sweep(self) -> None:
         """Gives back what can be given back now. Never blocks and never raises a driver's error:
@@ -167,6 +204,8 @@ class Reclaimer:
                         mark.synchronize()
                     for timeline in {timeline for timeline, _ in self._stranded} | self._freeing:
                         self._driver.synchronize_stream(timeline.handle)
+                    for timeline in {timeline for entry in self._adopted for timeline, _ in entry[3]}:
+                        timeline.mark().synchronize()
                     self._freeing.clear()
                 except DeviceLostError:
                     self._freeing.clear()  # the next sweep takes what is left for given back
@@ -188,8 +227,11 @@ class Reclaimer:
             if not _is_empty(timeline):
                 self._stranded.append((timeline, kept))
         while self._retired:
-            address, home, uses = self._retired[0]
+            address, home, uses, _, exported = self._retired[0]
             try:
+                if exported and home.device.kind == "cuda":
+                    default = home.device.foreign_timeline(LEGACY_DEFAULT_STREAM)
+                    home.wait_for(default, default.mark().position)
                 for timeline, position in uses:
                     home.wait_for(timeline, position)
                 self._driver.free(address, home.handle)
@@ -198,13 +240,29 @@ class Reclaimer:
             except DeviceLostError:
                 pass  # the memory went with the device
             self._retired.popleft()
+        for _ in range(len(self._adopted)):
+            address, nbytes, owner, uses = self._adopted.popleft()
+            if all(_use_is_over(timeline, position) for timeline, position in uses):
+                self._driver.disown(address, nbytes)
+            else:
+                self._adopted.append((address, nbytes, owner, uses))
         while self._events:
-            self._driver.destroy_event(self._events[0])
+            with contextlib.suppress(DeviceLostError):  # it went with the device
+                self._driver.destroy_event(self._events[0])
             self._events.popleft()
         while self._graphs:
-            with suppress(DeviceLostError):  # the graph went with the device
+            with contextlib.suppress(DeviceLostError):  # the graph went with the device
                 self._driver.destroy_graph(self._graphs[0])
             self._graphs.popleft()
+
+
+def _use_is_over(timeline: Timeline, position: int) -> bool:
+    try:
+        return timeline.device.lost is not None or timeline.passed(position)
+    except DeviceLostError:
+        return True
+    except DeviceError:
+        return False
 
 
 def _is_empty(timeline: Timeline) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from oxide.errors import DeviceLostError
 from oxide.runtime.capture import refuse_in_capture
 from oxide.runtime.timeline import Timeline
 
@@ -38,7 +39,11 @@ class Stream:
         """
         refuse_in_capture("synchronize()", self)
         loose, self._loose = self._loose, []
-        self.device.driver.synchronize_stream(self._timeline.handle)
+        self.device.raise_if_lost()
+        try:
+            self.device.driver.synchronize_stream(self._timeline.handle)
+        except DeviceLostError as error:
+            self.device.raise_lost(error)
         _finish_all(loose)
 
     def query(self) -> bool:

@@ -7,14 +7,16 @@ the device may still use, so nothing depends on what the program keeps or drops.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from oxide.errors import DeviceError
+from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.arc import Arc
 from oxide.runtime.capture import Recording, refuse_in_capture
-from oxide.runtime.memory import Allocation
+from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.stream import Stream
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ T = TypeVar("T")
 class ExecutionContext:
     """What an operation executes in: a stream of a device. ``with_context`` hands it out."""
 
-    __slots__ = ("_faults", "_joined", "_kept", "_slot", "recording", "stream")
+    __slots__ = ("_declared", "_faults", "_joined", "_kept", "_slot", "recording", "stream")
 
     def __init__(self, stream: Stream, recording: Recording | None = None) -> None:
         self.stream = stream
@@ -43,6 +45,21 @@ class ExecutionContext:
         self._kept: list[Any] = []
         self._faults: list[FaultReport] = []
         self._slot: FaultReport | None = None
+        self._declared: list[tuple[Allocation, bool]] = []
+
+    def reads(self, *boxes: DeviceBox | Arc[DeviceBox]) -> None:
+        """Declares that work which oxide does not see, put on ``stream`` from now until this run has been submitted,
+        reads ``boxes``: it runs after their last write, and later writes run after it.
+
+        For functions of ``with_context`` that call other libraries on ``stream.handle``. Raises ``OrderingError``
+        under strict ordering where a wait would be needed, ``TypeError`` or ``DeviceError`` for what is no box of
+        this device.
+        """
+        self._declare(boxes, writes=False)
+
+    def writes(self, *boxes: DeviceBox | Arc[DeviceBox]) -> None:
+        """``reads`` for work that writes ``boxes``: it runs after all their uses, and later uses run after it."""
+        self._declare(boxes, writes=True)
 
     @property
     def device(self) -> Device:
@@ -120,6 +137,7 @@ class ExecutionContext:
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
+        self._declared.extend(other._declared)
         self._kept.extend(other._kept)
         self._faults.extend(other._faults)
         self._joined.extend(other._joined)
@@ -135,6 +153,29 @@ class ExecutionContext:
     @property
     def kept(self) -> list[Any]:
         return self._kept
+
+    def settle(self, position: int) -> None:
+        """Everything submitted in this context lies before ``position``: the declared uses end there."""
+        if self._declared:
+            with self.runtime.submission:
+                for allocation, writes in self._declared:
+                    allocation.settle(self.timeline, position, writes=writes)
+            self._declared.clear()
+
+    def _declare(self, things: tuple[DeviceBox | Arc[DeviceBox], ...], *, writes: bool) -> None:
+        name = "ctx.writes" if writes else "ctx.reads"
+        boxes = [thing.value if isinstance(thing, Arc) else thing for thing in things]
+        for box in boxes:
+            if not isinstance(box, DeviceBox):
+                raise TypeError(f"{name} takes boxes, not {type(box).__name__}")
+            require_device(box, self.device, name)
+        for box in boxes:
+            allocation = box._allocation
+            self.keep(box)
+            with self.runtime.submission:
+                (allocation.order_write if writes else allocation.order_read)(self.timeline)
+                allocation.claim(self.timeline, writes=writes)
+                self._declared.append((allocation, writes))
 
 
 @final
@@ -202,15 +243,17 @@ class Ordered:
 class Submission(Generic[T]):
     """One execution, submitted. ``submit`` makes it."""
 
-    __slots__ = ("_faults", "_open", "_reclaimer", "_result", "mark")
+    __slots__ = ("_faults", "_open", "_operation", "_reclaimer", "_result", "mark")
 
-    def __init__(self, context: ExecutionContext, result: T) -> None:
+    def __init__(self, context: ExecutionContext, result: T, operation: weakref.ref[DeviceOperation[T]]) -> None:
         self._open = False
         self._result = result
+        self._operation = operation
         self._faults = context.faults
         self._reclaimer = context.runtime.reclaimer
         context.wait_for_joined()
         self.mark: Mark = context.timeline.mark()
+        context.settle(self.mark.position)
         context.keep(result)
         context.keep(context.faults)
         self._reclaimer.hold(self.mark, context._kept)
@@ -227,8 +270,18 @@ class Submission(Generic[T]):
             self._open = False
             self._reclaimer.release(self.mark)
         for report in self._faults:
-            report.raise_fault()
+            try:
+                report.raise_fault()
+            except Exception as fault:
+                raise self.explain(fault)  # noqa: B904
         return self._result
+
+    def explain(self, error: BaseException) -> BaseException:
+        """An error found when the device was done, with the operation's name."""
+        operation = self._operation()
+        if operation is not None:
+            add_note_once(error, f"found when {operation!r} had run on {self.mark.timeline.label}")
+        return error
 
     def finished_well(self) -> bool:
         """Whether the device is past it and nothing failed."""
@@ -257,14 +310,27 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
     """
     operation.consume()
     refuse_in_capture("running an operation")
-    reclaimer = stream.device.runtime.reclaimer
+    device = stream.device
+    reclaimer = device.runtime.reclaimer
+    device.raise_if_lost()
     reclaimer.sweep()
     context = ExecutionContext(stream)
     try:
-        return Submission(context, operation.run(context))
-    except BaseException:
+        return Submission(context, operation.run(context), weakref.ref(operation))
+    except BaseException as error:
         with suppress(DeviceError):
             context.wait_for_joined()
+        context.settle(context.timeline.advance())
         if context._kept or context._faults:
             reclaimer.strand(context.timeline, [*context._kept, *context._faults])
+        if isinstance(error, Exception) and not getattr(error, "__notes__", None):
+            add_note_once(error, f"when {operation!r} was submitted to {context.timeline.label}")
+        if isinstance(error, DeviceLostError) and device.lost is None:
+            device.lost = error
         raise
+
+
+def add_note_once(error: BaseException, note: str) -> None:
+    """A shared error reaches several callers, and an error that is raised again passes the same place twice."""
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)

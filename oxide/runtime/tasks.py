@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.errors import OperationCancelledError
+from oxide.errors import DeviceError, OperationCancelledError
 from oxide.runtime.completion import reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.future import DeviceFuture
 from oxide.runtime.operation import DeviceOperation
+from oxide.runtime.submission import add_note_once
 from oxide.runtime.timeline import Mark
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ class _AsCompleted(AsyncIterator[T]):
     async def _next(self, loop: EventLoop) -> T:
         if all(future.submission is not None for future in self._running):
             runtime = self._running[0].stream.device.runtime
-            await wait_any(loop, runtime, [_mark(future) for future in self._running])
+            try:
+                await wait_any(loop, runtime, [_mark(future) for future in self._running])
+            except DeviceError as error:
+                add_note_once(error, f"while as_completed waited for {len(self._running)} operations")
+                raise
         else:
             await loop.checkpoint()
         for index, future in enumerate(self._running):

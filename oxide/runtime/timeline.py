@@ -22,6 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, final
 
 from oxide.driver.base import EventHandle, StreamHandle
+from oxide.errors import DeviceLostError
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
@@ -43,16 +44,24 @@ class Mark:
         timeline = self.timeline
         if self.position <= timeline.seen:
             return True
-        if timeline.driver.query_event(self.event):
+        timeline.device.raise_if_lost()
+        try:
+            passed = timeline.driver.query_event(self.event)
+        except DeviceLostError as error:
+            timeline.device.raise_lost(error)
+        if passed:
             timeline.note_passed(self.position)
-            return True
-        return False
+        return passed
 
     def synchronize(self) -> None:
         """Blocks the thread until the device is past this point."""
         timeline = self.timeline
         if self.position > timeline.seen:
-            timeline.driver.synchronize_event(self.event)
+            timeline.device.raise_if_lost()
+            try:
+                timeline.driver.synchronize_event(self.event)
+            except DeviceLostError as error:
+                timeline.device.raise_lost(error)
             timeline.note_passed(self.position)
 
     def __del__(self) -> None:
@@ -63,18 +72,22 @@ class Mark:
 
 @final
 class Timeline:
-    """A stream's history. ``seen`` is the highest position that the device was seen past."""
+    """A stream's history. ``seen`` is the highest position that the device was seen past.
 
-    def __init__(self, device: Device) -> None:
+    ``handle`` is a stream that another library made: its history then begins now.
+    """
+
+    def __init__(self, device: Device, handle: StreamHandle | None = None) -> None:
         self.device = device
         self.driver = device.driver
         self.seen = 0
+        self.foreign = handle is not None  # then this object is garbage soon, and nothing may keep it
         self._lock = threading.Lock()
         self._position = 0
         self._marks: deque[Mark] = deque()
         self._waited: dict[Timeline, int] = {}
         self._watcher: StreamHandle | None = None
-        self.handle: StreamHandle = self.driver.create_stream(device.id)
+        self.handle: StreamHandle = self.driver.create_stream(device.id) if handle is None else handle
 
     def advance(self) -> int:
         """Numbers the work that was just submitted."""
@@ -88,7 +101,10 @@ class Timeline:
         with self._lock:
             self._position += 1
             mark = Mark(self, self._position, event)
-            self.driver.record_event(event, self.handle)
+            try:
+                self.driver.record_event(event, self.handle)
+            except DeviceLostError as error:
+                self.device.raise_lost(error)
             self._marks.append(mark)
         return mark
 
@@ -96,17 +112,35 @@ class Timeline:
         """Whether the device is past ``position``, as far as marks tell. Never records one."""
         if position <= self.seen:
             return True
-        mark = self._covering(position)
+        mark = self.covering(position)
         return mark is not None and mark.passed()
 
     def wait_for(self, other: Timeline, position: int) -> bool:
         """Orders this stream after ``other``'s work up to ``position``; True if that took an event wait."""
-        if other is self or self._waited.get(other, 0) >= position or other.passed(position):
+        if self.is_after(other, position):
             return False
-        mark = other._covering(position) or other.mark()
+        mark = other.covering(position) or other.mark()
         self.driver.wait_event(self.handle, mark.event)
-        self._waited[other] = mark.position
+        if not other.foreign:
+            self._waited[other] = mark.position
         return True
+
+    def is_after(self, other: Timeline, position: int) -> bool:
+        """Whether what is submitted here from now on runs after ``other``'s work up to ``position`` anyway."""
+        return other is self or self._waited.get(other, 0) >= position or other.passed(position)
+
+    def seen_dry(self) -> bool:
+        """Whether the stream has run all that it holds. Forgets the marks that this answers for."""
+        position = self._position
+        if not self.driver.query_stream(self.handle):
+            return False
+        self.note_passed(position)
+        return True
+
+    @property
+    def label(self) -> str:
+        """The stream as messages name it."""
+        return f"stream {self.driver.stream_address(self.handle):#x} of {self.device.label}"
 
     def watch(self, mark: Mark, function: int, argument: int) -> None:
         """Calls the native ``function(argument)`` once the device is past ``mark``.
@@ -128,12 +162,14 @@ class Timeline:
                 dropped.append(self._marks.popleft())
 
     def destroy(self) -> None:
-        """Gives the stream back to the driver; only when the runtime ends."""
+        """Gives the stream back to the driver, and its events to the device; only when the runtime ends."""
+        self._marks.clear()
         self.driver.destroy_stream(self.handle)
         if self._watcher is not None:
             self.driver.destroy_stream(self._watcher)
 
-    def _covering(self, position: int) -> Mark | None:
+    def covering(self, position: int) -> Mark | None:
+        """The first mark recorded at ``position`` or later, if there is one that the device was not seen past."""
         with self._lock:
             marks = self._marks
             if not marks or marks[-1].position < position:

@@ -17,6 +17,7 @@ from oxide.runtime.arc import Arc
 from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.placement import find_device, require_placement, run_placed
+from oxide.runtime.staging import download, upload
 from oxide.runtime.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     """An uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` where a graph
     is captured that may own no memory."""
     context.require_allocation(f"a box of {_describe(shape, dtype)}")
-    return DeviceBox(Allocation(context.timeline, math.prod(shape) * dtype.itemsize), shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    return DeviceBox(Allocation(context.timeline, nbytes, shape, dtype), shape, dtype)
 
 
 @final
@@ -50,7 +52,7 @@ class HostToDevice(DeviceOperation[DeviceBox]):
         array = self._array
         box = new_box(context, array.shape, array.dtype)
         if box.nbytes:
-            context.at_launch(lambda now: _upload(now, box, array))
+            context.at_launch(lambda now: upload(now, box, array))
         return box
 
     def spec(self) -> Spec:
@@ -63,8 +65,9 @@ class HostToDevice(DeviceOperation[DeviceBox]):
 def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
     """Copies an array to the device: a box of the array's shape and dtype.
 
-    The array is read when the operation runs, each time it runs; by the time the run's submission returns it has
-    been read. Raises ``TypeError`` for a dtype that is no number.
+    The array is read when the operation runs, each time it runs, and must not change until the run has completed: a
+    large one is staged while the device works, and one of ``pinned_empty`` is read by the device itself. Raises
+    ``TypeError`` for a dtype that is no number.
     """
     if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
@@ -90,16 +93,14 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         require_device(box, context.device, "d2h")
         if not box.nbytes:
             return np.empty(box.shape, box.dtype)
-        pinned = context.runtime.pinned.acquire(box.nbytes)
-        context.keep(pinned)
-        with context.ordered([box._allocation], []):
-            context.driver.copy_to_host(pinned.address, box.ptr, box.nbytes, context.timeline.handle)
-        return pinned.array(box.shape, box.dtype)
+        return download(context, box)
 
 
 def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[NDArray[Any]]:
     """Copies a box to the host: a new NumPy array of its shape and dtype, filled once the run has completed.
 
+    The array is in page-locked memory, which goes back to a pool when it is dropped; beyond ``OXIDE_PINNED_LIMIT``
+    it is an ordinary one, filled through a small ring of pinned memory.
     Takes a box, an ``Arc`` of one, or an operation that yields one. Raises ``TypeError`` for anything else.
     """
     if not isinstance(box, DeviceOperation):
@@ -225,7 +226,7 @@ class Memcpy(DeviceOperation[DeviceBox]):
                     "between launches, with graph.update(memcpy(box, array))"
                 )
             if source.nbytes:
-                _upload(context, destination, source)
+                upload(context, destination, source)
         return destination
 
 
@@ -309,15 +310,6 @@ def require_box(thing: object, what: str) -> DeviceBox:
     hint = "; h2d copies a host array to the device" if isinstance(box, np.ndarray) else ""
     hint = hint or ("; pick one with first(), last() or unzip()" if isinstance(box, tuple) else "")
     raise TypeError(f"{what} takes a DeviceBox, not {type(box).__name__}{hint}")
-
-
-def _upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
-    """Copies an array into a box that is not empty, through page-locked memory."""
-    staging = context.runtime.pinned.acquire(box.nbytes)
-    context.keep(staging)
-    np.copyto(staging.array(array.shape, array.dtype), array)
-    with context.ordered([], [box._allocation]):
-        context.driver.copy_to_device(box.ptr, staging.address, box.nbytes, context.timeline.handle)
 
 
 def _copy(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:

@@ -12,7 +12,9 @@ import pytest
 from oxide.runtime import alarm
 
 
-@pytest.mark.parametrize("make", [lambda: (alarm.notify_function(), None), alarm._compile])
+@pytest.mark.parametrize(
+    "make", [lambda: (alarm.notify_function(), None), lambda: alarm.compiled_function(alarm._IR, "oxide_notify")]
+)
 def test_each_call_of_the_native_function_makes_the_alarm_readable(make: Callable[[], tuple[int, Any]]) -> None:
     address, _keep = make()
     notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)

@@ -1,0 +1,84 @@
+"""What becomes of the runtime in a child of ``os.fork``: every use of it is an error that says so.
+
+The child has none of the parent's threads, and CUDA refuses to work in it: a wait would hang, a driver call at best
+fail. So in the child every lock is replaced (a thread that is not there may hold it) and the driver's place is taken
+by one that raises; what is dropped there is only forgotten, for it is the parent's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn, final
+from weakref import WeakSet
+
+from oxide.errors import DeviceLostError
+from oxide.runtime.alarm import Alarm
+
+if TYPE_CHECKING:
+    from oxide.runtime.context import Runtime
+
+_runtimes: WeakSet[Runtime] = WeakSet()
+_registered = False
+
+
+def watch_forks(runtime: Runtime) -> None:
+    """Cuts ``runtime`` off in every child that this process forks from now on."""
+    global _registered
+    _runtimes.add(runtime)
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=_cut_off)
+
+
+@final
+class ForkedDriver:
+    """In the driver's place in a forked child: every call raises ``DeviceLostError``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def stream_address(self, stream: object) -> int:
+        """0: only messages ask here."""
+        return 0
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("__"):
+            raise AttributeError(method)
+
+        def refuse(*arguments: object, **keywords: object) -> NoReturn:
+            raise forked_error()
+
+        return refuse
+
+
+def forked_error() -> DeviceLostError:
+    """What every use of the runtime raises in a forked child."""
+    return DeviceLostError(
+        f"process {os.getpid()} was forked from one in which oxide was already set up, and devices do not survive a "
+        f"fork: fork before the first use of oxide, or start processes with multiprocessing's 'spawn' or 'forkserver'"
+    )
+
+
+def _cut_off() -> None:
+    from oxide.runtime import context
+
+    context._lock = threading.RLock()
+    Alarm._spare.clear()  # the descriptors are shared with the parent
+    for runtime in list(_runtimes):
+        atexit.unregister(runtime.driver.close)
+        driver: Any = ForkedDriver(runtime.driver.name)
+        runtime.forked = True
+        runtime.submission = threading.Lock()
+        for part in (runtime.reclaimer, runtime.pinned, runtime.fault_slots):
+            part._driver = driver
+            part._lock = threading.Lock()
+        for device in runtime._found:
+            device.lost = forked_error()
+            device.staging.lock = threading.Lock()
+            for timeline in device._timelines:
+                timeline.driver = driver
+                timeline._lock = threading.Lock()
+            device.driver = driver
+        runtime.driver = driver

@@ -1,0 +1,286 @@
+"""Memory shared with other libraries without a copy: DLPack, ``__cuda_array_interface__``, ``__array_interface__``.
+
+Out: the consumer's stream is made to wait for the box's uses so far (on the CPU device, the calling thread). In: the
+producer makes one of oxide's streams wait for its own, and from there every use of the box is ordered as usual. What
+either side does with the memory afterwards the other cannot see: oxide's own side is declared with ``ctx.reads`` and
+``ctx.writes``. The capsule is built with ctypes on the structures of DLPack 0.x, which every consumer takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from oxide.errors import DeviceError
+from oxide.runtime.context import current_runtime
+from oxide.runtime.memory import Allocation, DeviceBox
+
+if TYPE_CHECKING:
+    from oxide.runtime.context import Device, Runtime
+    from oxide.runtime.timeline import Timeline
+
+_CPU, _CUDA = 1, 2  # DLDeviceType
+_NO_SYNCHRONISATION = -1
+_LEGACY_DEFAULT_STREAM = 1
+
+# DLDataTypeCode and NumPy's kinds. bfloat16 comes in as uint16, the type of its storage.
+_CODE_OF_KIND = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_KIND_OF_CODE = {0: "i", 1: "u", 2: "f", 4: "u", 5: "c", 6: "b"}
+
+
+def from_dlpack(x: Any) -> DeviceBox:
+    """A box on the memory of another library's array, without a copy; ``x`` has ``__dlpack__``.
+
+    The array must be C-contiguous, on a device of the runtime's: a CUDA array with CUDA, a host array (NumPy's, say)
+    on the CPU device. Its memory is kept until the box is dropped and no longer in use. Uses of the array by its own
+    library after this call are that library's to order. Raises ``TypeError`` for what has no ``__dlpack__``,
+    ``BufferError`` for memory of another layout, ``DeviceError`` for another kind of device.
+    """
+    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+        raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")
+    runtime = current_runtime()
+    kind, number = (int(part) for part in x.__dlpack_device__())
+    wanted = _CUDA if runtime.driver.name == "cuda" else _CPU
+    if kind != wanted:
+        raise DeviceError(
+            f"from_dlpack: the array is on DLPack device type {kind}, and the runtime's devices are "
+            f"{runtime.driver.name} devices (type {wanted}); copy it to the host and use h2d"
+        )
+    if kind == _CPU:
+        tensor = _Imported(x.__dlpack__())
+        return tensor.box(runtime, None)
+    timeline = runtime.policy.next_stream(runtime.device(number))._timeline
+    tensor = _Imported(x.__dlpack__(stream=timeline.driver.stream_address(timeline.handle)))
+    return tensor.box(runtime, timeline)
+
+
+def from_cuda_array_interface(x: Any) -> DeviceBox:
+    """A box on the memory of an object with ``__cuda_array_interface__``, without a copy; as ``from_dlpack``.
+
+    Where the interface names a stream, uses of the box wait for what that stream holds now.
+    """
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if not isinstance(interface, dict):
+        raise TypeError(f"from_cuda_array_interface takes an object with the interface, not {type(x).__name__}")
+    runtime = current_runtime()
+    if runtime.driver.name != "cuda":
+        raise DeviceError("from_cuda_array_interface: the runtime's devices are no CUDA devices; set OXIDE_DEVICE=cuda")
+    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+    address, read_only = interface["data"]
+    _require_contiguous(shape, interface.get("strides"), dtype.itemsize)
+    if read_only or interface.get("mask") is not None:
+        raise BufferError("from_cuda_array_interface: a box can be written and has no mask, the array cannot or has")
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    device = runtime.device(runtime.driver.adopt(address, nbytes)) if nbytes else runtime.default_device
+    timeline = runtime.policy.next_stream(device)._timeline
+    if interface.get("stream") is not None:
+        theirs = device.foreign_timeline(int(interface["stream"]))
+        timeline.wait_for(theirs, theirs.mark().position)
+    written = (timeline, timeline.advance())
+    return DeviceBox(
+        Allocation.of_another_library(timeline, address if nbytes else 0, shape, dtype, x, written), shape, dtype
+    )
+
+
+# What DeviceBox offers
+
+
+def dlpack_device(device: Device) -> tuple[int, int]:
+    """DLPack's name for a device. All memory of CPU devices is host memory."""
+    return (_CUDA, device.id) if device.kind == "cuda" else (_CPU, 0)
+
+
+def to_dlpack(box: DeviceBox, stream: int | None, dl_device: tuple[int, int] | None, copy: bool | None) -> object:
+    """The capsule. See ``DeviceBox.__dlpack__``."""
+    if copy:
+        raise BufferError("a box is exported without a copy only; dup(box) copies it")
+    if dl_device is not None and tuple(dl_device) != dlpack_device(box.device):
+        raise BufferError(f"the box is on {box.device.label}, not on DLPack device {dl_device}; d2h copies it")
+    if box.dtype.kind not in _CODE_OF_KIND:
+        raise BufferError(f"DLPack has no type for {box.dtype}")
+    if box.device.kind == "cuda":
+        if stream == 0:
+            raise BufferError("stream 0 is ambiguous: pass 1 for the legacy default stream, 2 for the thread's own")
+        if stream != _NO_SYNCHRONISATION:
+            theirs = box.device.foreign_timeline(_LEGACY_DEFAULT_STREAM if stream is None else stream)
+            _order_after_uses(box, theirs)
+        box._allocation.exported = True
+    elif stream is not None:
+        raise BufferError(f"a box on {box.device.label} is host memory, which has no stream; pass stream=None")
+    else:
+        _wait_for_uses(box)
+    return _export(box)
+
+
+def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
+    """Version 3: its stream is the one to wait for, None where nothing is pending."""
+    if box.device.kind != "cuda":
+        raise AttributeError(f"a box on {box.device.label} has __array_interface__")
+    pending = [use for use in _uses(box) if not use[0].passed(use[1])]
+    stream = None
+    if pending:
+        timeline = pending[0][0]
+        for other, position in pending[1:]:
+            timeline.wait_for(other, position)
+        stream = timeline.driver.stream_address(timeline.handle)
+    box._allocation.exported = True
+    return {**_description(box), "stream": stream, "version": 3}
+
+
+def array_interface(box: DeviceBox) -> dict[str, Any]:
+    """Version 3; waits for the box's uses."""
+    if box.device.kind != "cpu":
+        raise AttributeError(f"a box on {box.device.label} has __cuda_array_interface__; d2h copies it to the host")
+    _wait_for_uses(box)
+    return {**_description(box), "version": 3}
+
+
+def _description(box: DeviceBox) -> dict[str, Any]:
+    return {"shape": box.shape, "typestr": box.dtype.str, "data": (box.ptr, False), "strides": None}
+
+
+def _uses(box: DeviceBox) -> list[tuple[Timeline, int]]:
+    with box.device.runtime.submission:
+        return box._allocation.uses()
+
+
+def _order_after_uses(box: DeviceBox, timeline: Timeline) -> None:
+    for other, position in _uses(box):
+        timeline.wait_for(other, position)
+
+
+def _wait_for_uses(box: DeviceBox) -> None:
+    for timeline, position in _uses(box):
+        if not timeline.passed(position):
+            (timeline.covering(position) or timeline.mark()).synchronize()
+
+
+# The capsule
+
+
+class _Tensor(ctypes.Structure):
+    """``DLTensor``."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _ManagedTensor(ctypes.Structure):
+    """``DLManagedTensor``."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+_NAME, _USED_NAME = b"dltensor", b"used_dltensor"
+_python = ctypes.pythonapi
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", _python)
+)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
+_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _python))
+
+_exported: dict[int, tuple[_ManagedTensor, Any, DeviceBox]] = {}
+
+
+def _export(box: DeviceBox) -> object:
+    managed = _ManagedTensor()
+    tensor = managed.tensor
+    # Strides too: consumers were slow to take the null pointer that means C-contiguous.
+    strides = [1] * len(box.shape)
+    for axis in range(len(box.shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * box.shape[axis + 1]
+    numbers = (ctypes.c_int64 * (2 * len(box.shape)))(*box.shape, *strides)
+    tensor.data = box.ptr
+    tensor.device_type, tensor.device_id = dlpack_device(box.device)
+    tensor.ndim = len(box.shape)
+    tensor.code, tensor.bits, tensor.lanes = _CODE_OF_KIND[box.dtype.kind], 8 * box.dtype.itemsize, 1
+    start = ctypes.addressof(numbers)
+    tensor.shape = ctypes.cast(start, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(start + 8 * len(box.shape), ctypes.POINTER(ctypes.c_int64))
+    managed.deleter = ctypes.cast(_delete_export, ctypes.c_void_p)
+    address = ctypes.addressof(managed)
+    _exported[address] = (managed, numbers, box)
+    return _new_capsule(address, _NAME, ctypes.cast(_drop_capsule, ctypes.c_void_p))
+
+
+def _delete(address: int | None, exported: dict[int, Any] = _exported) -> None:
+    """The consumer is done. From any thread, at any moment: only takes the box out, whose finaliser only appends."""
+    if address is not None:
+        exported.pop(address, None)
+
+
+def _drop(
+    capsule: int, is_valid: Callable[..., Any] = _is_valid, pointer: Callable[..., Any] = _pointer, name: bytes = _NAME
+) -> None:
+    """The capsule dies. A consumer that took the tensor has renamed it."""
+    if is_valid(capsule, name):
+        _delete(pointer(capsule, name))
+
+
+_delete_export = _Deleter(_delete)
+_drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
+
+
+@final
+class _Imported:
+    """Another library's tensor, which is let go when this is dropped."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._address: int | None = None
+        if not _is_valid(id(capsule), _NAME):
+            raise BufferError("from_dlpack: __dlpack__ gave no unversioned capsule that nobody has used yet")
+        self._address = _pointer(id(capsule), _NAME)
+        assert self._address is not None
+        self._managed = _ManagedTensor.from_address(self._address)
+        _rename(capsule, _USED_NAME)
+
+    def box(self, runtime: Runtime, timeline: Timeline | None) -> DeviceBox:
+        """A box on it. The producer has made ``timeline`` wait for its work; None on the CPU device."""
+        tensor = self._managed.tensor
+        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        if tensor.lanes != 1 or tensor.code not in _KIND_OF_CODE or tensor.bits % 8:
+            raise BufferError(f"from_dlpack: no dtype for code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes")
+        dtype = np.dtype(f"{_KIND_OF_CODE[tensor.code]}{tensor.bits // 8}")
+        strides = [tensor.strides[axis] for axis in range(tensor.ndim)] if tensor.strides else None
+        _require_contiguous(shape, strides, 1)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        address = (tensor.data or 0) + tensor.byte_offset if nbytes else 0
+        device = runtime.device(runtime.driver.adopt(address, nbytes)) if nbytes else runtime.default_device
+        if timeline is None:
+            timeline, written = runtime.policy.next_stream(device)._timeline, None
+        else:
+            written = (timeline, timeline.advance())
+        allocation = Allocation.of_another_library(timeline, address, shape, dtype, self, written)
+        return DeviceBox(allocation, shape, dtype)
+
+    def __del__(self) -> None:
+        if self._address is not None and self._managed.deleter:
+            _Deleter(self._managed.deleter)(self._address)
+
+
+def _require_contiguous(shape: tuple[int, ...], strides: Any, unit: int) -> None:
+    """Raises ``BufferError`` unless strides, in ``unit`` per element, are those of a C-contiguous array."""
+    if strides is None or 0 in shape:
+        return
+    expected = unit
+    for size, stride in zip(reversed(shape), reversed(list(strides)), strict=True):
+        if size > 1 and stride != expected:
+            raise BufferError(f"an array of shape {shape} and strides {tuple(strides)} is not C-contiguous; copy it")
+        expected *= size
