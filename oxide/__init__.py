@@ -6,11 +6,13 @@
 from oxide.compiler.function import device
 from oxide.compiler.kernel import Kernel, kernel
 from oxide.device import thread
+from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.device.slices import DisjointSlice, Ref, Slice
 from oxide.device.thread import ThreadIndex
 from oxide.device.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from oxide.errors import (
     ArgumentError,
+    BarrierError,
     BoundsError,
     CompileError,
     DeviceError,
@@ -43,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Arc",
     "ArgumentError",
+    "BarrierError",
     "BoundsError",
     "CompileError",
     "Device",
@@ -53,6 +56,7 @@ __all__ = [
     "DeviceOperation",
     "DisjointSlice",
     "DriverError",
+    "DynamicSharedArray",
     "Event",
     "ExecutionContext",
     "JoinHandle",
@@ -62,12 +66,14 @@ __all__ = [
     "KernelLaunch",
     "LaunchConfig",
     "LaunchError",
+    "LocalArray",
     "NoEventLoopError",
     "OperationCancelledError",
     "OutOfMemoryError",
     "OxideError",
     "Ref",
     "SchedulingPolicy",
+    "SharedArray",
     "SingleStream",
     "Slice",
     "Stream",
