@@ -5,7 +5,7 @@
 
 from oxide.compiler.function import device
 from oxide.compiler.kernel import Kernel, kernel
-from oxide.device import thread
+from oxide.device import thread, warp
 from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.device.slices import DisjointSlice, Ref, Slice
 from oxide.device.thread import ThreadIndex
@@ -112,6 +112,7 @@ __all__ = [
     "u64",
     "unzip",
     "value",
+    "warp",
     "with_context",
     "zeros",
     "zip",

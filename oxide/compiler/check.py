@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..device import thread
+from ..device import thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..errors import CompileError
@@ -102,6 +102,7 @@ _THREAD = {
     thread.sync_threads_or,
 }
 _BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
+_WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
 _MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
 _UNRESOLVED = object()
 
@@ -261,7 +262,7 @@ class _Body:
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _MATH
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _MATH
         )
         if known or isinstance(value, ModuleType):
             return

@@ -5,7 +5,10 @@ The front end calls them, and each back end defines them, always with the hidden
 - ``ptr oxide.shared.static.<number>()``, ``ptr oxide.shared.dynamic()``, ``i64 oxide.shared.dynamic.bytes()``;
 - ``void oxide.block.barrier(i32 site)``, ``i32 oxide.block.barrier.count(i1, i32 site)`` and, giving a bit,
   ``oxide.block.barrier.and`` and ``.or``;
-- ``oxide.warp.*``, where ``mask`` says which lanes take part: see ``WARP``.
+- ``oxide.warp.shuffle.<idx|up|down|bfly>.<i32|i64>(i32 mask, value, i32 lane, i32 site)``;
+  ``oxide.warp.<all|any|ballot>(i32 mask, i1, i32 site)``; ``oxide.warp.match.<any|all>.<i32|i64>(i32 mask, value,
+  i32 site)``; ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``; ``oxide.warp.sync(i32 mask,
+  i32 site)`` and ``oxide.warp.active_mask(i32 site)``.
 
 Here is what both back ends need to know of them; ``ptx_primitives.py`` and ``coroutines.py`` define them.
 """
@@ -65,3 +68,16 @@ def place_shared_memory(kernel: Callable[..., Any], text: str) -> tuple[str, Sha
             "make them smaller, or use DynamicSharedArray(dtype) with LaunchConfig(shared_mem_bytes=…)",
         )
     return text, SharedMemory(tuple(arrays), end, "@oxide.shared.dynamic" in text)
+
+
+def declared_once(text: str) -> str:
+    """The text with each ``declare`` line kept only the first time: LLVM refuses a second."""
+    seen: set[str] = set()
+    lines = []
+    for line in text.split("\n"):
+        if line.startswith("declare "):
+            if line in seen:
+                continue
+            seen.add(line)
+        lines.append(line)
+    return "\n".join(lines)

@@ -46,7 +46,7 @@ def compile_ptx(
             _HEADER + kernel.text,
             _HEADER + check,
             _HEADER + _registers(),
-            _HEADER + ptx_primitives.definitions(kernel.shared, target.arch),
+            _HEADER + ptx_primitives.definitions(kernel.text, kernel.shared, target.arch),
             _HEADER + _entry(kernel, portable, entry, signature, max_registers),
         ]
     )
