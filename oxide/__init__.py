@@ -5,12 +5,14 @@
 
 from oxide.compiler.function import device
 from oxide.compiler.kernel import Kernel, kernel
-from oxide.device import thread
+from oxide.device import thread, warp
+from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.device.slices import DisjointSlice, Ref, Slice
 from oxide.device.thread import ThreadIndex
 from oxide.device.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from oxide.errors import (
     ArgumentError,
+    BarrierError,
     BoundsError,
     CompileError,
     DeviceError,
@@ -49,6 +51,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Arc",
     "ArgumentError",
+    "BarrierError",
     "BoundsError",
     "CompileError",
     "CudaGraph",
@@ -60,6 +63,7 @@ __all__ = [
     "DeviceOperation",
     "DisjointSlice",
     "DriverError",
+    "DynamicSharedArray",
     "Event",
     "ExecutionContext",
     "GraphError",
@@ -71,6 +75,7 @@ __all__ = [
     "KernelLaunch",
     "LaunchConfig",
     "LaunchError",
+    "LocalArray",
     "NoEventLoopError",
     "OperationCancelledError",
     "OrderingError",
@@ -78,6 +83,7 @@ __all__ = [
     "OxideError",
     "Ref",
     "SchedulingPolicy",
+    "SharedArray",
     "SingleStream",
     "Slice",
     "Stream",
@@ -121,6 +127,7 @@ __all__ = [
     "u64",
     "unzip",
     "value",
+    "warp",
     "with_context",
     "zeros",
     "zip",

@@ -98,5 +98,21 @@ class BoundsError(KernelFault, IndexError):
         self.line = line
 
 
+@final
+class BarrierError(KernelFault):
+    """Threads of one block wait for one another and none can ever go on; found by the CPU device, and not on a GPU.
+
+    ``block`` is (x, y, z). ``places`` are two places in the source, as (file, line), at which threads wait.
+    """
+
+    def __init__(
+        self, kernel: str, block: tuple[int, int, int], places: tuple[tuple[str, int], tuple[str, int]], problem: str
+    ) -> None:
+        super().__init__(f"kernel {kernel}, block {block}: {problem}")
+        self.kernel = kernel
+        self.block = block
+        self.places = places
+
+
 class KernelAssertionError(KernelFault, AssertionError):
     """An ``assert`` inside a kernel failed."""

@@ -20,7 +20,8 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..device import thread
+from ..device import thread, warp
+from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..errors import CompileError
 from .function import DeviceFunction
@@ -90,7 +91,18 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
 }
 
 _BUILTINS = {range, len, min, max, abs, int, float, bool}
-_THREAD = {thread.index_1d, thread.index_2d, thread.index_2d_row, thread.index_2d_col}
+_THREAD = {
+    thread.index_1d,
+    thread.index_2d,
+    thread.index_2d_row,
+    thread.index_2d_col,
+    thread.sync_threads,
+    thread.sync_threads_count,
+    thread.sync_threads_and,
+    thread.sync_threads_or,
+}
+_BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
+_WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
 _MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
 _UNRESOLVED = object()
 
@@ -248,7 +260,10 @@ class _Body:
             return
         if isinstance(value, DeviceFunction | thread.Coordinates | int | float | np.integer | np.floating | np.bool_):
             return
-        known = isinstance(value, BuiltinFunctionType | FunctionType | type) and value in _BUILTINS | _THREAD | _MATH
+        known = (
+            isinstance(value, BuiltinFunctionType | FunctionType | type)
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _MATH
+        )
         if known or isinstance(value, ModuleType):
             return
         shown = ast.unparse(node)

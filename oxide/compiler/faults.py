@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BoundsError
+from ..errors import BoundsError, KernelFault
+from .divergence import DIVERGENT, divergence
 
 RECORD: np.dtype[Any] = np.dtype(
     [
@@ -40,7 +41,7 @@ class FaultSite:
     line: int
 
 
-def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> BoundsError | None:
+def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:
     """The fault that a launch left in its record (one ``RECORD``, or an array of one), or None if it left none.
 
     To be called once the launch has run: the device fills the record without any promise before that.
@@ -48,6 +49,8 @@ def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[F
     entry = record.reshape(-1)[0] if record.ndim else record[()]
     if not entry["claimed"]:
         return None
+    if entry["claimed"] == DIVERGENT:
+        return divergence(entry, kernel_name, sites)
     site = sites[int(entry["site"])]
     block = entry["block"]
     thread = entry["thread"]

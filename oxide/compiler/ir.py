@@ -10,8 +10,8 @@ Four things happen to the text:
   on such an index could be argued away;
 - products and sums may be fused, as CUDA compilers do, on both devices alike.
 
-Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.register.*`` and
-``oxide.fault_record``.
+Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.register.*``,
+``oxide.fault_record``, and those of ``primitives.py``: shared memory, barriers and warps.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import llvmlite.binding as llvm
 
 from .faults import FaultSite
+from .primitives import PREFIXES, SharedMemory, place_shared_memory, suspends
 from .source import located
 
 if TYPE_CHECKING:
@@ -32,11 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
-    """A kernel for either back end: its IR, the function in it to call for each thread, and its sites."""
+    """A kernel for either back end: its IR, the function in it to call for each thread, its sites, its shared memory,
+    and whether a thread may have to wait for another of its block."""
 
     text: str
     symbol: str
     sites: tuple[FaultSite, ...]
+    shared: SharedMemory
+    suspends: bool
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
@@ -45,10 +49,15 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     module = link(_modernise(text, context_functions, fastmath) for text in lowered.modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
     module = link([str(module), _site_definitions(used), _known_functions(function, module)])
+    waits = suspends(module)
     for defined in module.functions:
         if not defined.is_declaration:
             defined.add_function_attribute("alwaysinline")
-    return PortableKernel(str(module), lowered.symbol, tuple(lowered.sites[number] for number in used))
+        if waits:
+            # LLVM may otherwise move a call past a branch that threads of a warp take differently.
+            defined.add_function_attribute("convergent")
+    text, shared = place_shared_memory(function, str(module))
+    return PortableKernel(text, lowered.symbol, tuple(lowered.sites[number] for number in used), shared, waits)
 
 
 def link(texts: Iterable[str]) -> Any:
@@ -96,7 +105,7 @@ _CALL_OR_DEFINE = re.compile(
 
 def _with_context(match: re.Match[str], context_functions: set[str]) -> str:
     name, rest = match["name"], match["rest"]
-    if name not in context_functions and not name.startswith("oxide.register."):
+    if name not in context_functions and not name.startswith(PREFIXES):
         return match[0]
     context = "ptr" if match["what"] == "declare" else 'ptr %".context"'
     separator = "" if rest.startswith(")") else ", "

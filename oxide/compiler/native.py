@@ -12,7 +12,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
-from . import bounds, parameters
+from . import bounds, coroutines, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
 from .signature import Parameter
@@ -21,8 +21,8 @@ ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
 grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest."""
 
-_REGISTERS = ("tid", "ctaid", "ntid", "nctaid")
-_CONTEXT = "{ [3 x i32], [3 x i32], [3 x i32], [3 x i32], ptr }"
+_REGISTERS = native_primitives.REGISTERS
+_CONTEXT = native_primitives.CONTEXT
 
 
 def host_target() -> Target:
@@ -77,27 +77,16 @@ def _module(
     header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     portable = llvm.parse_assembly(kernel.text)
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
-    texts = [kernel.text, check, _registers(), _run_blocks(kernel, portable, signature)]
-    module = link(header + text for text in texts)
+    support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
+    if kernel.suspends:
+        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, ENTRY))
+    else:
+        support.append(_run_blocks(kernel, portable, signature))
+    module = link(header + text for text in (kernel.text, check, "\n".join(support)))
+    if kernel.suspends:
+        module = coroutines.inline_all(module, machine)
     optimise(module, machine, exported=ENTRY)
     return module, machine
-
-
-def _registers() -> str:
-    """The coordinates and the fault record's address are fields of the context."""
-    texts = [
-        f"define i32 @oxide.register.{register}.{axis}(ptr %context) alwaysinline {{\n"
-        f"  %at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}\n"
-        "  %value = load i32, ptr %at\n  ret i32 %value\n}"
-        for field, register in enumerate(_REGISTERS)
-        for place, axis in enumerate("xyz")
-    ]
-    texts.append(
-        "define ptr @oxide.fault_record(ptr %context) alwaysinline {\n"
-        f"  %at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 4\n"
-        "  %value = load ptr, ptr %at\n  ret ptr %value\n}"
-    )
-    return "\n".join(texts)
 
 
 def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Parameter, ...]) -> str:
@@ -121,6 +110,7 @@ def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Parameter,
     coordinates = "\n".join(
         f"  %b.{axis}.narrow = trunc i64 %b.{axis} to i32\n{_set(1, axis, f'%b.{axis}.narrow')}" for axis in "xyz"
     )
+    shared, release = _shared_memory(kernel)
     return f"""
 {declaration}
 define void @{ENTRY}(ptr %launch, i64 %first, i64 %end) {{
@@ -134,6 +124,7 @@ entry:
 {loads}
   %record.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 4
   store ptr {words[-1]}, ptr %record.at
+{shared}
   %any = icmp slt i64 %first, %end
   br i1 %any, label %next_block, label %done
 next_block:
@@ -172,9 +163,27 @@ block_done:
   %more = icmp slt i64 %linear.next, %end
   br i1 %more, label %next_block, label %done
 done:
+{release}
   ret void
 }}
 """
+
+
+def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
+    """What gives the blocks of a call their shared memory, and what gives it back; nothing for most kernels."""
+    if not kernel.shared.used:
+        return "", ""
+    shared, dynamic = native_primitives.SHARED_FIELD, native_primitives.DYNAMIC_FIELD
+    take = f"""  %dynamic.from = getelementptr i32, ptr %launch, i64 6
+  %dynamic.narrow = load i32, ptr %dynamic.from
+  %dynamic = zext i32 %dynamic.narrow to i64
+  %dynamic.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {dynamic}
+  store i64 %dynamic, ptr %dynamic.at
+  %shared.bytes = add i64 %dynamic, {native_primitives.static_bytes(kernel.shared)}
+  %shared = call ptr @oxide.allocate(i64 %shared.bytes)
+  %shared.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {shared}
+  store ptr %shared, ptr %shared.at"""
+    return take, "  call void @oxide.release(ptr %shared)"
 
 
 def _set(field: int, axis: str, value: str) -> str:

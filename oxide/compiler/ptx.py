@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
 from ..errors import CompileError
-from . import bounds, parameters
+from . import bounds, parameters, ptx_primitives
 from .ir import PortableKernel, link
 from .optimise import optimise
 from .signature import Parameter
@@ -66,6 +66,7 @@ def _module(
             _HEADER + kernel.text,
             _HEADER + check,
             _HEADER + _registers(),
+            _HEADER + ptx_primitives.definitions(kernel.text, kernel.shared, target.arch),
             _HEADER + _entry(kernel, portable, entry, signature, max_registers),
         ]
     )
@@ -94,7 +95,11 @@ def _registers() -> str:
         f"declare i32 @llvm.nvvm.read.ptx.sreg.{name}()\n"
         f"define i32 @oxide.register.{name}(ptr %context) alwaysinline {{\n"
         f"  %value = call i32 @llvm.nvvm.read.ptx.sreg.{name}()\n  ret i32 %value\n}}"
-        for name in (f"{register}.{axis}" for register in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz")
+        for name in (
+            *(f"{register}.{axis}" for register in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz"),
+            "laneid",
+            "warpsize",
+        )
     ]
     texts.append("define ptr @oxide.fault_record(ptr %context) alwaysinline {\n  ret ptr %context\n}")
     return "\n".join(texts)

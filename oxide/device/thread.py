@@ -1,4 +1,4 @@
-"""Which thread this is: ``index_1d``, ``index_2d`` and the hardware's own coordinates.
+"""Which thread this is: ``index_1d``, ``index_2d`` and the hardware's coordinates; and where a block's threads meet.
 
 All numbers are non-negative 64-bit integers, zero-extended from 32-bit hardware registers, so products such as
 ``row * width`` do not wrap. These are declarations: the compiler gives them their meaning inside a kernel.
@@ -86,6 +86,30 @@ def index_2d_row() -> int:
 def index_2d_col() -> int:
     """``block_idx.x * block_dim.x + thread_idx.x``."""
     _only_in_a_kernel("thread.index_2d_col")
+
+
+def sync_threads() -> None:
+    """Waits until every thread of the block is here; what they wrote before, all of them see after.
+
+    Every thread that has not returned must come to the same call: a barrier in a branch that only some threads take
+    is a mistake, on the CPU device a ``BarrierError``, on a GPU undefined, as CUDA's ``__syncthreads``.
+    """
+    _only_in_a_kernel("thread.sync_threads")
+
+
+def sync_threads_count(condition: bool) -> int:
+    """``sync_threads()``, and the number of threads, an ``i32``, whose ``condition`` is true."""
+    _only_in_a_kernel("thread.sync_threads_count")
+
+
+def sync_threads_and(condition: bool) -> bool:
+    """``sync_threads()``, and whether ``condition`` is true in every thread."""
+    _only_in_a_kernel("thread.sync_threads_and")
+
+
+def sync_threads_or(condition: bool) -> bool:
+    """``sync_threads()``, and whether ``condition`` is true in some thread."""
+    _only_in_a_kernel("thread.sync_threads_or")
 
 
 def _only_in_a_kernel(name: str) -> NoReturn:

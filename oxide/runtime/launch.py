@@ -27,6 +27,7 @@ from oxide.runtime.submission import ExecutionContext
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_SHARED_BYTES = 227 * 1024
 
 
 @final
@@ -34,13 +35,17 @@ _MAX_GRID = (2**31 - 1, 65535, 65535)
 class LaunchConfig:
     """How many threads: ``grid`` blocks of ``block`` threads, each an int or a tuple of up to three (x, y, z).
 
+    ``shared_mem_bytes`` is the dynamic shared memory of a block, what ``DynamicSharedArray`` is in; above 48 KiB the
+    kernel opts in by itself, up to what the device has.
+
     Raises ``LaunchError`` for sizes that no device can launch. The name is cuda-oxide's.
     """
 
     grid: Dim3
     block: Dim3
+    shared_mem_bytes: int
 
-    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...]) -> None:
+    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], shared_mem_bytes: int = 0) -> None:
         object.__setattr__(self, "grid", _dim3(grid, "grid", _MAX_GRID))
         object.__setattr__(self, "block", _dim3(block, "block", _MAX_BLOCK))
         threads = math.prod(self.block)
@@ -49,6 +54,13 @@ class LaunchConfig:
                 f"block {self.block} has {threads} threads; a block has at most {_MAX_THREADS}: use a smaller block "
                 f"and a larger grid"
             )
+        if isinstance(shared_mem_bytes, bool) or not isinstance(shared_mem_bytes, (int, np.integer)):
+            raise LaunchError(f"shared_mem_bytes is {shared_mem_bytes!r}, which is no integer")
+        if not 0 <= shared_mem_bytes <= _MAX_SHARED_BYTES:
+            raise LaunchError(
+                f"shared_mem_bytes is {shared_mem_bytes}; no device gives a block more than {_MAX_SHARED_BYTES} bytes"
+            )
+        object.__setattr__(self, "shared_mem_bytes", int(shared_mem_bytes))
 
     @classmethod
     def for_num_elems(cls, n: int, block: int = 256) -> LaunchConfig:
@@ -156,7 +168,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = _function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization))
         with context.ordered(reads, writes):
-            context.driver.launch(function, config.grid, config.block, 0, params, context.timeline.handle)
+            context.driver.launch(
+                function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
+            )
         context.keep(function)
         return tuple(results)
 

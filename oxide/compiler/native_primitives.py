@@ -1,0 +1,111 @@
+"""What a thread knows on the CPU: the context that the back end hands it, and where its block's shared memory is.
+
+The context is a structure on the stack that LLVM takes apart into registers once everything is inlined. Shared memory
+is one allocation for each call that runs a range of blocks, used by one block after the other.
+"""
+
+from __future__ import annotations
+
+from .primitives import SharedMemory
+
+REGISTERS = ("tid", "ctaid", "ntid", "nctaid")
+
+CONTEXT = "{ [3 x i32], [3 x i32], [3 x i32], [3 x i32], ptr, ptr, i64, ptr }"
+"""``REGISTERS``, the fault record, the block's shared memory, the bytes of its dynamic part, and the block's state, for
+kernels whose threads wait for one another (``coroutines.py``)."""
+
+RECORD_FIELD, SHARED_FIELD, DYNAMIC_FIELD, BLOCK_FIELD = 4, 5, 6, 7
+
+ALIGNMENT = 64
+
+
+def definitions(shared: SharedMemory) -> str:
+    """The registers, the fault record's address and shared memory, all read from the context."""
+    texts = [
+        f"define i32 @oxide.register.{register}.{axis}(ptr %context) alwaysinline {{\n"
+        f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}\n"
+        "  %value = load i32, ptr %at\n  ret i32 %value\n}"
+        for field, register in enumerate(REGISTERS)
+        for place, axis in enumerate("xyz")
+    ]
+    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE]
+    texts += [
+        f"define ptr @oxide.shared.static.{number}(ptr %context) alwaysinline {{\n"
+        f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
+        f"  %memory = load ptr, ptr %at\n  %array = getelementptr i8, ptr %memory, i64 {offset}\n  ret ptr %array\n}}"
+        for number, (offset, _, _) in enumerate(shared.arrays)
+    ]
+    if shared.dynamic:
+        texts.append(
+            "define ptr @oxide.shared.dynamic(ptr %context) alwaysinline {\n"
+            f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
+            f"  %memory = load ptr, ptr %at\n  %array = getelementptr i8, ptr %memory, i64 {static_bytes(shared)}\n"
+            "  ret ptr %array\n}"
+        )
+        texts.append(_field("oxide.shared.dynamic.bytes", DYNAMIC_FIELD, "i64"))
+    return "\n".join(texts)
+
+
+def static_bytes(shared: SharedMemory) -> int:
+    """Where dynamic shared memory begins."""
+    return -(-shared.total // ALIGNMENT) * ALIGNMENT
+
+
+def _field(name: str, field: int, kind: str) -> str:
+    return (
+        f"define {kind} @{name}(ptr %context) alwaysinline {{\n"
+        f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {field}\n"
+        f"  %value = load {kind}, ptr %at\n  ret {kind} %value\n}}"
+    )
+
+
+_LANE = """
+define i32 @oxide.linear_thread(ptr %context) alwaysinline {
+  %x = call i32 @oxide.register.tid.x(ptr %context)
+  %y = call i32 @oxide.register.tid.y(ptr %context)
+  %z = call i32 @oxide.register.tid.z(ptr %context)
+  %nx = call i32 @oxide.register.ntid.x(ptr %context)
+  %ny = call i32 @oxide.register.ntid.y(ptr %context)
+  %planes = mul i32 %z, %ny
+  %rows = add i32 %planes, %y
+  %before = mul i32 %rows, %nx
+  %linear = add i32 %before, %x
+  ret i32 %linear
+}
+define i32 @oxide.register.laneid(ptr %context) alwaysinline {
+  %linear = call i32 @oxide.linear_thread(ptr %context)
+  %lane = and i32 %linear, 31
+  ret i32 %lane
+}
+define i32 @oxide.register.warpsize(ptr %context) alwaysinline {
+  ret i32 32
+}
+"""
+
+ALLOCATOR = f"""
+declare noalias ptr @malloc(i64)
+declare void @free(ptr)
+define ptr @oxide.allocate(i64 %bytes) noinline {{
+  %more = add i64 %bytes, {2 * ALIGNMENT}
+  %raw = call ptr @malloc(i64 %more)
+  %number = ptrtoint ptr %raw to i64
+  %after = add i64 %number, {2 * ALIGNMENT - 1}
+  %aligned = and i64 %after, -{ALIGNMENT}
+  %start = inttoptr i64 %aligned to ptr
+  %before = getelementptr i8, ptr %start, i64 -8
+  store ptr %raw, ptr %before
+  ret ptr %start
+}}
+define void @oxide.release(ptr %start) noinline {{
+  %none = icmp eq ptr %start, null
+  br i1 %none, label %done, label %give_back
+give_back:
+  %before = getelementptr i8, ptr %start, i64 -8
+  %raw = load ptr, ptr %before
+  call void @free(ptr %raw)
+  br label %done
+done:
+  ret void
+}}
+"""
+"""Memory aligned to ``ALIGNMENT``: the address that ``malloc`` gave is kept in the eight bytes before it."""

@@ -1,0 +1,71 @@
+"""Memory that belongs to a block, ``SharedArray`` and ``DynamicSharedArray``, or to a thread, ``LocalArray``.
+
+All the threads of a block see the same shared array, and it is what they exchange values through: write, meet at
+``thread.sync_threads()``, read what the others wrote. Without the meeting a thread may read before another has
+written. The contents start undefined. A static shape is part of the kernel, so an index is checked against a constant;
+the size of a ``DynamicSharedArray`` comes with the launch. The terms are CUDA's.
+
+These are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NoReturn, TypeVar, final
+
+T = TypeVar("T")
+
+
+class _Elements(Generic[T]):
+    """What the arrays have in common: checked access to elements.
+
+    An index outside the array is a fault: it reads as zero, writes nothing, its thread goes on to the next barrier,
+    and the launch fails with a ``BoundsError``.
+    """
+
+    def __getitem__(self, index: int | tuple[int, ...]) -> T:
+        _only_in_a_kernel(type(self).__name__)
+
+    def __setitem__(self, index: int | tuple[int, ...], value: T) -> None:
+        _only_in_a_kernel(type(self).__name__)
+
+    def __len__(self) -> int:
+        """The length of the first axis, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
+
+@final
+class SharedArray(_Elements[T]):
+    """An array that the threads of a block share: ``tile = SharedArray((16, 17), f32)``, then ``tile[row, col]``.
+
+    ``shape`` is a constant, or a tuple of up to three; ``dtype`` one of oxide's scalar types. All calls made at one
+    place in the source give the same array. A kernel's static arrays take at most 48 KiB together, else it is a
+    ``CompileError``; a ``DynamicSharedArray`` may be larger.
+    """
+
+    def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
+        _only_in_a_kernel("SharedArray")
+
+
+@final
+class DynamicSharedArray(_Elements[T]):
+    """The block's dynamic shared memory as an array of one axis, as long as the launch says.
+
+    ``LaunchConfig(…, shared_mem_bytes=n)`` gives it ``n // dtype's bytes`` elements, ``len()`` tells how many. Every
+    ``DynamicSharedArray`` of a kernel starts at the same address, as ``extern __shared__`` does in CUDA C++.
+    """
+
+    def __init__(self, dtype: type[T]) -> None:
+        _only_in_a_kernel("DynamicSharedArray")
+
+
+@final
+class LocalArray(_Elements[T]):
+    """An array that belongs to one thread: ``LocalArray(8, f32)``. Where every index is known to the compiler it lives
+    in registers, else in memory. ``shape`` and ``dtype`` are those of ``SharedArray``."""
+
+    def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
+        _only_in_a_kernel("LocalArray")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"{name} exists only inside a @kernel, where the compiler gives it a meaning")
