@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import llvmlite.binding as llvm
@@ -77,7 +77,7 @@ def hoist_checks(
     placements = hoister.run()
     module = llvm.parse_assembly(function.text() + hoister.metadata())
     module.verify()
-    return PortableKernel(str(module), kernel.symbol, kernel.sites), placements
+    return replace(kernel, text=str(module)), placements
 
 
 def _canonical(kernel: PortableKernel) -> str:
