@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar, final, overload
 
@@ -18,9 +19,45 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
+class Stage(DeviceOperation[U]):
+    """An operation that goes on from another's result. A chain of them is walked, not recursed into: its length is
+    not bounded by Python's stack."""
+
+    def __init__(self, source: DeviceOperation[Any], name: str, function: Callable[..., Any]) -> None:
+        self.source = source
+        self.stage: int = source.stage + 1 if isinstance(source, Stage) else 2
+        self._name = name
+        self._shown = function
+        super().__init__(source)
+        self._placement = source._placement
+
+    @abstractmethod
+    def follow(self, context: ExecutionContext, result: Any) -> U:
+        """What this stage makes of its source's result."""
+
+    def execute(self, context: ExecutionContext) -> U:
+        stages: list[Stage[Any]] = [self]
+        source = self.source
+        while isinstance(source, Stage):  # a chain is on one device, so what run() would do for each is done
+            stages.append(source)
+            source = source.source
+        result = source.run(context)
+        for stage in reversed(stages):
+            try:
+                result = stage.follow(context, result)
+            except Exception as error:
+                add_note_once(error, f"in stage {stage.stage} of a chain, {stage._name}({place(stage._shown)})")
+                raise
+        last: U = result
+        return last
+
+    def whereabouts(self) -> None:
+        return None
+
+
 @final
-class AndThen(DeviceOperation[U]):
-    """Runs an operation, then the one that a function makes of its result, on the same stream."""
+class AndThen(Stage[U]):
+    """Runs the operation that a function makes of the result, on the same stream."""
 
     def __init__(
         self,
@@ -29,78 +66,41 @@ class AndThen(DeviceOperation[U]):
         name: str,
         shown: Callable[..., Any],
     ) -> None:
-        self._source: DeviceOperation[Any] = source
         self._function: Callable[[ExecutionContext, Any], DeviceOperation[U]] = function
-        self._name = name
-        self._shown = shown
-        self.stage = _stage(source) + 1
-        super().__init__(source)
-        self._placement = source._placement
+        super().__init__(source, name, shown)
 
-    def execute(self, context: ExecutionContext) -> U:
-        result = self._source.run(context)
-        try:
-            return require_operation(self._function(context, result), self._name).run(context)
-        except Exception as error:
-            add_note_once(error, f"in stage {self.stage} of a chain, {self._name}({place(self._shown)})")
-            raise
-
-    def whereabouts(self) -> None:
-        return None
+    def follow(self, context: ExecutionContext, result: Any) -> U:
+        return require_operation(self._function(context, result), self._name).run(context)
 
 
 @final
-class Map(DeviceOperation[U]):
+class Map(Stage[U]):
     """A host function of the result."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
-        self._source: DeviceOperation[Any] = source
         self._function: Callable[[Any], U] = function
-        self.stage = _stage(source) + 1
-        super().__init__(source)
-        self._placement = source._placement
+        super().__init__(source, "map", function)
 
-    def execute(self, context: ExecutionContext) -> U:
-        result = self._source.run(context)
-        try:
-            return self._function(result)
-        except Exception as error:
-            add_note_once(error, f"in stage {self.stage} of a chain, map({place(self._function)})")
-            raise
-
-    def whereabouts(self) -> None:
-        return None
+    def follow(self, context: ExecutionContext, result: Any) -> U:
+        return self._function(result)
 
 
 @final
-class Inspect(DeviceOperation[T]):
+class Inspect(Stage[T]):
     """Shows the result to a host function."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
-        self._source = source
-        self._function = function
-        self.stage = _stage(source) + 1
-        super().__init__(source)
-        self._placement = source._placement
+        self._function: Callable[[T], object] = function
+        self._known = source.spec()
+        super().__init__(source, "inspect", function)
 
-    def execute(self, context: ExecutionContext) -> T:
-        result = self._source.run(context)
-        try:
-            self._function(result)
-        except Exception as error:
-            add_note_once(error, f"in stage {self.stage} of a chain, inspect({place(self._function)})")
-            raise
-        return result
-
-    def whereabouts(self) -> None:
-        return None
+    def follow(self, context: ExecutionContext, result: Any) -> T:
+        self._function(result)
+        shown: T = result
+        return shown
 
     def spec(self) -> Spec:
-        return self._source.spec()
-
-
-def _stage(source: DeviceOperation[Any]) -> int:
-    return source.stage if isinstance(source, (AndThen, Map, Inspect)) else 1
+        return self._known
 
 
 @final
@@ -175,6 +175,9 @@ def zip(
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: ...
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
     """Any number of operations to one that yields the tuple of their results. They run on one stream, in order."""
+    for operation in operations:
+        if isinstance(operation, DeviceOperation):
+            operation.consume()  # also where another is refused
     for position, operation in enumerate(operations):
         if not isinstance(operation, DeviceOperation):
             raise TypeError(
@@ -200,7 +203,8 @@ def unzip(operation: DeviceOperation[Any], n: int | None = None) -> tuple[Device
     count = n if n is not None else length
     assert count is not None
     elements = tuple(Element(source, index) for index in range(count))
-    source.consume()
+    for element in elements:
+        element.consume()  # it is usual to want only some of them
     return elements
 
 

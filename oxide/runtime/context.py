@@ -243,6 +243,16 @@ def init_device_contexts(
     ``OXIDE_DEVICE=cuda|cpu`` picks the kind of device; unset, a CUDA device if there is one, else the CPU device.
     Raises ``DeviceError`` for a device that is not there. The name is cuda-async's.
     """
+    _set_up(default_device, num_devices, policy, completion, ordering)
+
+
+def _set_up(
+    default_device: int,
+    num_devices: int | None,
+    policy: SchedulingPolicy | None = None,
+    completion: CompletionMode | None = None,
+    ordering: OrderingMode | None = None,
+) -> None:
     global _current
     with _lock:
         if _current is not None and _current.forked:
@@ -253,7 +263,7 @@ def init_device_contexts(
 
 
 def devices() -> tuple[Device, ...]:
-    """The devices that are set up, by number."""
+    """The devices that are set up, by number: all there are, unless ``init_device_contexts`` said otherwise."""
     return current_runtime().devices
 
 
@@ -263,7 +273,7 @@ def current_runtime() -> Runtime:
     if runtime is None:
         with _lock:
             if _current is None:
-                init_device_contexts()
+                _set_up(0, None)  # every device there is
             runtime = _current
             assert runtime is not None
     if runtime.forked:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-from typing import TYPE_CHECKING, Any, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 
 import numpy as np
 
@@ -178,18 +178,30 @@ class DeviceBox:
     ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
     """
 
-    __slots__ = ("__weakref__", "_allocation", "_offset", "dtype", "shape")
+    __slots__ = ("__weakref__", "_allocation", "_dtype", "_offset", "_shape")
 
     def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self._allocation = allocation
         self._offset = offset
-        self.shape = shape
-        self.dtype = dtype
+        self._shape = shape
+        self._dtype = dtype
+
+    # What a kernel may touch follows from these two, so they cannot be assigned.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The elements' type."""
+        return self._dtype
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        return math.prod(self.shape)
+        return math.prod(self._shape)
 
     @property
     def nbytes(self) -> int:
@@ -276,6 +288,9 @@ class DeviceBox:
         from oxide.runtime.interop import to_dlpack
 
         return to_dlpack(self, stream, dl_device, copy)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a DeviceBox cannot be pickled or copied by copy; d2h brings it to the host, dup copies it")
 
     def __repr__(self) -> str:
         return f"<oxide.DeviceBox {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype} on {self.device.label}>"

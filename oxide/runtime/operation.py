@@ -193,6 +193,7 @@ class DeviceOperation(ABC, Generic[T]):
 
     def sync_on(self, stream: Stream) -> T:
         """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does."""
+        self.consume()
         return self._run_blocking(stream)
 
     def _run_blocking(self, stream: Stream) -> T:
@@ -216,12 +217,14 @@ class DeviceOperation(ABC, Generic[T]):
 
         A fault of its kernels is raised by ``stream.synchronize()``.
         """
+        self.consume()
         submission = submit(self, require_stream(stream))
         stream._adopt(submission)
         return submission.result_in_flight
 
     def into_future(self) -> DeviceFuture[T]:
         """A future bound to a stream of the policy's; its work is submitted at the first await and not before."""
+        self.consume()
         return self.schedule(current_runtime().policy)
 
     def schedule(self, policy: SchedulingPolicy) -> DeviceFuture[T]:
@@ -229,6 +232,8 @@ class DeviceOperation(ABC, Generic[T]):
         from oxide.runtime.future import DeviceFuture
 
         self.consume()
+        if not hasattr(policy, "next_stream"):
+            raise TypeError(f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}")
         return DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
 
     def __await__(self) -> Generator[Any, Any, T]:

@@ -61,6 +61,8 @@ class Stream:
     def wait(self, event: Event) -> None:
         """What is submitted from now on runs after ``event``; blocks nobody."""
         refuse_in_capture("wait(event)", self)
+        if not isinstance(event, Event):
+            raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
         self.device.driver.wait_event(self._timeline.handle, event._handle)
 
     def fork(self) -> Stream:
@@ -77,8 +79,13 @@ class Stream:
         self._timeline.wait_for(other._timeline, mark.position)
 
     def launch_host_function(self, function: Callable[[], None]) -> None:
-        """Calls ``function`` on a thread of the driver's, in stream order. It must not use the device."""
+        """Calls ``function`` on a thread of the driver's, in stream order. It must not use the device.
+
+        What it raises goes to ``sys.unraisablehook``; the stream goes on.
+        """
         refuse_in_capture("launch_host_function()", self)
+        if not callable(function):
+            raise TypeError(f"launch_host_function takes a function without arguments, not {type(function).__name__}")
         self.device.driver.launch_host_function(function, self._timeline.handle)
         self._timeline.advance()
 

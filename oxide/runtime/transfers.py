@@ -139,11 +139,16 @@ def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[Device
     """A box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not fit."""
     resolved = as_dtype(dtype)
     _require_number(resolved, "full")
+    if not isinstance(x, (int, float, complex, np.number, np.bool_)):
+        raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
     if resolved.itemsize > 8:
         raise TypeError(f"full: {resolved} elements are wider than 8 bytes; use h2d(numpy.full(…))")
     if resolved.kind in "iu" and int(x.real) != x:
         raise TypeError(f"full: {x!r} is no {resolved}")
-    fill = np.array(int(x.real) if resolved.kind in "iu" else x, resolved)
+    with np.errstate(over="ignore"):
+        fill = np.array(int(x.real) if resolved.kind in "iu" else x, resolved)
+    if np.isinf(fill) and not np.isinf(x):
+        raise OverflowError(f"full: {x!r} is too large for {resolved}")
     return Full(parse_shape(shape, "full"), fill)
 
 

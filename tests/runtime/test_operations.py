@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import os
+import pickle
+import subprocess
+import sys
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -276,6 +281,8 @@ def test_reshape_looks_at_the_same_memory() -> None:
         (lambda: zeros(3, "O"), TypeError, "dtype"),
         (lambda: full(3, 300, "u1"), OverflowError, "300"),
         (lambda: full(3, 1.5, "i4"), TypeError, "1.5"),
+        (lambda: full(3, np.arange(3)), TypeError, "one number"),  # type: ignore[arg-type]
+        (lambda: full(3, 1e300), OverflowError, "float32"),
         (lambda: randn(0, -1, 3), ValueError, "negative"),
         (lambda: randn(0, 1, 3, "i4"), TypeError, "floating"),
         (lambda: value(1).sync_on("stream"), TypeError, "Stream"),  # type: ignore[arg-type]
@@ -301,3 +308,64 @@ def test_an_operation_of_ones_own_is_a_subclass_with_execute() -> None:
             return 42 + context.device_id
 
     assert Ticket().map(lambda x: x + 1).sync() == 43
+
+
+def test_a_chain_may_be_longer_than_pythons_stack_is_deep() -> None:
+    operation = value(0)
+    for _ in range(3000):
+        operation = operation.and_then(lambda x: value(x + 1)).map(lambda x: x + 1).inspect(lambda _: None)
+    assert operation.sync() == 6000
+
+
+def test_a_boxs_shape_and_dtype_cannot_be_assigned() -> None:
+    box = zeros(3).sync()
+    for name, new in (("shape", (10**7,)), ("dtype", np.dtype("f8")), ("size", 4), ("ptr", 0)):
+        with pytest.raises(AttributeError):
+            setattr(box, name, new)
+
+
+def test_a_box_cannot_be_pickled_or_copied_by_copy() -> None:
+    box = zeros(3).sync()
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"d2h.*dup"):
+            attempt(box)
+
+
+def test_wanting_only_some_elements_of_an_unzip_is_no_mistake() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, second = unzip(zip_operations(value(1), value(2)))
+        assert second.sync() == 2
+        del _, second
+        gc.collect()
+
+
+def test_what_could_not_be_run_does_not_warn_that_it_never_was() -> None:
+    stream: Any = None
+    policy: Any = 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for attempt in (
+            lambda: value(1).sync_on(stream),
+            lambda: value(1).async_on(stream),
+            lambda: value(1).schedule(policy),
+            lambda: zip_operations(value(1), stream),
+        ):
+            with pytest.raises(TypeError):
+                attempt()
+        gc.collect()
+
+
+def test_streams_refuse_what_they_cannot_wait_for_or_call() -> None:
+    stream, wrong = oxide.devices()[0].new_stream(), cast(Any, 3)
+    with pytest.raises(TypeError, match="Event"):
+        stream.wait(wrong)
+    with pytest.raises(TypeError, match="function"):
+        stream.launch_host_function(wrong)
+
+
+def test_devices_lists_all_there_are_until_told_otherwise() -> None:
+    program = "import oxide\nprint(len(oxide.devices()))\noxide.init_device_contexts(0, 2)\nprint(len(oxide.devices()))"
+    environment = {**os.environ, "OXIDE_DEVICE": "cpu", "OXIDE_CPU_DEVICES": "4"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["4", "2"]
