@@ -23,3 +23,8 @@ step memcheck 200 compute-sanitizer --tool memcheck --report-api-errors no --err
 step memcheck-api 200 compute-sanitizer --tool memcheck "$python" -m examples.async_mlp
 step overlap 100 "$python" -m benchmarks.overlap --dim 512 --batches 4
 step no-thread-waits 60 "$python" -m pytest --device cuda -q -s tests/runtime/test_no_thread_waits.py
+step graph-replay 300 "$python" -m benchmarks.graph_replay --inputs 10000
+if [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
+    step peer 300 "$python" -m benchmarks.peer
+    step batch-splitter 60 "$python" -m examples.batch_splitter --devices 2 --rows 8192 --dim 1024
+fi

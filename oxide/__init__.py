@@ -38,13 +38,14 @@ from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
 from oxide.runtime.launch import KernelLaunch, LaunchConfig
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import DeviceOperation, value, with_context
+from oxide.runtime.peer import to_device
 from oxide.runtime.pinned import pinned_empty
 from oxide.runtime.placement import policy_of
 from oxide.runtime.scheduling import SchedulingPolicy, SingleStream, StreamPoolRoundRobin
 from oxide.runtime.stream import Event, Stream
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
-from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, to_device, zeros
+from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, zeros
 
 __version__ = "0.1.0"
 

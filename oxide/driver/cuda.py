@@ -318,6 +318,7 @@ class CudaDriver:
         # Relaxed, and not thread-local: what is submitted here is submitted by the caller alone, and the garbage
         # collector may run another library's finaliser (a cudaFree, say) on this thread at any moment.
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        _enter(stream.context)  # what captured copies and fills belong to
         check(driver.cuStreamBeginCapture(stream.handle, mode)[0], "cuStreamBeginCapture")
 
     def end_capture(self, stream: CudaStream) -> CudaGraphExec:
@@ -334,6 +335,7 @@ class CudaDriver:
             raise failure(error, "cuGraphLaunch")
 
     def destroy_graph(self, graph: CudaGraphExec) -> None:
+        _enter(self._context(graph.device))
         check(driver.cuGraphExecDestroy(graph.handle)[0], "cuGraphExecDestroy")
 
     # Host functions

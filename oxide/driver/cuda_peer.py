@@ -12,16 +12,10 @@ from cuda.bindings import driver
 from oxide.driver.cuda_errors import check, failure
 from oxide.driver.cuda_handles import CudaContext
 
-# A pair that another library has connected already, one beyond the hardware's limit of peers, and one that a
-# virtual machine or a process isolation keeps apart: none is a reason for a copy to fail.
-_SETTLED = frozenset(
-    {
-        driver.CUresult.CUDA_SUCCESS,
-        driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
-        driver.CUresult.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
-        driver.CUresult.CUDA_ERROR_TOO_MANY_PEERS,
-    }
-)
+_GRANTED = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+
+# A pair beyond the hardware's limit of peers, or that a virtual machine keeps apart, is left to staging.
+_STAGED = (driver.CUresult.CUDA_ERROR_TOO_MANY_PEERS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
 
 
 def open_peer_access(reader: int, owner: int, owners: CudaContext) -> bool:
@@ -31,7 +25,9 @@ def open_peer_access(reader: int, owner: int, owners: CudaContext) -> bool:
     if not can:
         return False
     (error,) = driver.cuCtxEnablePeerAccess(owners.handle, 0)
-    if error not in _SETTLED:
+    if error in _STAGED:
+        return False
+    if error not in _GRANTED:
         raise failure(error, f"cuCtxEnablePeerAccess(cuda:{reader} to cuda:{owner})")
     access = driver.CUmemAccessDesc()
     access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE

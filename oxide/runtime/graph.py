@@ -235,6 +235,7 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
 
 def _finish(context: ExecutionContext, recording: Recording, output: T) -> CudaGraph[T]:
     """Makes the graph of a recording, and waits for what ran beside it: sources of shared operations."""
+    context.runtime.reclaimer.sweep()  # earlier graphs, where nothing is run in between
     try:
         captured = _instantiate(context.device, recording, [*context.kept, output])
         mark = context.timeline.mark()
@@ -265,4 +266,6 @@ def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Capt
 
 def _discard(context: ExecutionContext) -> None:
     """Keeps what ran beside a capture that failed until the device is past it."""
+    with suppress(DeviceError):
+        context.wait_for_joined()
     context.runtime.reclaimer.strand(context.timeline, [*context.kept, *context.faults])

@@ -147,7 +147,7 @@ class DeviceOperation(ABC, Generic[T]):
 
     def to_device(self, device: int | Device) -> DeviceOperation[DeviceBox]:
         """``to_device`` of the result: the box, copied to another device."""
-        from oxide.runtime.transfers import to_device
+        from oxide.runtime.peer import to_device
 
         return to_device(self, device)
 

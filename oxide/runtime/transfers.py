@@ -1,4 +1,4 @@
-"""Operations that make device memory and move data: h2d, d2h, zeros, full, arange, randn, dup, memcpy, to_device.
+"""Operations that make device memory and move data: h2d, d2h, zeros, ones, full, arange, randn, dup, memcpy.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks; see
 ``pinned.py`` for what that saves.
@@ -16,7 +16,6 @@ from oxide.errors import GraphError
 from oxide.runtime.arc import Arc
 from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
-from oxide.runtime.placement import find_device, require_placement, run_placed
 from oxide.runtime.staging import download, upload
 from oxide.runtime.submission import ExecutionContext
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from oxide.device.types import ScalarType
-    from oxide.runtime.context import Device
 
     DType = ScalarType | np.dtype[Any] | type | str
     Shape = int | tuple[int, ...]
@@ -197,7 +195,7 @@ class Duplicate(DeviceOperation[DeviceBox]):
         source = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "dup")
         require_device(source, context.device, "dup")
         copy = new_box(context, source.shape, source.dtype)
-        _copy(context, copy, source)
+        copy_box(context, copy, source)
         return copy
 
 
@@ -222,7 +220,7 @@ class Memcpy(DeviceOperation[DeviceBox]):
         if isinstance(source, DeviceBox):
             if context.device not in (destination.device, source.device):
                 require_device(destination, context.device, "memcpy")
-            _copy(context, destination, source)
+            copy_box(context, destination, source)
         else:
             require_device(destination, context.device, "memcpy")
             if context.recording is not None:
@@ -253,60 +251,6 @@ def memcpy(
     return Memcpy(destination, source)
 
 
-@final
-class ToDevice(DeviceOperation[DeviceBox]):
-    """See ``to_device``."""
-
-    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
-        self._box = box
-        parts = [box] if isinstance(box, DeviceOperation) else []
-        for part in parts:
-            part.consume()
-        self._target = require_placement(device, "to_device")
-        super().__init__(*parts)
-
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        box = self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box
-        source = require_box(box, "to_device")
-        target = find_device(context.runtime, self._target)
-        if source.device is target:
-            return source
-        arrival = _Arrival(source)
-        return arrival.run(context) if target is context.device else run_placed(context, target, arrival)
-
-    def spec(self) -> Spec:
-        return self._box.spec() if isinstance(self._box, DeviceOperation) else None
-
-
-@final
-class _Arrival(DeviceOperation[DeviceBox]):
-    """A copy of another device's box on the device it runs on."""
-
-    def __init__(self, source: DeviceBox) -> None:
-        self._source = source
-        super().__init__()
-        self.consume()
-
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        copy = new_box(context, self._source.shape, self._source.dtype)
-        _copy(context, copy, self._source)
-        return copy
-
-
-def to_device(
-    box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device
-) -> DeviceOperation[DeviceBox]:
-    """A box's copy on another device, directly between the two where the hardware can; the box itself if it is there.
-
-    Takes a box, an ``Arc`` of one, or an operation that yields one, and a device's number or one of ``devices()``. May
-    be run on any device. What follows it runs where it would have run without: ``op.to_device(1).and_then(f)`` needs
-    ``.on(1)`` inside ``f``. Raises ``TypeError`` for anything else.
-    """
-    if not isinstance(box, DeviceOperation):
-        require_box(box, "to_device")
-    return ToDevice(box, device)
-
-
 def require_box(thing: object, what: str) -> DeviceBox:
     """The box, out of its ``Arc`` if it is in one. Raises ``TypeError``."""
     box = thing.value if isinstance(thing, Arc) else thing
@@ -317,7 +261,8 @@ def require_box(thing: object, what: str) -> DeviceBox:
     raise TypeError(f"{what} takes a DeviceBox, not {type(box).__name__}{hint}")
 
 
-def _copy(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+    """Copies a box into another of its size, on the same device or on two."""
     if not source.nbytes or source.ptr == destination.ptr:
         return
     to, origin, stream = destination.device, source.device, context.timeline.handle

@@ -78,7 +78,8 @@ def numbers(box: DeviceBox) -> list[float]:
 
 
 def accumulate(x: DeviceBox, y: DeviceBox, factor: float = 1.0) -> DeviceOperation[Any]:
-    return scale_add(factor, x, y).last()
+    added: DeviceOperation[Any] = scale_add(factor, x, y).last()
+    return added
 
 
 # Capture and replay
