@@ -68,6 +68,8 @@ class StreamOrder(Generic[T]):
         """
         passed = []
         for timeline, heap in list(self._waiting.items()):
+            with contextlib.suppress(DeviceError):  # asked again below
+                timeline.look()
             while heap and _is_passed(heap[0][2]):
                 passed.append(heapq.heappop(heap)[3])
             if not heap:
