@@ -204,7 +204,9 @@ class Runtime:
         if self.forked:
             return
         self.reclaimer.drain()
-        for cache in (self.pinned, *(device.staging for device in self._found), self.fault_slots):
+        rings = [device.staging for device in self._found]
+        caches: list[PinnedPool | FaultSlots | StagingRing] = [self.pinned, self.fault_slots, *rings]
+        for cache in caches:
             with contextlib.suppress(DeviceLostError):  # then it goes with the process
                 cache.trim()
 

@@ -275,7 +275,7 @@ class DeviceBox:
         """
         from oxide.runtime.interop import to_dlpack
 
-        return to_dlpack(self, stream, dl_device, copy)
+        return to_dlpack(self, stream, max_version, dl_device, copy)
 
     def __repr__(self) -> str:
         return f"<oxide.DeviceBox {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype} on {self.device.label}>"
