@@ -80,6 +80,7 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     if interface.get("stream") is not None:
         theirs = device.foreign_timeline(int(interface["stream"]))
         timeline.wait_for(theirs, theirs.mark().position)
+        theirs.forget_marks()
     written = (timeline, timeline.advance())
     return DeviceBox(
         Allocation.of_another_library(timeline, address if nbytes else 0, shape, dtype, x, written), shape, dtype

@@ -228,6 +228,7 @@ class Reclaimer:
                 if exported and home.device.kind == "cuda":
                     default = home.device.foreign_timeline(LEGACY_DEFAULT_STREAM)
                     home.wait_for(default, default.mark().position)
+                    default.forget_marks()
                 for timeline, position in uses:
                     home.wait_for(timeline, position)
                 self._driver.free(address, home.handle)

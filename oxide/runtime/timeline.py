@@ -176,6 +176,10 @@ class Timeline:
             while self._marks and self._marks[0].position <= self.seen:
                 dropped.append(self._marks.popleft())
 
+    def forget_marks(self) -> None:
+        """Gives the events back, of a stream of another library's that nobody asks about any more."""
+        self._marks.clear()
+
     def destroy(self) -> None:
         """Gives the stream back to the driver, and its events to the device; only when the runtime ends."""
         self._marks.clear()
