@@ -44,6 +44,11 @@ class Alarm:
     def give_back(self) -> None:
         self._spare.append(self)
 
+    def ring(self) -> None:
+        """Makes it readable, as the native callback does."""
+        with contextlib.suppress(BlockingIOError):  # then it is readable already
+            os.write(self.argument, (1).to_bytes(8, sys.byteorder))
+
     def clear(self) -> None:
         """Makes it unreadable until the next callback."""
         with contextlib.suppress(BlockingIOError):

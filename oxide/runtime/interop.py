@@ -3,7 +3,8 @@
 Out: the consumer's stream is made to wait for the box's uses so far (on the CPU device, the calling thread). In: the
 producer makes one of oxide's streams wait for its own, and from there every use of the box is ordered as usual. What
 either side does with the memory afterwards the other cannot see: oxide's own side is declared with ``ctx.reads`` and
-``ctx.writes``. The capsule is built with ctypes on the structures of DLPack 0.x, which every consumer takes.
+``ctx.writes``. The capsule is built with ctypes on the structures of DLPack 1.0, or on those before it for a consumer
+that does not say it takes them.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def from_dlpack(x: Any) -> DeviceBox:
             f"{runtime.driver.name} devices (type {wanted}); copy it to the host and use h2d"
         )
     if kind == _CPU:
-        tensor = _Imported(x.__dlpack__())
+        tensor = _Imported(_ask(x))
         return tensor.box(runtime, None)
     timeline = runtime.policy.next_stream(runtime.device(number))._timeline
-    tensor = _Imported(x.__dlpack__(stream=timeline.driver.stream_address(timeline.handle)))
+    tensor = _Imported(_ask(x, stream=timeline.driver.stream_address(timeline.handle)))
     return tensor.box(runtime, timeline)
 
 
@@ -79,10 +80,18 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     if interface.get("stream") is not None:
         theirs = device.foreign_timeline(int(interface["stream"]))
         timeline.wait_for(theirs, theirs.mark().position)
+        theirs.forget_marks()
     written = (timeline, timeline.advance())
     return DeviceBox(
         Allocation.of_another_library(timeline, address if nbytes else 0, shape, dtype, x, written), shape, dtype
     )
+
+
+def _ask(x: Any, **stream: int) -> Any:
+    try:
+        return x.__dlpack__(max_version=_VERSION, **stream)
+    except TypeError:  # from before version 1, which brought the argument
+        return x.__dlpack__(**stream)
 
 
 # What DeviceBox offers
@@ -93,7 +102,13 @@ def dlpack_device(device: Device) -> tuple[int, int]:
     return (_CUDA, device.id) if device.kind == "cuda" else (_CPU, 0)
 
 
-def to_dlpack(box: DeviceBox, stream: int | None, dl_device: tuple[int, int] | None, copy: bool | None) -> object:
+def to_dlpack(
+    box: DeviceBox,
+    stream: int | None,
+    max_version: tuple[int, int] | None,
+    dl_device: tuple[int, int] | None,
+    copy: bool | None,
+) -> object:
     """The capsule. See ``DeviceBox.__dlpack__``."""
     if copy:
         raise BufferError("a box is exported without a copy only; dup(box) copies it")
@@ -112,7 +127,8 @@ def to_dlpack(box: DeviceBox, stream: int | None, dl_device: tuple[int, int] | N
         raise BufferError(f"a box on {box.device.label} is host memory, which has no stream; pass stream=None")
     else:
         _wait_for_uses(box)
-    return _export(box)
+    versioned = max_version is not None and max_version[0] >= _VERSION[0]
+    return _export(box, b"dltensor_versioned" if versioned else b"dltensor")
 
 
 def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
@@ -181,26 +197,49 @@ class _Tensor(ctypes.Structure):
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class _ManagedTensor(ctypes.Structure):
-    """``DLManagedTensor``."""
+class _Managed(ctypes.Structure):
+    """``DLManagedTensor``, of DLPack before 1.0."""
 
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-_NAME, _USED_NAME = b"dltensor", b"used_dltensor"
+class _ManagedVersioned(ctypes.Structure):
+    """``DLManagedTensorVersioned``, of DLPack 1.x. Consumers take it for memory that they may write."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_READ_ONLY = 1  # in flags
+_VERSION = (1, 0)
+
+_KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
+    b"dltensor": (_Managed, b"used_dltensor"),
+    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),
+}
 _python = ctypes.pythonapi
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+# A capsule keeps the pointer to its name: these are never freed.
+_NAMES = {name: ctypes.create_string_buffer(name) for kind, entry in _KINDS.items() for name in (kind, entry[1])}
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
     ("PyCapsule_New", _python)
 )
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
-_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _python))
+_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetName", _python))
 
-_exported: dict[int, tuple[_ManagedTensor, Any, DeviceBox]] = {}
+_exported: dict[int, tuple[Any, Any, DeviceBox]] = {}
 
 
-def _export(box: DeviceBox) -> object:
-    managed = _ManagedTensor()
+def _export(box: DeviceBox, name: bytes) -> object:
+    managed: Any = _KINDS[name][0]()
+    if name != b"dltensor":
+        managed.major, managed.minor = _VERSION
     tensor = managed.tensor
     # Strides too: consumers were slow to take the null pointer that means C-contiguous.
     strides = [1] * len(box.shape)
@@ -217,7 +256,11 @@ def _export(box: DeviceBox) -> object:
     managed.deleter = ctypes.cast(_delete_export, ctypes.c_void_p)
     address = ctypes.addressof(managed)
     _exported[address] = (managed, numbers, box)
-    return _new_capsule(address, _NAME, ctypes.cast(_drop_capsule, ctypes.c_void_p))
+    return _new_capsule(address, _name(name), ctypes.cast(_drop_capsule, ctypes.c_void_p))
+
+
+def _name(name: bytes) -> int:
+    return ctypes.addressof(_NAMES[name])
 
 
 def _delete(address: int | None, exported: dict[int, Any] = _exported) -> None:
@@ -227,11 +270,15 @@ def _delete(address: int | None, exported: dict[int, Any] = _exported) -> None:
 
 
 def _drop(
-    capsule: int, is_valid: Callable[..., Any] = _is_valid, pointer: Callable[..., Any] = _pointer, name: bytes = _NAME
+    capsule: int,
+    is_valid: Callable[..., Any] = _is_valid,
+    pointer: Callable[..., Any] = _pointer,
+    names: tuple[bytes, ...] = tuple(_KINDS),
 ) -> None:
     """The capsule dies. A consumer that took the tensor has renamed it."""
-    if is_valid(capsule, name):
-        _delete(pointer(capsule, name))
+    for name in names:
+        if is_valid(capsule, name):
+            _delete(pointer(capsule, name))
 
 
 _delete_export = _Deleter(_delete)
@@ -244,12 +291,19 @@ class _Imported:
 
     def __init__(self, capsule: Any) -> None:
         self._address: int | None = None
-        if not _is_valid(id(capsule), _NAME):
-            raise BufferError("from_dlpack: __dlpack__ gave no unversioned capsule that nobody has used yet")
-        self._address = _pointer(id(capsule), _NAME)
+        name = next((name for name in _KINDS if _is_valid(id(capsule), name)), None)
+        if name is None:
+            raise BufferError("from_dlpack: __dlpack__ gave no DLPack capsule that nobody has used yet")
+        kind, used = _KINDS[name]
+        self._address = _pointer(id(capsule), name)
         assert self._address is not None
-        self._managed = _ManagedTensor.from_address(self._address)
-        _rename(capsule, _USED_NAME)
+        self._managed: Any = kind.from_address(self._address)
+        _rename(capsule, _name(used))
+        if isinstance(self._managed, _ManagedVersioned):
+            if self._managed.major != _VERSION[0]:
+                raise BufferError(f"from_dlpack: a tensor of DLPack version {self._managed.major}; 1 is understood")
+            if self._managed.flags & _READ_ONLY:
+                raise BufferError("from_dlpack: the array is read-only, and a box can be written; use h2d")
 
     def box(self, runtime: Runtime, timeline: Timeline | None) -> DeviceBox:
         """A box on it. The producer has made ``timeline`` wait for its work; None on the CPU device."""

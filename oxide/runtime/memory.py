@@ -287,7 +287,7 @@ class DeviceBox:
         """
         from oxide.runtime.interop import to_dlpack
 
-        return to_dlpack(self, stream, dl_device, copy)
+        return to_dlpack(self, stream, max_version, dl_device, copy)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DeviceBox cannot be pickled or copied by copy; d2h brings it to the host, dup copies it")

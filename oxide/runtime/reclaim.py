@@ -68,6 +68,8 @@ class StreamOrder(Generic[T]):
         """
         passed = []
         for timeline, heap in list(self._waiting.items()):
+            with contextlib.suppress(DeviceError):  # asked again below
+                timeline.look()
             while heap and _is_passed(heap[0][2]):
                 passed.append(heapq.heappop(heap)[3])
             if not heap:
@@ -232,6 +234,7 @@ class Reclaimer:
                 if exported and home.device.kind == "cuda":
                     default = home.device.foreign_timeline(LEGACY_DEFAULT_STREAM)
                     home.wait_for(default, default.mark().position)
+                    default.forget_marks()
                 for timeline, position in uses:
                     home.wait_for(timeline, position)
                 self._driver.free(address, home.handle)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from oxide.runtime.context import Device
 
 
+_FEW = 8  # marks that are asked one by one
+
+
 @final
 class Mark:
     """A point in a timeline. ``passed()`` asks the driver only until it once said yes."""
@@ -142,6 +145,18 @@ class Timeline:
         """The stream as messages name it."""
         return f"stream {self.driver.stream_address(self.handle):#x} of {self.device.label}"
 
+    def look(self) -> None:
+        """Finds out how far the device is by asking few of the marks, where there are many."""
+        with self._lock:
+            marks = list(self._marks) if len(self._marks) > _FEW else []
+        first, end = 0, len(marks)  # passed before first, not known to be from end on
+        while first < end:
+            middle = (first + end) // 2
+            if marks[middle].passed():
+                first = middle + 1
+            else:
+                end = middle
+
     def watch(self, mark: Mark, function: int, argument: int) -> None:
         """Calls the native ``function(argument)`` once the device is past ``mark``.
 
@@ -160,6 +175,10 @@ class Timeline:
             dropped = []  # so that no mark dies inside the lock
             while self._marks and self._marks[0].position <= self.seen:
                 dropped.append(self._marks.popleft())
+
+    def forget_marks(self) -> None:
+        """Gives the events back, of a stream of another library's that nobody asks about any more."""
+        self._marks.clear()
 
     def destroy(self) -> None:
         """Gives the stream back to the driver, and its events to the device; only when the runtime ends."""

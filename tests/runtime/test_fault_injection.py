@@ -71,7 +71,7 @@ def in_gather(operation: DeviceOperation[Any]) -> Any:
 
 def in_as_completed(operation: DeviceOperation[Any]) -> Any:
     async def main() -> Any:
-        return [result async for result in as_completed([operation, operation], limit=1)][0]
+        return [result async for result in as_completed([operation, operation], limit=1)][0]  # noqa: RUF015
 
     return trio.run(main)
 
@@ -102,7 +102,7 @@ def test_a_failure_at_any_driver_call_is_one_error_and_leaves_nothing(
             try:
                 result = run(operation)
             except oxide.DriverError as error:
-                assert error is injected
+                assert error is injected  # noqa: PT017
                 failures += 1
                 noted += bool(getattr(error, "__notes__", None))  # where in the operation
             else:

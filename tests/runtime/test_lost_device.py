@@ -21,10 +21,10 @@ class Losing(DelegatingDriver):
     lost = False
 
     def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        if self.lost and method.startswith(("query", "synchronize", "record", "launch", "copy")):
-            if arguments[-1].device == 0:
-                cause = oxide.DriverError(700, "CUDA_ERROR_ILLEGAL_ADDRESS", method)
-                raise oxide.DeviceLostError("the context is gone") from cause
+        touches = method.startswith(("query", "synchronize", "record", "launch", "copy"))
+        if self.lost and touches and arguments[-1].device == 0:
+            cause = oxide.DriverError(700, "CUDA_ERROR_ILLEGAL_ADDRESS", method)
+            raise oxide.DeviceLostError("the context is gone") from cause
         return super().invoke(method, *arguments, **keywords)
 
 

@@ -1,0 +1,95 @@
+"""After fork: the child gets an error that says what to do, never a hang, and drops boxes without a driver call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+
+def run(program: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"OXIDE_DEVICE": "cpu", "PATH": ""},
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -> None:
+    printed = run(
+        """
+        import gc, os, sys, threading, trio, numpy as np, oxide
+        from oxide.runtime.context import current_runtime
+        box = oxide.h2d(np.ones(3)).sync()
+        stream = oxide.devices()[0].new_stream()
+        pending = oxide.h2d(np.ones(3)).async_on(stream)
+        current_runtime().submission.acquire()      # as another thread might hold it
+        current_runtime().reclaimer._lock.acquire()
+        async def awaited():
+            await oxide.value(1)
+        uses = {
+            "sync": lambda: oxide.value(1).sync(),
+            "sync_on": lambda: oxide.value(1).sync_on(stream),
+            "async_on": lambda: oxide.d2h(box).async_on(stream),
+            "await": lambda: trio.run(awaited),
+            "devices": oxide.devices,
+            "init": oxide.init_device_contexts,
+            "new_stream": stream.device.new_stream,
+            "synchronize": stream.synchronize,
+            "array": lambda: np.asarray(pending),
+            "pinned": lambda: oxide.pinned_empty(3),
+        }
+        child = os.fork()
+        if child == 0:
+            for name, use in uses.items():
+                try:
+                    use()
+                except oxide.DeviceError as error:
+                    assert "forked" in str(error) and "spawn" in str(error), (name, str(error))
+                    print(name, flush=True)
+            del box, pending
+            gc.collect()
+            oxide.reclaim.drain()
+            repr(stream)
+            print("done", flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        current_runtime().submission.release()
+        current_runtime().reclaimer._lock.release()
+        stream.synchronize()
+        assert oxide.d2h(pending).sync().sum() == 3  # the parent's memory is as it was
+        """
+    )
+    uses = "sync sync_on async_on await devices init new_stream synchronize array pinned done"
+    assert printed.split() == uses.split()
+
+
+def test_a_child_that_ends_in_the_ordinary_way_does_not_hang() -> None:
+    assert run(
+        """
+        import os, sys, numpy as np, oxide
+        box = oxide.h2d(np.ones(3)).sync()
+        child = os.fork()
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+            print("parent")
+        """
+    ).split() == ["parent"]
+
+
+def test_a_process_forked_before_the_first_use_may_use_oxide() -> None:
+    assert run(
+        """
+        import os, numpy as np, oxide
+        child = os.fork()
+        assert oxide.h2d(np.ones(3)).to_host().sync().sum() == 3
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+            print("both")
+        """
+    ).split() == ["both"]

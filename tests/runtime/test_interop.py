@@ -1,0 +1,139 @@
+"""Memory shared with other libraries on the CPU device, NumPy standing for all of them. Streams: tests/gpu."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oxide
+from oxide import d2h, from_dlpack, h2d, memcpy
+from oxide.driver.cpu import CpuDriver
+from oxide.runtime import interop
+from oxide.testing import step_driver, use_driver
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "?"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0, 3)])
+def test_numpy_takes_a_box_without_a_copy_and_oxide_an_array(shape: tuple[int, ...], dtype: str) -> None:
+    data = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    box = h2d(data).sync()
+    array = np.from_dlpack(box)
+    assert (array.dtype, array.shape) == (data.dtype, shape)
+    np.testing.assert_array_equal(array, data)
+    assert not data.size or array.ctypes.data == box.ptr
+    back = from_dlpack(array)
+    assert (back.shape, back.dtype, back.ptr) == (shape, data.dtype, box.ptr)
+    np.testing.assert_array_equal(d2h(back).sync(), data)
+
+
+def test_an_exported_box_lives_as_long_as_what_was_made_of_it() -> None:
+    with use_driver(CpuDriver()) as driver:
+        array = np.from_dlpack(h2d(np.arange(1000.0)).sync())
+        gc.collect()
+        oxide.reclaim.drain()
+        np.testing.assert_array_equal(array, np.arange(1000.0))
+        assert driver.live_allocations.device_count == 1
+        del array
+        gc.collect()
+        oxide.reclaim.drain()
+        assert driver.live_allocations.device_count == 0
+
+
+def test_a_capsule_that_nobody_took_lets_go() -> None:
+    capsule = h2d(np.arange(10.0)).sync().__dlpack__()
+    assert len(interop._exported) == 1
+    del capsule
+    assert not interop._exported
+
+
+def test_exporting_waits_for_the_writes_before() -> None:
+    with use_driver(step_driver()):
+        box = h2d(np.arange(10.0)).async_on(oxide.devices()[0].new_stream())
+        np.testing.assert_array_equal(np.from_dlpack(box), np.arange(10.0))
+
+
+def test_an_imported_array_is_kept_until_the_device_is_past_its_last_use() -> None:
+    with use_driver(step_driver()) as driver:
+
+        class Array(np.ndarray):  # type: ignore[type-arg]
+            """An array that can be watched."""
+
+        array = np.arange(1000.0).view(Array)
+        gone = weakref.ref(array)
+        stream = oxide.devices()[0].new_stream()
+        box = from_dlpack(array)
+        copy = d2h(box).async_on(stream)
+        del array, box
+        gc.collect()
+        oxide.value(1).sync()  # sweeps
+        assert gone() is not None
+        stream.synchronize()
+        np.testing.assert_array_equal(copy, np.arange(1000.0))
+        gc.collect()
+        oxide.reclaim.drain()
+        assert gone() is None
+        assert driver.live_allocations.device_count == 0
+
+
+def test_the_device_writes_into_the_imported_array() -> None:
+    array = np.zeros(8)
+    box = from_dlpack(array)
+    memcpy(box, h2d(np.arange(8.0)).sync()).sync()
+    np.testing.assert_array_equal(array, np.arange(8.0))
+    memcpy(box.partition(4)[1], h2d(np.ones(4)).sync()).sync()
+    np.testing.assert_array_equal(array[4:], np.ones(4))
+    again = from_dlpack(array)
+    del box
+    gc.collect()
+    oxide.reclaim.drain()
+    d2h(again).sync()  # one import ended, the other has not
+
+
+@pytest.mark.parametrize(
+    ("thing", "error", "message"),
+    [
+        (lambda: 3, TypeError, "__dlpack__"),
+        (lambda: np.arange(10.0)[::2], BufferError, "C-contiguous"),
+        (lambda: np.arange(12.0).reshape(3, 4).T, BufferError, "C-contiguous"),
+        (lambda: _Elsewhere(), oxide.DeviceError, "h2d"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(thing: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        from_dlpack(thing())
+
+
+class _Elsewhere:
+    def __dlpack__(self, **_: Any) -> Any:
+        raise AssertionError("asked before its device")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 7, 0
+
+
+def test_a_read_only_array_is_not_imported() -> None:
+    array = np.arange(3.0)
+    array.flags.writeable = False
+    with pytest.raises(BufferError):
+        from_dlpack(array)
+
+
+def test_a_box_refuses_streams_copies_and_devices_that_make_no_sense() -> None:
+    box = h2d(np.arange(3.0)).sync()
+    assert box.__dlpack_device__() == (1, 0)
+    for arguments in ({"stream": 5}, {"copy": True}, {"dl_device": (2, 0)}):
+        with pytest.raises(BufferError):
+            box.__dlpack__(**arguments)  # type: ignore[arg-type]
+    assert not hasattr(box, "__cuda_array_interface__")
+    with pytest.raises(oxide.DeviceError, match="OXIDE_DEVICE=cuda"):
+        oxide.from_cuda_array_interface(_Described())
+    with pytest.raises(TypeError, match="interface"):
+        oxide.from_cuda_array_interface(np.ones(3))
+
+
+class _Described:
+    __cuda_array_interface__ = {"shape": (3,), "typestr": "<f4", "data": (256, False), "version": 3}  # noqa: RUF012

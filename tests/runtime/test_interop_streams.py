@@ -1,0 +1,145 @@
+"""Sharing memory with libraries that have streams of their own, played by the CPU device under the name of CUDA."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oxide
+from oxide import d2h, from_cuda_array_interface, from_dlpack, h2d
+from oxide.testing import DelegatingDriver, step_driver, use_driver
+
+
+class Foreign(DelegatingDriver):
+    """Looks like CUDA: another library's streams are known by number, 1 is the default stream."""
+
+    def __init__(self) -> None:
+        super().__init__(step_driver())
+        self.name = "cuda"
+        self.theirs = {number: self.inner.create_stream(0) for number in (1, 77)}
+
+    def foreign_stream(self, device: int, address: int) -> Any:
+        return self.theirs[address]
+
+    def put(self, number: int, work: Any) -> None:
+        """Another library submits work to its stream."""
+        self.inner.launch_host_function(work, self.theirs[number])
+
+
+class Described:
+    """Another library's array, being written on its stream 77."""
+
+    def __init__(self, array: Any, stream: int | None = 77, read_only: bool = False) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.ctypes.data, read_only),
+            "strides": None,
+            "stream": stream,
+            "version": 3,
+        }
+
+
+class OnCuda:
+    """A box as another library holds it: it makes the consumer's stream wait for its own stream 77."""
+
+    def __init__(self, array: Any, driver: Foreign) -> None:
+        self.array = array
+        self.driver = driver
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, *, stream: int, max_version: tuple[int, int] | None = None) -> Any:
+        (ours,) = [t.handle for t in oxide.devices()[0]._timelines if t.handle.number == stream]
+        event = self.driver.inner.create_event(0, timing=False)
+        self.driver.inner.record_event(event, self.driver.theirs[77])
+        self.driver.inner.wait_event(ours, event)
+        return self.array.__dlpack__(max_version=max_version)
+
+
+def run(driver: Any, stream: Any) -> None:
+    while driver.step(stream):
+        pass
+
+
+@pytest.mark.parametrize(("asked", "number"), [(77, 77), (1, 1), (None, 1)])
+def test_the_consumers_stream_waits_for_the_uses_of_an_exported_box(asked: int | None, number: int) -> None:
+    with use_driver(Foreign()) as driver:
+        stream = oxide.devices()[0].new_stream()
+        box = h2d(np.arange(4.0)).async_on(stream)
+        memory = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_double * 4).from_address(box.ptr))
+        seen: list[Any] = []
+        assert box.__dlpack_device__() == (2, 0)
+        capsule = box.__dlpack__(stream=asked, max_version=(1, 0))
+        driver.put(number, lambda: seen.append(memory.copy()))
+        run(driver, driver.theirs[number])
+        assert not seen
+        stream.synchronize()
+        run(driver, driver.theirs[number])
+        np.testing.assert_array_equal(seen[0], np.arange(4.0))
+        del capsule
+
+
+def test_no_synchronisation_is_inserted_where_the_consumer_wants_none_and_stream_0_is_refused() -> None:
+    with use_driver(Foreign()):
+        box = h2d(np.arange(4.0)).async_on(oxide.devices()[0].new_stream())
+        del_me = box.__dlpack__(stream=-1)
+        with pytest.raises(BufferError, match="ambiguous"):
+            box.__dlpack__(stream=0)
+        del del_me
+
+
+def test_the_interface_of_a_box_names_the_stream_to_wait_for_while_something_is_pending() -> None:
+    with use_driver(Foreign()):
+        stream, reader = (oxide.devices()[0].new_stream() for _ in range(2))
+        box = h2d(np.arange(4.0)).async_on(stream)
+        assert box.__cuda_array_interface__["stream"] == stream.handle
+        d2h(box).async_on(reader)
+        stream.synchronize()
+        reader.synchronize()
+        assert box.__cuda_array_interface__["stream"] is None
+        assert not hasattr(box, "__array_interface__")
+
+
+@pytest.mark.parametrize("kind", ["interface", "dlpack"])
+def test_uses_of_an_imported_array_wait_for_its_librarys_stream(kind: str) -> None:
+    with use_driver(Foreign()) as driver:
+        array = np.zeros(4)
+        driver.put(77, lambda: array.fill(5.0))
+        box = from_cuda_array_interface(Described(array)) if kind == "interface" else from_dlpack(OnCuda(array, driver))
+        assert box.ptr == array.ctypes.data
+        stream = oxide.devices()[0].new_stream()
+        result = d2h(box).async_on(stream)
+        run(driver, stream._timeline.handle)
+        stream.synchronize()
+        np.testing.assert_array_equal(result, np.full(4, 5.0))
+
+
+def test_an_exported_box_is_freed_after_what_the_default_stream_holds() -> None:
+    with use_driver(Foreign()) as driver:
+        box = h2d(np.arange(4.0)).sync()
+        memory = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_double * 4).from_address(box.ptr))
+        seen: list[Any] = []
+        capsule = box.__dlpack__(stream=1)
+        driver.put(1, lambda: seen.append(memory.copy()))
+        del capsule, box
+        gc.collect()
+        oxide.reclaim.drain()
+        np.testing.assert_array_equal(seen[0], np.arange(4.0))  # not the bytes that freed memory is poisoned with
+        assert driver.live_allocations.device_count == 0
+
+
+def test_interfaces_that_a_box_cannot_stand_for_are_refused() -> None:
+    with use_driver(Foreign()):
+        with pytest.raises(BufferError, match="written"):
+            from_cuda_array_interface(Described(np.zeros(3), stream=None, read_only=True))
+        strided = Described(np.zeros(3), stream=None)
+        strided.__cuda_array_interface__["strides"] = (16,)
+        with pytest.raises(BufferError, match="C-contiguous"):
+            from_cuda_array_interface(strided)
+        assert from_cuda_array_interface(Described(np.zeros((0, 3)), stream=None)).shape == (0, 3)
