@@ -196,6 +196,8 @@ class _Hoister:
         point = check.block
         for around in inner.chain(loop):
             if point == around.header:
+                if around.header == around.latch or around.blocks.issuperset(self.function.successors[point]):
+                    return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"
             if not self.function.dominates(point, around.latch):
                 return "the access is under a condition inside the loop"
