@@ -114,5 +114,26 @@ class BarrierError(KernelFault):
         self.places = places
 
 
+@final
 class KernelAssertionError(KernelFault, AssertionError):
-    """An ``assert`` inside a kernel failed."""
+    """An ``assert`` inside a kernel failed; the thread left the kernel there.
+
+    ``text`` is the assert's message, or its line where it has none. ``block`` and ``thread`` are (x, y, z).
+    """
+
+    def __init__(
+        self,
+        kernel: str,
+        text: str,
+        block: tuple[int, int, int],
+        thread: tuple[int, int, int],
+        file: str,
+        line: int,
+    ) -> None:
+        super().__init__(f"kernel {kernel}: {text}; block {block}, thread {thread}, at {file}:{line}")
+        self.kernel = kernel
+        self.text = text
+        self.block = block
+        self.thread = thread
+        self.file = file
+        self.line = line

@@ -158,9 +158,12 @@ class Range:
     def _recurrence(self, phi: Instruction, kind: str, extension: str) -> Affine:
         """A header's phi that grows by the same amount in every iteration."""
         loop = self._loop_of(phi.block)
-        if loop is None:
-            raise Undecidable("the index depends on which way the kernel went")
         incoming = phi.incoming()
+        if loop is None:
+            sources = (self.function.definitions.get(value) for value in incoming.values())
+            loaded = any(source is not None and source.opcode == "load" for source in sources)
+            way = "is read from memory" if loaded else "depends on which way the kernel went"
+            raise Undecidable(f"the index {way}")
         step = self._step(phi, incoming[loop.latch], kind, extension)
         return self._sum(self._affine(incoming[loop.preheader], kind, extension), {loop: step})
 
@@ -421,7 +424,7 @@ def _signed(number: int) -> int:
 
 
 def _reason(text: str) -> str:
-    if text.startswith(("load", "phi")):
+    if text.startswith("load"):
         return "the index is read from memory"
     if "fpto" in text.partition(" ")[2] or text.startswith("fpto"):
         return "the index is converted from a floating point number"

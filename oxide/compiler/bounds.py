@@ -8,17 +8,23 @@ reaches 2**63.
 
 from __future__ import annotations
 
-UNCHECKED = """
-define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {
-  ret i1 true
+_NO_ASSERTIONS = """
+define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {
+  ret void
 }
 """
 
+UNCHECKED = f"""
+define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {{
+  ret i1 true
+}}
+{_NO_ASSERTIONS}"""
 
-REPORTING = """
+
+REPORTING = f"""
 declare void @oxide.report(i32) nounwind willreturn memory(inaccessiblemem: readwrite)
 
-define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {
+define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {{
   %inside = icmp ult i64 %index, %length
   br i1 %inside, label %good, label %bad
 bad:
@@ -26,8 +32,8 @@ bad:
   ret i1 false
 good:
   ret i1 true
-}
-"""
+}}
+{_NO_ASSERTIONS}"""
 """A check to read the optimised IR by: where a call of ``oxide.report`` is left, so is that access's check."""
 
 
@@ -59,6 +65,13 @@ bad:
   ret i1 false
 good:
   ret i1 true
+}}
+
+define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {{
+  %record = call ptr @oxide.fault_record(ptr %context)
+{before_call}
+  call void @oxide.fault(ptr %record, i64 0, i64 0, i32 %site{values})
+  ret void
 }}
 
 define void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values}) noinline cold {{

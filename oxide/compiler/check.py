@@ -56,7 +56,6 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.Try: "try is not supported in kernels: nothing raises there; test for the case instead",
     ast.TryStar: "try is not supported in kernels: nothing raises there; test for the case instead",
     ast.Raise: "raise is not supported in kernels: return early instead",
-    ast.Assert: "assert is not supported in kernels yet: test on the host, or return early",
     ast.With: "with is not supported in kernels",
     ast.AsyncWith: "async code is not supported in kernels",
     ast.AsyncFor: "async code is not supported in kernels",
@@ -167,6 +166,11 @@ class _Body:
                 called = self._resolve(iterated.func) if isinstance(iterated, ast.Call) else None
                 if called is not range:
                     raise self._error(iterated, "a for loop in a kernel goes over range(...)")
+            case ast.Assert(test=test, msg=message):
+                if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
+                    raise self._error(message, "the message of an assert in a kernel is a plain string")
+                self._visit(test)
+                return
             case ast.Compare(ops=operators, comparators=others):
                 for operator, other in zip(operators, others, strict=True):
                     if isinstance(operator, ast.Is | ast.IsNot) and not _is_none(other):

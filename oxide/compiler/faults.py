@@ -1,20 +1,21 @@
 """Kernel faults as data: the record that a failing check fills, and how the host reads it.
 
 A record is 64 bytes that the host and the device both see, one for each launch in flight, zeroed before the launch.
-The first check that fails claims it by a compare-exchange and fills it in; later ones find it claimed and leave it.
-The access itself reads zero or writes nothing and its thread goes on, so no memory outside the slice is touched and the
-device stays usable.
+The first check or ``assert`` that fails claims it by a compare-exchange and fills it in; later ones find it claimed
+and leave it. An access reads zero or writes nothing then, and its thread goes on; behind a failed ``assert`` the thread
+leaves the kernel. So no memory outside the slice is touched and the device stays usable.
 """
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..errors import BoundsError, KernelFault
+from ..errors import BoundsError, KernelAssertionError, KernelFault
 from .divergence import DIVERGENT, divergence
 
 RECORD: np.dtype[Any] = np.dtype(
@@ -34,11 +35,13 @@ RECORD: np.dtype[Any] = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """An access that is checked: the slice's kernel parameter, and where in the source the access is."""
+    """What may fail, and where in the source: an access to the slice that came in as ``parameter``, or, with
+    ``assertion`` its message or "", an ``assert``."""
 
     parameter: str
     file: str
     line: int
+    assertion: str | None = None
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:
@@ -54,13 +57,13 @@ def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[F
     site = sites[int(entry["site"])]
     block = entry["block"]
     thread = entry["thread"]
-    return BoundsError(
-        kernel_name,
-        site.parameter,
-        int(entry["index"]),
-        int(entry["length"]),
+    where = (
         (int(block[0]), int(block[1]), int(block[2])),
         (int(thread[0]), int(thread[1]), int(thread[2])),
         site.file,
         site.line,
     )
+    if site.assertion is not None:
+        message = site.assertion or linecache.getline(site.file, site.line).strip() or "an assertion failed"
+        return KernelAssertionError(kernel_name, message, *where)
+    return BoundsError(kernel_name, site.parameter, int(entry["index"]), int(entry["length"]), *where)

@@ -25,8 +25,10 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from ..device.types import bool_
 from .diagnostics import compile_error
 from .faults import FaultSite
+from .lowering import assertions as assertion_lowering
 from .lowering import barrier, shared, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import slices as slice_lowering
+from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import NUMBA_TYPES, mixed_integers
@@ -135,6 +137,12 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 class _Lower(CUDALower):  # type: ignore[misc]
     def notify_loc(self, loc: Any) -> None:
         session.file, session.line = loc.filename, loc.line
+
+    def lower_static_raise(self, inst: Any) -> None:
+        # What is left of an assert in bytecode; `raise` itself was refused before.
+        if inst.exc_class is AssertionError:
+            assertion_lowering.lower_failure(self.builder, inst.exc_args)
+        super().lower_static_raise(inst)
 
 
 class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]

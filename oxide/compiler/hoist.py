@@ -47,7 +47,7 @@ _CHECK = re.compile(
     r"i64 (?P<length>[^,]+), i32 (?P<site>[^)]+)\)"
 )
 _CALL = re.compile(r"\bcall\b[^@]*@(?P<name>\"[^\"]+\"|[-\w$.]+)\(")
-_HARMLESS = ("oxide.in_bounds", "oxide.register.", "oxide.atomic.", "llvm.")
+_HARMLESS = ("oxide.in_bounds", "oxide.assertion_failed", "oxide.register.", "oxide.atomic.", "llvm.")
 _CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
 _LARGEST_COPY = 2000
 _PASSES = (
@@ -196,6 +196,8 @@ class _Hoister:
         point = check.block
         for around in inner.chain(loop):
             if point == around.header:
+                if around.header == around.latch or around.blocks.issuperset(self.function.successors[point]):
+                    return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"
             if not self.function.dominates(point, around.latch):
                 return "the access is under a condition inside the loop"

@@ -101,8 +101,8 @@ class _Place:
     def is_inside(self, index: str, length: str) -> bool:
         if (index, length) in self.inside:
             return True
-        form, size = self._form(index), self._form(length)
         self._learn_counters()
+        form, size = self._form(index), self._form(length)
         return self._nonnegative(form, _DEPTH) and self._nonnegative(_plus(_plus(size, form, -1), {(): 1}, -1), _DEPTH)
 
     # What is known
@@ -190,6 +190,7 @@ class _Place:
                 continue
             if self._fits(iterations, int(compared["type"][1:])):
                 self.facts.append(_plus(_plus(iterations, {(atom,): 1}, -1), {(): 1}, -1))
+                self.ranges[atom] = 0, max(0, self._greatest(iterations) - 1)
 
     def _chosen_nonzero(self, value: str) -> Polynomial:
         """The value, which is not 0 where the loop runs: a select between it and 0 chose it."""
@@ -235,7 +236,7 @@ class _Place:
         loop = next((loop for loop in self.around if loop.header == instruction.block), None)
         if instruction.opcode == "phi" and loop is not None:
             atom = _counter(loop)
-            self.ranges[atom] = 0, 2**63 - 1
+            self.ranges.setdefault(atom, (0, 2**63 - 1))
             start = self._form(instruction.incoming()[loop.preheader])
             return _plus(start, {(atom,): 1}, self._step(loop, value))
         raise _Unknown
@@ -318,9 +319,11 @@ class _Place:
     def _least(self, form: Polynomial) -> int:
         return sum(min(coefficient * end for end in self._range_of(m)) for m, coefficient in form.items())
 
+    def _greatest(self, form: Polynomial) -> int:
+        return -self._least(_times(form, {(): -1}))
+
     def _fits(self, form: Polynomial, bits: int, *, unsigned: bool = False) -> bool:
-        least = self._least(form)
-        greatest = -self._least(_times(form, {(): -1}))
+        least, greatest = self._least(form), self._greatest(form)
         return (
             least >= 0 and greatest < 2**bits
             if unsigned

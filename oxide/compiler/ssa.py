@@ -104,7 +104,7 @@ class Function:
 
     def dominates(self, first: str, second: str) -> bool:
         """Whether every way from the entry to ``second`` goes through ``first``."""
-        return first in self._dominators[second]
+        return first in self._dominators.get(second, ())
 
     def loops(self) -> list[Loop]:
         """All natural loops, each before those it contains."""

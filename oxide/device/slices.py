@@ -36,6 +36,23 @@ class Slice(Generic[T]):
     def __len__(self) -> int:
         _only_in_a_kernel("Slice")
 
+    @property
+    def unchecked(self) -> UncheckedSlice[T]:
+        """The slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or brings the whole
+        device context down: nothing catches it. For an index that you know to be inside and the compiler does not."""
+        _only_in_a_kernel("Slice")
+
+
+@final
+class UncheckedSlice(Generic[T]):
+    """What ``a.unchecked`` is: a ``Slice`` to be read without checks."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("UncheckedSlice")
+
+    def __getitem__(self, index: int) -> T:
+        _only_in_a_kernel("UncheckedSlice")
+
 
 @final
 class DisjointSlice(Generic[T]):

@@ -193,19 +193,21 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def _check_contracts(self, arguments: tuple[Any, ...]) -> None:
         """Checks the contracts of which all is known; the others wait for what an operation yields."""
         known: dict[str, int] = {}
+        certain: set[str] = set()
         for parameter, argument, spec in zip(self._kernel.parameters, arguments, self._known, strict=True):
+            operation = isinstance(argument, DeviceOperation)
+            name = parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"
             if isinstance(spec, BoxSpec):
-                known[f"len({parameter.name})"] = math.prod(spec.shape)
-            elif (
-                parameter.kind == "scalar"
-                and parameter.dtype.kind in "iu"
-                and not isinstance(argument, DeviceOperation)
-            ):
-                known[parameter.name] = int(parameter.convert(argument))
-        decided = [contract for contract in self._kernel.contracts if contract.names <= known.keys()]
-        for contract in decided:
-            contract.check(self._kernel.name, known)
-        self._open_contracts = tuple(c for c in self._kernel.contracts if c not in decided)
+                known[name] = math.prod(spec.shape)
+            elif parameter.kind == "scalar" and parameter.dtype.kind in "iu" and not operation:
+                known[name] = int(parameter.convert(argument))
+            if not operation:
+                certain.add(name)
+        for contract in self._kernel.contracts:
+            if contract.names <= known.keys():
+                contract.check(self._kernel.name, known)
+        # The kernel's memory safety rests on them, so what an operation announced is checked again when it is there.
+        self._open_contracts = tuple(c for c in self._kernel.contracts if not c.names <= certain)
 
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""

@@ -209,9 +209,6 @@ def unsupported() -> list[tuple[Callable[..., Any], str]]:
     def with_raise(a: Slice[f32]) -> None:
         raise ValueError  # here
 
-    def with_assert(a: Slice[f32]) -> None:
-        assert len(a)  # here
-
     def with_lambda(a: Slice[f32]) -> None:
         f = lambda x: x  # noqa: E731  # here
 
@@ -286,7 +283,6 @@ def unsupported() -> list[tuple[Callable[..., Any], str]]:
     return [
         (with_try, "try is not supported"),
         (with_raise, "raise is not supported"),
-        (with_assert, "assert is not supported"),
         (with_lambda, "lambda is not supported.*@device"),
         (with_comprehension, "comprehension is not supported"),
         (with_list, "list is not supported"),

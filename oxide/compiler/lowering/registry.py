@@ -30,14 +30,14 @@ class Session:
 session = Session()
 
 sites: list[FaultSite] = []
-"""Every access that was ever lowered; its place here is its number, until ``compiler.ir`` renumbers a kernel's."""
+"""Every access and assert ever lowered; its place here is its number, until ``compiler.ir`` renumbers a kernel's."""
 
 _numbers: dict[FaultSite, int] = {}
 
 
-def site_number(parameter: str) -> int:
-    """The number of the access to ``parameter`` that is being lowered."""
-    site = FaultSite(parameter, session.file, session.line)
+def site_number(parameter: str, assertion: str | None = None) -> int:
+    """The number of the access to ``parameter``, or of the ``assert``, that is being lowered."""
+    site = FaultSite(parameter, session.file, session.line, assertion)
     if site not in _numbers:
         _numbers[site] = len(sites)
         sites.append(site)

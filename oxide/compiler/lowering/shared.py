@@ -20,7 +20,7 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 from ...device.shared import DynamicSharedArray, LocalArray, SharedArray
 from .barrier import call_primitive, site
 from .registry import lowering_registry, note, session, typing_registry
-from .slices import _in_bounds, _index
+from .slices import _in_bounds, element_index
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -192,11 +192,11 @@ def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -
     """Whether an index is inside, checked axis by axis, and the element's place, the last axis fastest."""
     if isinstance(index_type, types.BaseTuple):
         parts = [
-            _index(context, builder, part_type, part)
+            element_index(builder, part_type, part)
             for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
         ]
     else:
-        parts = [_index(context, builder, index_type, index)]
+        parts = [element_index(builder, index_type, index)]
     inside, offset = None, None
     for axis, (part, length) in enumerate(zip(parts, _lengths(context, builder, kind), strict=True)):
         what = kind.name if len(parts) == 1 else f"axis {axis} of {kind.name}"

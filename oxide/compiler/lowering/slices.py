@@ -123,7 +123,7 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
-    index = _index(context, builder, sig.args[1], args[1])
+    index = element_index(builder, sig.args[1], args[1])
     site = _site(builder, kind.parameter)
     return _load(context, builder, kind.dtype, view.data, index, _in_bounds(builder, index, view.length, site))
 
@@ -247,7 +247,7 @@ _NO_INTEGER_INDEX = (
 )
 
 
-def _index(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+def element_index(builder: Any, kind: Any, value: Any) -> Any:
     """An index as a signed 64-bit number; a ``u64`` of 2**63 or more becomes negative, which no slice contains."""
     if kind.bitwidth == 64:
         return value

@@ -1,0 +1,65 @@
+"""``a.unchecked[i]``: a read that is not checked."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numba.cuda import cgutils, types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from .registry import lowering_registry, note, typing_registry
+from .slices import SliceType, element_index
+from .types import display
+
+
+class UncheckedSliceType(types.Type):  # type: ignore[misc]
+    """The read-only slice that came in as ``parameter``, without its checks."""
+
+    def __init__(self, dtype: Any, parameter: str) -> None:
+        self.dtype = dtype
+        self.parameter = parameter
+        super().__init__(f"UncheckedSlice[{display(dtype)}] {parameter}")
+
+
+@register_model(UncheckedSliceType)
+class UncheckedSliceModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+
+
+@typing_registry.register_attr
+class UncheckedAttribute(AttributeTemplate):  # type: ignore[misc]
+    key = SliceType
+
+    def resolve_unchecked(self, kind: Any) -> Any:
+        if kind.mutable:
+            note(f"{kind.parameter} is a {kind.shown}, which has no .unchecked: write through {kind.parameter}.get_mut")
+            return None
+        return UncheckedSliceType(kind.dtype, kind.parameter)
+
+
+@lowering_registry.lower_getattr(SliceType, "unchecked")
+def _lower_unchecked(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return value
+
+
+@typing_registry.register_global(operator.getitem)
+class UncheckedGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not (len(args) == 2 and isinstance(args[0], UncheckedSliceType)):
+            return None
+        kind, index = args
+        if not isinstance(index, types.Integer):
+            note(f"{kind.parameter}.unchecked[…] takes an integer, not {display(index)}")
+            return None
+        return signature(kind.dtype, kind, types.unliteral(index))
+
+
+@lowering_registry.lower(operator.getitem, UncheckedSliceType, types.Integer)
+def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    index = element_index(builder, sig.args[1], args[1])
+    return context.unpack_value(builder, kind.dtype, builder.gep(view.data, [index]))

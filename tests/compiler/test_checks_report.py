@@ -1,0 +1,125 @@
+"""``Kernel.checks()``, ``deny_checks`` and ``python -m oxide inspect``: where the checks are, in the author's terms."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from oxide import CompileError, DisjointSlice, Slice, device, f32, i64, kernel, thread, u32
+from oxide.__main__ import main
+from oxide_kernels import matvec_naive, sgemm_naive
+
+
+@kernel
+def mixed(n: u32, where: Slice[i64], x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        acc = x[index.get()]
+        for i in range(n):
+            for j in range(n):
+                acc += x[i * n + j]
+            if i < 3:
+                acc += x[i + 7]
+        for i in range(n):
+            acc += x[where[i]]
+        j = i64(0)
+        while acc > f32(0.0):
+            acc -= x[j * j]
+            j += 1
+        element.value = acc
+
+
+FIRST = inspect.getsourcelines(mixed.function)[1]
+
+
+def test_every_access_is_listed_with_its_place_and_the_reason() -> None:
+    found = [(check.parameter, check.line - FIRST, check.place, check.detail) for check in mixed.checks()]
+    assert found == [
+        ("y", 3, "proved", "by contracts, or by the loops and tests around it"),
+        ("x", 5, "access", "it is in no loop"),
+        ("x", 8, "hoisted", f"one check before the loop in line {FIRST + 6}"),
+        ("x", 10, "access", "the access is under a condition inside the loop"),
+        ("where", 12, "hoisted", f"one check before the loop in line {FIRST + 11}"),
+        ("x", 12, "access", "the index is read from memory"),
+        ("x", 15, "access", "it is in a while loop, whose number of iterations is not known before"),
+    ]
+
+
+def test_the_second_of_two_equal_checks_is_proved() -> None:
+    @kernel
+    def twice(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            first = x[index.get()]
+            if first > f32(0.0):
+                first = first + x[index.get()]
+            element.value = first
+
+    assert [check.place for check in twice.checks() if check.parameter == "x"] == ["access", "proved"]
+
+
+def test_an_access_in_a_device_function_counts_for_its_costliest_call() -> None:
+    @device
+    def fetch(x: Any, i: Any) -> Any:
+        return x[i]
+
+    @kernel
+    def calls(n: u32, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            acc = f32(0.0)
+            for i in range(n):
+                acc += fetch(x, i) + fetch(x, i * i)
+            element.value = acc
+
+    (check,) = [check for check in calls.checks() if check.parameter == "x"]
+    assert check.place == "access"
+    assert check.line == inspect.getsourcelines(fetch.function)[1] + 2
+
+
+def test_a_check_inside_a_loop_can_be_denied() -> None:
+    denied = kernel(deny_checks=True)(mixed.function)
+    with pytest.raises(
+        CompileError, match=r"denies checks inside loops, but x.* the access is under a condition"
+    ) as raised:
+        denied.specialize()
+    assert f":{FIRST + 10}:" in str(raised.value)
+    for each in (sgemm_naive, matvec_naive):
+        kernel(deny_checks=True)(each.function).specialize()  # hoisted checks are not inside a loop
+
+
+def test_denying_checks_and_leaving_them_out_is_a_contradiction() -> None:
+    with pytest.raises(CompileError, match="contradict"):
+        kernel(deny_checks=True, unchecked=True)(mixed.function)
+
+
+def test_an_unchecked_kernel_has_no_checks() -> None:
+    assert kernel(unchecked=True)(mixed.function).checks() == ()
+
+
+def test_inspect_shows_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "oxide_kernels:sgemm_naive", "--checks"]) == 0
+    shown = capsys.readouterr().out
+    assert "a: hoisted, one check before the loop in line" in shown
+    assert main(["inspect", "oxide_kernels:sgemm_naive"]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [("--ptx", ".visible .entry relu"), ("--llvm", "@oxide.in_bounds"), ("--asm", "oxide_run_blocks")],
+)
+def test_inspect_shows_what_a_kernel_becomes(option: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "oxide_kernels:relu", option]) == 0
+    assert expected in capsys.readouterr().out
+
+
+def test_inspect_says_what_there_is_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "oxide_kernels:softmax"]) == 2
+    assert "its kernels are" in capsys.readouterr().err
+    assert main(["inspect", "no_such_module:softmax"]) == 2
+    assert "name a module that can be imported" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""``assert`` in kernels is a fault with the author's words, and ``a.unchecked[i]`` is what it says."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+from oxide import (
+    CompileError,
+    DisjointSlice,
+    KernelAssertionError,
+    LaunchConfig,
+    Slice,
+    d2h,
+    f32,
+    h2d,
+    i64,
+    kernel,
+    thread,
+    zeros,
+)
+from tests.compiler import asserting_kernels
+from tests.compiler.asserting_kernels import calls, checked, computed, positive, square_roots, summed
+from tests.compiler.native_runner import fault_of, run_blocks
+
+LINE = inspect.getsourcelines(square_roots.function)[1] + 5
+
+
+def test_a_failed_assert_raises_with_its_message_and_place() -> None:
+    x = np.array([1, 2, -3, 4], np.float32)
+    launch = square_roots[LaunchConfig(grid=2, block=2)]
+    with pytest.raises(KernelAssertionError) as raised:
+        launch(h2d(x), zeros(4)).sync()
+    error = raised.value
+    assert (error.kernel, error.text, error.block, error.thread) == (
+        "square_roots", "x must not be negative", (1, 0, 0), (0, 0, 0),
+    )  # fmt: skip
+    assert (error.file, error.line) == (asserting_kernels.__file__, LINE)
+    assert str(error).startswith("kernel square_roots: x must not be negative; block (1, 0, 0), thread (0, 0, 0), at ")
+    np.testing.assert_array_equal(launch(h2d(abs(x)), zeros(4)).last().and_then(d2h).sync(), abs(x) * 2)
+
+
+def test_the_thread_leaves_and_the_others_go_on() -> None:
+    x, y = np.array([1, -2, 3], np.float32), np.zeros(3, np.float32)
+    fault = fault_of(square_roots, run_blocks(square_roots, (1, 1, 1), (3, 1, 1), x, y))
+    assert isinstance(fault, KernelAssertionError)
+    np.testing.assert_array_equal(y, [2, 0, 6])
+
+
+def test_an_assert_without_a_message_shows_its_line() -> None:
+    fault = fault_of(positive, run_blocks(positive, (1, 1, 1), (1, 1, 1), -1, np.zeros(1, np.float32)))
+    assert isinstance(fault, KernelAssertionError)
+    assert fault.text == "assert n > 0"
+
+
+def test_an_assert_in_a_device_function_ends_the_kernels_thread() -> None:
+    y = np.zeros(1, np.int64)
+    assert fault_of(calls, run_blocks(calls, (1, 1, 1), (1, 1, 1), 2, y)) is None
+    assert y[0] == 3
+    fault = fault_of(calls, run_blocks(calls, (1, 1, 1), (1, 1, 1), 7, y))
+    assert isinstance(fault, KernelAssertionError)
+    assert fault.line == inspect.getsourcelines(checked.function)[1] + 2
+    assert y[0] == 3
+
+
+def test_an_assert_in_a_loop_leaves_its_checks_hoisted() -> None:
+    assert [check.place for check in summed.checks()] == ["proved", "hoisted"]
+    x, y = np.full(20, 9, np.float32), np.zeros(1, np.float32)
+    assert fault_of(summed, run_blocks(summed, (1, 1, 1), (1, 1, 1), 11, x, y)) is None
+    assert isinstance(fault_of(summed, run_blocks(summed, (1, 1, 1), (1, 1, 1), 12, x, y)), KernelAssertionError)
+
+
+def test_a_message_is_a_plain_string() -> None:
+    with pytest.raises(CompileError, match="the message of an assert in a kernel is a plain string"):
+        computed.specialize()
+
+
+def test_an_unchecked_kernel_has_no_asserts() -> None:
+    unchecked = kernel(unchecked=True)(square_roots.function)
+    y = np.zeros(1, np.float32)
+    assert fault_of(unchecked, run_blocks(unchecked, (1, 1, 1), (1, 1, 1), np.array([-1], np.float32), y)) is None
+
+
+def test_an_unchecked_read_has_no_check() -> None:
+    @kernel
+    def gather(where: Slice[i64], x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = x.unchecked[where.unchecked[index.get()]]
+
+    assert [check.parameter for check in gather.checks()] == ["y"]
+    assert "fault" not in gather.ptx()
+    memory = np.arange(8, dtype=np.float32)
+    y = np.zeros(2, np.float32)
+    assert fault_of(gather, run_blocks(gather, (1, 1, 1), (2, 1, 1), np.array([2, 5]), memory[:4], y)) is None
+    np.testing.assert_array_equal(y, [2, 5])
+
+
+def test_an_output_cannot_be_written_unchecked() -> None:
+    @kernel
+    def out_of_hand(y: DisjointSlice[f32]) -> None:
+        y.unchecked[0] = f32(1.0)  # type: ignore[attr-defined]
+
+    with pytest.raises(CompileError, match=r"which has no \.unchecked: write through y\.get_mut"):
+        out_of_hand.specialize()
