@@ -25,7 +25,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from ..device.types import bool_
 from .diagnostics import compile_error
 from .faults import FaultSite
-from .lowering import barrier, shared, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import atomic, barrier, shared, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import slices as slice_lowering
 from .lowering.function import DeviceDispatcher
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
@@ -171,6 +171,8 @@ def _parameter_type(parameter: Parameter) -> Any:
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar
+    if parameter.kind == "atomic":
+        return atomic.AtomicSliceType(scalar, parameter.name)
     return slice_lowering.SliceType(scalar, parameter.kind == "disjoint", parameter.name)
 
 
