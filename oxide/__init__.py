@@ -5,7 +5,8 @@
 
 from oxide.compiler.function import device
 from oxide.compiler.kernel import Kernel, kernel
-from oxide.device import thread, warp
+from oxide.device import atomic, thread, warp
+from oxide.device.atomic import AtomicSlice
 from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.device.slices import DisjointSlice, Ref, Slice
 from oxide.device.thread import ThreadIndex
@@ -52,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Arc",
     "ArgumentError",
+    "AtomicSlice",
     "BarrierError",
     "BoundsError",
     "CompileError",
@@ -92,6 +94,7 @@ __all__ = [
     "ThreadIndex",
     "arange",
     "as_completed",
+    "atomic",
     "bf16",
     "bool_",
     "d2h",

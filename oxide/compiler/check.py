@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..device import thread, warp
+from ..device import atomic, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..errors import CompileError
@@ -101,6 +101,8 @@ _THREAD = {
     thread.sync_threads_or,
 }
 _BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
+_ATOMIC = {atomic.fence}
+_DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
 _WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
 _MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
 _UNRESOLVED = object()
@@ -262,11 +264,22 @@ class _Body:
             if value.name in ("f16", "bf16"):
                 raise self._error(node, f"{value.name} is not supported yet in kernels; use f32")
             return
-        if isinstance(value, DeviceFunction | thread.Coordinates | int | float | np.integer | np.floating | np.bool_):
+        if isinstance(
+            value,
+            DeviceFunction
+            | thread.Coordinates
+            | atomic.Ordering
+            | atomic.Scope
+            | int
+            | float
+            | np.integer
+            | np.floating
+            | np.bool_,
+        ):
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _MATH
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _MATH
         )
         if known or isinstance(value, ModuleType):
             return

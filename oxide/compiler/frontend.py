@@ -26,7 +26,7 @@ from ..device.types import bool_
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import barrier, shared, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import atomic, barrier, shared, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher
@@ -179,6 +179,8 @@ def _parameter_type(parameter: Parameter) -> Any:
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar
+    if parameter.kind == "atomic":
+        return atomic.AtomicSliceType(scalar, parameter.name)
     return slice_lowering.SliceType(scalar, parameter.kind == "disjoint", parameter.name)
 
 

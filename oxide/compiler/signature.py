@@ -14,14 +14,16 @@ from typing import Any, Literal, final, get_args, get_origin
 
 import numpy as np
 
+from ..device.atomic import AtomicSlice
 from ..device.slices import DisjointSlice, Slice
 from ..device.types import ScalarType
 from ..errors import ArgumentError
 from .source import located
 
-Kind = Literal["scalar", "slice", "disjoint"]
+Kind = Literal["scalar", "slice", "disjoint", "atomic"]
 
 _SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
+_ATOMIC = ("i32", "u32", "i64", "u64", "f32", "f64")
 _FORMATS = {
     "i8": "b",
     "i16": "h",
@@ -55,7 +57,7 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        names = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]"}
+        names = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
         return names[self.kind].format(self.scalar.name)
 
     @property
@@ -131,7 +133,7 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
             raise located(
                 function,
                 f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar ({_SCALARS}), "
-                "Slice[T] or DisjointSlice[T]",
+                "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
             )
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}")
         parameters.append(_parameter(function, name, parameter.name, annotation))
@@ -156,25 +158,33 @@ class _Names:
             raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}") from None
 
 
+_KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
+
+
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Parameter:
     if isinstance(annotation, ScalarType):
         kind: Kind = "scalar"
         scalar: Any = annotation
-    elif get_origin(annotation) in (Slice, DisjointSlice):
-        kind = "slice" if get_origin(annotation) is Slice else "disjoint"
+    elif get_origin(annotation) in _KINDS:
+        kind = _KINDS[get_origin(annotation)]
         (scalar,) = get_args(annotation)
     else:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
             function,
             f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
-            "Slice[T] or DisjointSlice[T]",
+            "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
         )
     if not isinstance(scalar, ScalarType):
         raise located(function, f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}")
     if scalar.name not in _FORMATS:
         raise located(
             function, f"kernel {kernel}: parameter {name}: {scalar.name} is not supported yet in kernels; use f32"
+        )
+    if kind == "atomic" and scalar.name not in _ATOMIC:
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar)
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Generic, NoReturn, TypeVar, final
 
+from .atomic import AtomicAccess
+
 T = TypeVar("T")
 
 
@@ -34,12 +36,13 @@ class _Elements(Generic[T]):
 
 
 @final
-class SharedArray(_Elements[T]):
+class SharedArray(_Elements[T], AtomicAccess[T]):
     """An array that the threads of a block share: ``tile = SharedArray((16, 17), f32)``, then ``tile[row, col]``.
 
     ``shape`` is a constant, or a tuple of up to three; ``dtype`` one of oxide's scalar types. All calls made at one
     place in the source give the same array. A kernel's static arrays take at most 48 KiB together, else it is a
-    ``CompileError``; a ``DynamicSharedArray`` may be larger.
+    ``CompileError``; a ``DynamicSharedArray`` may be larger. Elements of 32 and 64 bits have the atomic methods too:
+    ``bins.fetch_add(i, 1)``.
     """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
@@ -47,7 +50,7 @@ class SharedArray(_Elements[T]):
 
 
 @final
-class DynamicSharedArray(_Elements[T]):
+class DynamicSharedArray(_Elements[T], AtomicAccess[T]):
     """The block's dynamic shared memory as an array of one axis, as long as the launch says.
 
     ``LaunchConfig(…, shared_mem_bytes=n)`` gives it ``n // dtype's bytes`` elements, ``len()`` tells how many. Every

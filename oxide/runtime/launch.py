@@ -148,7 +148,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
             values.append((box.ptr, box.size))
-            (writes if parameter.kind == "disjoint" else reads).append(box._allocation)
+            (reads if parameter.kind == "slice" else writes).append(box._allocation)
         if self._open_contracts:
             known = {
                 (parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"): (
@@ -279,7 +279,7 @@ def _check_dtype(kernel: Kernel, parameter: Parameter, dtype: np.dtype[Any]) -> 
 
 
 def _refusal(kernel: Kernel, parameter: Parameter, found: str) -> ArgumentError:
-    kind = {"scalar": "a scalar", "slice": "a device buffer", "disjoint": "a device buffer"}[parameter.kind]
+    kind = "a scalar" if parameter.kind == "scalar" else "a device buffer"
     return ArgumentError(
         f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {parameter.dtype}, got {found}"
     )

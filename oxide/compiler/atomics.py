@@ -1,0 +1,110 @@
+"""Atomic operations as LLVM IR, the same for both back ends.
+
+The front end calls ``oxide.atomic.<operation>.<type>.<scope>.<ordering>``, since llvmlite's builder knows no scopes;
+here each such name becomes a function of a few lines. The operation itself is relaxed, and an ordering is fences
+around it: that is C++'s own mapping of it, and how PTX and x86 spell it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from . import reductions
+from .primitives import declared_once
+
+_NAME = re.compile(r"@(oxide\.atomic\.(\w+)\.(\w+)\.(block|device|system)\.([0-4]))\b")
+_FENCE = re.compile(r"@(oxide\.fence\.(block|device|system)\.([0-4]))\b")
+
+_SCOPES = {"block": 'syncscope("block") ', "device": 'syncscope("device") ', "system": ""}
+_TYPES = {"i32": ("i32", "i32", 4), "i64": ("i64", "i64", 8), "f32": ("float", "i32", 4), "f64": ("double", "i64", 8)}
+_ORDERINGS = {1: "acquire", 2: "release", 3: "acq_rel", 4: "seq_cst"}
+
+
+def definitions(text: str) -> str:
+    """Definitions of the atomic operations and fences that a kernel's IR calls."""
+    operations = sorted({match.groups() for match in _NAME.finditer(text)})
+    fences = sorted({match.groups() for match in _FENCE.finditer(text)})
+    return declared_once(
+        "\n".join([*(_operation(*found) for found in operations), *(_fence(*found) for found in fences)])
+    )
+
+
+def _fence(symbol: str, scope: str, ordering: str) -> str:
+    line = f"  fence {_SCOPES[scope]}{_ORDERINGS[int(ordering)]}\n" if int(ordering) else ""
+    return f"define void @{symbol}() alwaysinline {{\n{line}  ret void\n}}"
+
+
+def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str) -> str:
+    name, bits, size = _TYPES[kind]
+    where = _SCOPES[scope]
+    number = int(ordering)
+    # What comes before is released: a sequentially consistent operation begins with the strong fence.
+    before = f"  fence {where}seq_cst\n" if number == 4 else f"  fence {where}release\n" if number in (2, 3) else ""
+    after = f"  fence {where}acquire\n" if number in (1, 3, 4) else ""
+    if operation == "load":
+        body = f"  %bits = load atomic {bits}, ptr %at {where}monotonic, align {size}\n{after}"
+        return (
+            f"define {name} @{symbol}(ptr %at) alwaysinline {{\n{before if number == 4 else ''}{body}"
+            f"  %old = bitcast {bits} %bits to {name}\n  ret {name} %old\n}}"
+        )
+    head = f"(ptr %at, {name} %value) alwaysinline {{\n{before}"
+    given = f"  %bits = bitcast {name} %value to {bits}\n"
+    if operation == "store":
+        last = f"  fence {where}seq_cst\n" if number == 4 else ""
+        return (
+            f"define void @{symbol}{head}{given}"
+            f"  store atomic {bits} %bits, ptr %at {where}monotonic, align {size}\n{last}  ret void\n}}"
+        )
+    end = f"{after}  %old = bitcast {bits} %old.bits to {name}\n  ret {name} %old\n}}"
+    if scope == "system" and operation != "compare_exchange":
+        # LLVM gives every read-modify-write the device's scope in PTX, and keeps the scope of a compare-exchange.
+        return f"{_declaration(operation, kind)}define {name} @{symbol}{head}{_loop(operation, kind, after)}"
+    if operation == "exchange":
+        return (
+            f"define {name} @{symbol}{head}{given}"
+            f"  %old.bits = atomicrmw xchg ptr %at, {bits} %bits {where}monotonic, align {size}\n{end}"
+        )
+    if operation == "compare_exchange":
+        return (
+            f"define {name} @{symbol}(ptr %at, {name} %expected, {name} %value) alwaysinline {{\n{before}{given}"
+            f"  %wanted = bitcast {name} %expected to {bits}\n"
+            f"  %both = cmpxchg ptr %at, {bits} %wanted, {bits} %bits {where}monotonic monotonic, align {size}\n"
+            f"  %old.bits = extractvalue {{ {bits}, i1 }} %both, 0\n{end}"
+        )
+    return (
+        f"define {name} @{symbol}{head}"
+        f"  %old = atomicrmw {operation} ptr %at, {name} %value {where}monotonic, align {size}\n"
+        f"{after}  ret {name} %old\n}}"
+    )
+
+
+def _loop(operation: str, kind: str, after: str) -> str:
+    """A read-modify-write as a loop around a compare-exchange, with the whole system's scope."""
+    name, bits, size = _TYPES[kind]
+    operator = operation.removeprefix("f") if kind[0] == "f" else operation
+    if operation == "exchange":
+        computed = f"  %new.bits = bitcast {name} %value to {bits}"
+    elif operator == "sub":
+        instruction = "fsub" if kind[0] == "f" else "sub"
+        computed = f"  %new = {instruction} {name} %old, %value\n  %new.bits = bitcast {name} %new to {bits}"
+    else:
+        line = reductions.combine(operator, kind, "%new", "%old", "%value")
+        computed = f"{line}\n  %new.bits = bitcast {name} %new to {bits}"
+    return f"""  %first = load atomic {bits}, ptr %at monotonic, align {size}
+  br label %try
+try:
+  %seen = phi {bits} [ %first, %0 ], [ %found, %try ]
+  %old = bitcast {bits} %seen to {name}
+{computed}
+  %both = cmpxchg ptr %at, {bits} %seen, {bits} %new.bits monotonic monotonic, align {size}
+  %found = extractvalue {{ {bits}, i1 }} %both, 0
+  %swapped = extractvalue {{ {bits}, i1 }} %both, 1
+  br i1 %swapped, label %done, label %try
+done:
+{after}  ret {name} %old
+}}"""
+
+
+def _declaration(operation: str, kind: str) -> str:
+    operator = operation.removeprefix("f") if kind[0] == "f" else operation
+    return f"{reductions.declaration(operator, kind)}\n"

@@ -1,0 +1,364 @@
+"""The schedule of a block on the CPU, as LLVM IR: rounds from barrier to barrier, and within a round warp after warp.
+
+``{{name}}`` stands for a field of the block's state and ``<name>`` for a constant of the kernel; ``coroutines.py`` says
+which there are, and fills them in.
+"""
+
+from __future__ import annotations
+
+RELEASE = """
+; The lanes of the warp that runs that may go on, their values published. None: nobody ever can.
+define internal i32 @oxide.release_lanes(ptr %block, i32 %alive) noinline {
+entry:
+  %waiting = load i32, {{waiting}}
+  %converging = load i32, {{converging}}
+  %apart = xor i32 %converging, -1
+  %asking = and i32 %waiting, %apart
+  br label %next
+next:
+  %left = phi i32 [ %asking, %entry ], [ %left.refused, %refuse ], [ %left.released, %released ]
+  %free = phi i32 [ 0, %entry ], [ %free, %refuse ], [ %free.more, %released ]
+  %none = icmp eq i32 %left, 0
+  br i1 %none, label %finish, label %look
+look:
+  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  %bit = shl i32 1, %lane
+  %mask = load i32, {{mask[i32 %lane]}}
+  %group = and i32 %mask, %alive
+  %come = and i32 %group, %asking
+  %complete = icmp eq i32 %come, %group
+  %own = and i32 %group, %bit
+  %member = icmp ne i32 %own, 0
+  %candidate = and i1 %complete, %member
+  br i1 %candidate, label %agree, label %refuse
+agree:
+  %unseen = phi i32 [ %group, %look ], [ %unseen.next, %same ]
+  %all_seen = icmp eq i32 %unseen, 0
+  br i1 %all_seen, label %publish, label %compare
+compare:
+  %other = call i32 @llvm.cttz.i32(i32 %unseen, i1 true)
+  %other.mask = load i32, {{mask[i32 %other]}}
+  %equal = icmp eq i32 %other.mask, %mask
+  br i1 %equal, label %same, label %refuse
+same:
+  %unseen.less = sub i32 %unseen, 1
+  %unseen.next = and i32 %unseen, %unseen.less
+  br label %agree
+refuse:
+  %not_bit = xor i32 %bit, -1
+  %left.refused = and i32 %left, %not_bit
+  br label %next
+publish:
+  call void @oxide.publish(ptr %block, i32 %group)
+  br label %released
+released:
+  %not_group = xor i32 %group, -1
+  %left.released = and i32 %left, %not_group
+  %free.more = or i32 %free, %group
+  br label %next
+finish:
+  %nobody = icmp eq i32 %free, 0
+  %some = icmp ne i32 %converging, 0
+  %last_resort = and i1 %nobody, %some
+  br i1 %last_resort, label %converge, label %done
+converge:
+  ; Nothing else can move, so the lanes at one active_mask() are as together as they can be.
+  %first = call i32 @llvm.cttz.i32(i32 %converging, i1 true)
+  %place = load i32, {{site[i32 %first]}}
+  br label %gather
+gather:
+  %rest = phi i32 [ %converging, %converge ], [ %rest.next, %gather ]
+  %together = phi i32 [ 0, %converge ], [ %together.more, %gather ]
+  %each = call i32 @llvm.cttz.i32(i32 %rest, i1 true)
+  %each.bit = shl i32 1, %each
+  %each.place = load i32, {{site[i32 %each]}}
+  %here = icmp eq i32 %each.place, %place
+  %added = select i1 %here, i32 %each.bit, i32 0
+  %together.more = or i32 %together, %added
+  %rest.less = sub i32 %rest, 1
+  %rest.next = and i32 %rest, %rest.less
+  %more = icmp ne i32 %rest.next, 0
+  br i1 %more, label %gather, label %gathered
+gathered:
+  call void @oxide.publish(ptr %block, i32 %together.more)
+  br label %done
+done:
+  %result = phi i32 [ %free, %finish ], [ %together.more, %gathered ]
+  %keep = xor i32 %result, -1
+  %still = and i32 %waiting, %keep
+  store i32 %still, {{waiting}}
+  %still.converging = and i32 %converging, %keep
+  store i32 %still.converging, {{converging}}
+  ret i32 %result
+}
+
+define internal void @oxide.publish(ptr %block, i32 %group) {
+entry:
+  %not_group = xor i32 %group, -1
+  %bits = load i32, {{bits}}
+  %bits.new = and i32 %bits, %group
+  %published = load i32, {{published.bits}}
+  %bits.old = and i32 %published, %not_group
+  %bits.all = or i32 %bits.old, %bits.new
+  store i32 %bits.all, {{published.bits}}
+  br label %next
+next:
+  %left = phi i32 [ %group, %entry ], [ %left.next, %next ]
+  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  %value = load i64, {{value[i32 %lane]}}
+  store i64 %value, {{published[i32 %lane]}}
+  store i32 %group, {{group[i32 %lane]}}
+  %less = sub i32 %left, 1
+  %left.next = and i32 %left, %less
+  %more = icmp ne i32 %left.next, 0
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
+"""
+
+RUN_BLOCK = """
+define internal void @oxide.run_block(ptr %block, i32 %threads) noinline {
+entry:
+  store i32 %threads, {{live}}
+  store i32 0, {{arrived}}
+  store i32 -1, {{least}}
+  store i32 0, {{greatest}}
+  store i32 0, {{count}}
+  store i32 0, {{waiting}}
+  store i32 0, {{converging}}
+  %nx = load i32, {{ntid[i32 0]}}
+  %ny = load i32, {{ntid[i32 1]}}
+  %rounded = add i32 %threads, 31
+  %warps = lshr i32 %rounded, 5
+  br label %count_lanes
+count_lanes:
+  %w = phi i32 [ 0, %entry ], [ %w.next, %count_lanes ]
+  %w.first = shl i32 %w, 5
+  %w.left = sub i32 %threads, %w.first
+  %w.whole = icmp uge i32 %w.left, 32
+  %w.shift = and i32 %w.left, 31
+  %w.high = shl i32 -1, %w.shift
+  %w.low = xor i32 %w.high, -1
+  %w.lanes = select i1 %w.whole, i32 -1, i32 %w.low
+  store i32 %w.lanes, {{alive[i32 %w]}}
+  %w.next = add i32 %w, 1
+  %w.more = icmp ult i32 %w.next, %warps
+  br i1 %w.more, label %count_lanes, label %round
+round:
+  %starting = phi i1 [ true, %count_lanes ], [ false, %next_round ]
+  br label %warp
+warp:
+  %number = phi i32 [ 0, %round ], [ %number.next, %warp_done ]
+  %first = shl i32 %number, 5
+  %lanes = load i32, {{alive[i32 %number]}}
+  %empty = icmp eq i32 %lanes, 0
+  br i1 %empty, label %warp_done, label %pass
+pass:
+  %fresh = phi i1 [ %starting, %warp ], [ false, %again ]
+  %going = phi i32 [ %lanes, %warp ], [ %released, %again ]
+  br i1 %fresh, label %start, label %resume
+start:
+  %start.left = phi i32 [ %going, %pass ], [ %start.left.next, %start ]
+  %start.lane = call i32 @llvm.cttz.i32(i32 %start.left, i1 true)
+  %start.thread = or i32 %first, %start.lane
+  %x = urem i32 %start.thread, %nx
+  %rows = udiv i32 %start.thread, %nx
+  %y = urem i32 %rows, %ny
+  %z = udiv i32 %rows, %ny
+  %handle = call ptr @oxide.thread(ptr %block, i32 %start.thread, i32 %x, i32 %y, i32 %z)
+  %start.less = sub i32 %start.left, 1
+  %start.left.next = and i32 %start.left, %start.less
+  %start.more = icmp ne i32 %start.left.next, 0
+  br i1 %start.more, label %start, label %ran
+resume:
+  %frames = load ptr, {{frames}}
+  %stride = load i64, {{stride}}
+  br label %resume_lane
+resume_lane:
+  %left = phi i32 [ %going, %resume ], [ %left.next, %resume_lane ]
+  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  %thread = or i32 %first, %lane
+  %thread.wide = zext i32 %thread to i64
+  %offset = mul i64 %thread.wide, %stride
+  %frame = getelementptr i8, ptr %frames, i64 %offset
+  call void @llvm.coro.resume(ptr %frame)
+  %less = sub i32 %left, 1
+  %left.next = and i32 %left, %less
+  %more = icmp ne i32 %left.next, 0
+  br i1 %more, label %resume_lane, label %ran
+ran:
+  %waiting = load i32, {{waiting}}
+  %nobody_waits = icmp eq i32 %waiting, 0
+  br i1 %nobody_waits, label %warp_done, label %again
+again:
+  %alive = load i32, {{alive[i32 %number]}}
+  %released = call i32 @oxide.release_lanes(ptr %block, i32 %alive)
+  %stuck = icmp eq i32 %released, 0
+  br i1 %stuck, label %deadlock, label %pass
+warp_done:
+  %number.next = add i32 %number, 1
+  %warps.more = icmp ult i32 %number.next, %warps
+  br i1 %warps.more, label %warp, label %round_done
+round_done:
+  %live = load i32, {{live}}
+  %finished = icmp eq i32 %live, 0
+  br i1 %finished, label %done, label %barrier
+barrier:
+  ; Whoever has not returned and is at no warp operation is at a barrier: all have arrived, if at one and the same.
+  %least = load i32, {{least}}
+  %greatest = load i32, {{greatest}}
+  %one = icmp eq i32 %least, %greatest
+  br i1 %one, label %next_round, label %divergent
+next_round:
+  %arrived = load i32, {{arrived}}
+  store i32 %arrived, {{passed.arrived}}
+  %count = load i32, {{count}}
+  store i32 %count, {{passed.count}}
+  store i32 0, {{arrived}}
+  store i32 0, {{count}}
+  store i32 -1, {{least}}
+  store i32 0, {{greatest}}
+  br label %round
+divergent:
+  call void @oxide.report_divergence(ptr %block, i32 %least, i32 %greatest, i32 0, i32 0)
+  br label %done
+deadlock:
+  ; Somebody waits for lanes that are at the barrier, or that wait with another mask.
+  %stuck.waiting = load i32, {{waiting}}
+  %stuck.lane = call i32 @llvm.cttz.i32(i32 %stuck.waiting, i1 true)
+  %stuck.site = load i32, {{site[i32 %stuck.lane]}}
+  %stuck.thread = or i32 %first, %stuck.lane
+  %at_barrier = load i32, {{arrived}}
+  %barrier.empty = icmp eq i32 %at_barrier, 0
+  br i1 %barrier.empty, label %other_lane, label %other_barrier
+other_barrier:
+  %barrier.site = load i32, {{least}}
+  br label %report
+other_lane:
+  %stuck.less = sub i32 %stuck.waiting, 1
+  %stuck.rest = and i32 %stuck.waiting, %stuck.less
+  %alone = icmp eq i32 %stuck.rest, 0
+  %stuck.other = select i1 %alone, i32 %stuck.waiting, i32 %stuck.rest
+  %other.lane = call i32 @llvm.cttz.i32(i32 %stuck.other, i1 true)
+  %other.site = load i32, {{site[i32 %other.lane]}}
+  br label %report
+report:
+  %other = phi i32 [ %barrier.site, %other_barrier ], [ %other.site, %other_lane ]
+  call void @oxide.report_divergence(ptr %block, i32 %stuck.site, i32 %other, i32 1, i32 %stuck.thread)
+  br label %done
+done:
+  ret void
+}
+
+define internal void @oxide.report_divergence(ptr %block, i32 %site, i32 %other, i32 %kind, i32 %thread) noinline cold {
+  %record = load ptr, {{record}}
+  %none = icmp eq ptr %record, null
+  br i1 %none, label %done, label %claim
+claim:
+  %exchange = cmpxchg ptr %record, i32 0, i32 <divergent> monotonic monotonic
+  %claimed = extractvalue { i32, i1 } %exchange, 1
+  br i1 %claimed, label %fill, label %done
+fill:
+  %site.at = getelementptr i8, ptr %record, i64 4
+  store i32 %site, ptr %site.at
+  %other.at = getelementptr i8, ptr %record, i64 16
+  %other.wide = zext i32 %other to i64
+  store i64 %other.wide, ptr %other.at
+  %kind.at = getelementptr i8, ptr %record, i64 24
+  %kind.wide = zext i32 %kind to i64
+  store i64 %kind.wide, ptr %kind.at
+  %id.at = getelementptr i8, ptr %record, i64 8
+  store i64 <kernel_id>, ptr %id.at
+  %cx = load i32, {{ctaid[i32 0]}}
+  %cx.at = getelementptr i8, ptr %record, i64 32
+  store i32 %cx, ptr %cx.at
+  %cy = load i32, {{ctaid[i32 1]}}
+  %cy.at = getelementptr i8, ptr %record, i64 36
+  store i32 %cy, ptr %cy.at
+  %cz = load i32, {{ctaid[i32 2]}}
+  %cz.at = getelementptr i8, ptr %record, i64 40
+  store i32 %cz, ptr %cz.at
+  %nx = load i32, {{ntid[i32 0]}}
+  %ny = load i32, {{ntid[i32 1]}}
+  %x = urem i32 %thread, %nx
+  %rows = udiv i32 %thread, %nx
+  %y = urem i32 %rows, %ny
+  %z = udiv i32 %rows, %ny
+  %x.at = getelementptr i8, ptr %record, i64 44
+  store i32 %x, ptr %x.at
+  %y.at = getelementptr i8, ptr %record, i64 48
+  store i32 %y, ptr %y.at
+  %z.at = getelementptr i8, ptr %record, i64 52
+  store i32 %z, ptr %z.at
+  br label %done
+done:
+  ret void
+}
+"""
+
+ENTRY = """
+define void @<entry>(ptr %launch, i64 %from, i64 %end) {
+entry:
+  %block = alloca <block>, align 64
+  %gx.at = getelementptr i32, ptr %launch, i64 0
+  %gx = load i32, ptr %gx.at
+  store i32 %gx, {{nctaid[i32 0]}}
+  %gy.at = getelementptr i32, ptr %launch, i64 1
+  %gy = load i32, ptr %gy.at
+  store i32 %gy, {{nctaid[i32 1]}}
+  %gz.at = getelementptr i32, ptr %launch, i64 2
+  %gz = load i32, ptr %gz.at
+  store i32 %gz, {{nctaid[i32 2]}}
+  %nx.at = getelementptr i32, ptr %launch, i64 3
+  %nx = load i32, ptr %nx.at
+  store i32 %nx, {{ntid[i32 0]}}
+  %ny.at = getelementptr i32, ptr %launch, i64 4
+  %ny = load i32, ptr %ny.at
+  store i32 %ny, {{ntid[i32 1]}}
+  %nz.at = getelementptr i32, ptr %launch, i64 5
+  %nz = load i32, ptr %nz.at
+  store i32 %nz, {{ntid[i32 2]}}
+  %dynamic.at = getelementptr i32, ptr %launch, i64 6
+  %dynamic.narrow = load i32, ptr %dynamic.at
+  %dynamic = zext i32 %dynamic.narrow to i64
+  store i64 %dynamic, {{dynamic}}
+  %params.at = getelementptr i8, ptr %launch, i64 32
+  %params = load ptr, ptr %params.at
+  store ptr %params, {{params}}
+  %record.at = getelementptr <params>, ptr %params, i32 0, i32 <last>
+  %record = load ptr, ptr %record.at
+  store ptr %record, {{record}}
+  store ptr null, {{frames}}
+  %bytes = add i64 %dynamic, <static>
+  %shared = call ptr @oxide.allocate(i64 %bytes)
+  store ptr %shared, {{shared}}
+  %plane = mul i32 %nx, %ny
+  %threads = mul i32 %plane, %nz
+  %gx.wide = zext i32 %gx to i64
+  %gy.wide = zext i32 %gy to i64
+  %any = icmp slt i64 %from, %end
+  br i1 %any, label %next, label %done
+next:
+  %linear = phi i64 [ %from, %entry ], [ %linear.next, %next ]
+  %bx = urem i64 %linear, %gx.wide
+  %rows = udiv i64 %linear, %gx.wide
+  %by = urem i64 %rows, %gy.wide
+  %bz = udiv i64 %rows, %gy.wide
+  %bx.narrow = trunc i64 %bx to i32
+  store i32 %bx.narrow, {{ctaid[i32 0]}}
+  %by.narrow = trunc i64 %by to i32
+  store i32 %by.narrow, {{ctaid[i32 1]}}
+  %bz.narrow = trunc i64 %bz to i32
+  store i32 %bz.narrow, {{ctaid[i32 2]}}
+  call void @oxide.run_block(ptr %block, i32 %threads)
+  %linear.next = add nuw nsw i64 %linear, 1
+  %more = icmp slt i64 %linear.next, %end
+  br i1 %more, label %next, label %done
+done:
+  %frames = load ptr, {{frames}}
+  call void @oxide.release(ptr %frames)
+  call void @oxide.release(ptr %shared)
+  ret void
+}
+"""

@@ -1,0 +1,124 @@
+"""Atomics: ``AtomicSlice``, the same methods on shared arrays, and ``fence``.
+
+An element that several threads change is reached only through methods that no other thread can come between; each
+gives the value from before. With ordinary reads and writes, counts are lost::
+
+    counts[i] = counts[i] + 1      # two threads read 5, both write 6: refused, an AtomicSlice has no [...]
+    counts.fetch_add(i, 1)         # 7
+
+``ordering`` is ``RELAXED`` unless said: the element is right, but says nothing about other memory. ``RELEASE`` makes
+what this thread wrote before visible to a thread that sees the new value with ``ACQUIRE``. ``scope`` is ``DEVICE``
+unless said: all threads of the launch; ``BLOCK`` is enough, and may be faster, among the threads of a block, and
+``SYSTEM`` reaches other devices and the host. Both are constants. The terms are those of C++ and CUDA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeAlias, TypeVar, final
+
+T = TypeVar("T")
+Index: TypeAlias = int | tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """What an atomic operation says about the memory around it; ``RELAXED`` … ``SEQUENTIAL`` are all there are."""
+
+    name: str
+    number: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Among which threads an operation is atomic and ordered: ``BLOCK``, ``DEVICE`` or ``SYSTEM``."""
+
+    name: str
+
+
+RELAXED = Ordering("relaxed", 0)
+ACQUIRE = Ordering("acquire", 1)
+RELEASE = Ordering("release", 2)
+ACQUIRE_RELEASE = Ordering("acquire_release", 3)
+SEQUENTIAL = Ordering("sequential", 4)
+
+BLOCK = Scope("block")
+DEVICE = Scope("device")
+SYSTEM = Scope("system")
+
+
+class AtomicAccess(Generic[T]):
+    """The atomic methods. ``index`` is checked as in a slice: outside, nothing changes, the result is 0, and the launch
+    fails with a ``BoundsError``. Elements are ``i32 u32 i64 u64 f32 f64``, the bitwise methods for integers alone."""
+
+    def fetch_add(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """Adds; gives the value from before."""
+        _only_in_a_kernel("fetch_add")
+
+    def fetch_sub(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """Subtracts; gives the value from before."""
+        _only_in_a_kernel("fetch_sub")
+
+    def fetch_min(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """Keeps the lesser; gives the value from before. Of a NaN and a number, the number is kept."""
+        _only_in_a_kernel("fetch_min")
+
+    def fetch_max(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """Keeps the greater; gives the value from before. Of a NaN and a number, the number is kept."""
+        _only_in_a_kernel("fetch_max")
+
+    def fetch_and(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """Keeps the bits that ``value`` has too; gives the value from before."""
+        _only_in_a_kernel("fetch_and")
+
+    def fetch_or(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """Sets the bits of ``value``; gives the value from before."""
+        _only_in_a_kernel("fetch_or")
+
+    def fetch_xor(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """Flips the bits of ``value``; gives the value from before."""
+        _only_in_a_kernel("fetch_xor")
+
+    def exchange(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """Writes ``value``; gives the value from before."""
+        _only_in_a_kernel("exchange")
+
+    def compare_exchange(
+        self, index: Index, expected: T, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE
+    ) -> T:
+        """Writes ``value`` if the element is ``expected``; gives the value from before, which is ``expected`` exactly
+        when it was written. Floats are compared by their bits."""
+        _only_in_a_kernel("compare_exchange")
+
+    def load(self, index: Index, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
+        """The value."""
+        _only_in_a_kernel("load")
+
+    def store(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> None:
+        """Writes ``value``."""
+        _only_in_a_kernel("store")
+
+
+@final
+class AtomicSlice(AtomicAccess[T]):
+    """Elements in device memory that all threads may change, through atomic methods alone. ``len(a)`` is their number,
+    an ``i64``. A launch takes a ``DeviceBox`` for one, as for a ``DisjointSlice``."""
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "AtomicSlice exists only inside a @kernel; on the host, pass a device buffer where a kernel takes one"
+        )
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("AtomicSlice")
+
+
+def fence(ordering: Ordering = SEQUENTIAL, scope: Scope = DEVICE) -> None:
+    """Orders this thread's memory accesses before it and after it, as the threads of ``scope`` see them."""
+    _only_in_a_kernel("fence")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")
