@@ -14,7 +14,7 @@ from ...device import atomic
 from .barrier import call_primitive, site
 from .registry import lowering_registry, note, typing_registry
 from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import _in_bounds, _index
+from .slices import _in_bounds, element_index
 from .types import display
 
 _ELEMENTS = (types.int32, types.uint32, types.int64, types.uint64, types.float32, types.float64)
@@ -179,7 +179,7 @@ def _lower_method(name: str) -> Any:
         if isinstance(kind, AtomicSliceType):
             view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
             data = view.data
-            offset = _index(context, builder, sig.args[1], args[1])
+            offset = element_index(builder, sig.args[1], args[1])
             inside = _in_bounds(builder, offset, view.length, site(builder, kind.parameter))
         else:
             data = args[0]
