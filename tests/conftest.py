@@ -51,7 +51,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     skipped = [
         report
         for report in terminalreporter.getreports("skipped")
-        if "gpu" in report.keywords and config.stash[_device] != "cuda"
+        if "gpu" in getattr(report, "keywords", ()) and config.stash[_device] != "cuda"
     ]
     if skipped:
         reason = "no CUDA device" if cuda_device_count() == 0 else "the runtime is on the CPU; use -m gpu"

@@ -108,7 +108,7 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     script.write_text(code, encoding="utf-8")
     return subprocess.run(
         [sys.executable, "-X", "utf8", "-W", "error::ResourceWarning", str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
         cwd=folder,
         capture_output=True,
         encoding="utf-8",

@@ -31,8 +31,7 @@ def mlp(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOp
     def output_layer(buffers: tuple[DeviceBox, DeviceBox]) -> DeviceOperation[DeviceBox]:
         hidden, output = buffers
         config = LaunchConfig.for_num_elems(rows)
-        project: DeviceOperation[DeviceBox] = matvec_naive[config](rows, columns, hidden, w1, output).last()
-        return project
+        return matvec_naive[config](rows, columns, hidden, w1, output).last()
 
     return (
         oxide.zip(h2d(batch), zeros((rows, columns)), zeros(rows))
@@ -69,13 +68,9 @@ def matmul(left: DeviceBox, right: Arc[DeviceBox], product: DeviceBox) -> Device
     rows, inner = left.shape
     columns = right.value.shape[1]
     config = LaunchConfig(grid=(-(-columns // TILE), -(-rows // TILE)), block=(TILE, TILE))
-    multiply: DeviceOperation[DeviceBox] = sgemm_naive[config](
-        rows, columns, inner, 1.0, left, right, 0.0, product
-    ).last()
-    return multiply
+    return sgemm_naive[config](rows, columns, inner, 1.0, left, right, 0.0, product).last()
 
 
 def rectify(buffer: DeviceBox) -> DeviceOperation[DeviceBox]:
     """``buffer = max(0, buffer)``, in place; yields ``buffer``."""
-    clip: DeviceOperation[DeviceBox] = relu[LaunchConfig.for_num_elems(buffer.size)](buffer, buffer).last()
-    return clip
+    return relu[LaunchConfig.for_num_elems(buffer.size)](buffer, buffer).last()

@@ -8,7 +8,6 @@ the runtime puts that in ``Kernel.launcher``.
 from __future__ import annotations
 
 import functools
-import hashlib
 import struct
 import sys
 import threading
@@ -23,11 +22,12 @@ from .signature import Parameter, parse_parameters
 from .source import located
 
 if TYPE_CHECKING:
+    from ..runtime.operation import DeviceOperation  # for the type alone: what a launch returns is the runtime's
     from .ir import PortableKernel
 
 __all__ = ["ConfiguredKernel", "DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
 
-Launcher = Callable[["Kernel", object, tuple[Any, ...]], Any]
+Launcher = Callable[["Kernel", object, tuple[Any, ...]], "DeviceOperation[tuple[Any, ...]]"]
 
 
 @final
@@ -70,8 +70,11 @@ class Kernel:
         """The kernel with a launch configuration: a ``LaunchConfig``, or grid and block."""
         return ConfiguredKernel(self, config)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """An operation that launches the kernel with its own block. Raises ``ArgumentError``."""
+    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+        """An operation that launches the kernel with its own block and yields the arguments.
+
+        Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
+        """
         return self._launch(None, args, kwargs)
 
     def __repr__(self) -> str:
@@ -103,7 +106,9 @@ class Kernel:
             special.portable, self.parameters, special.kernel_id, host_target(), unchecked=self.unchecked
         )
 
-    def _launch(self, config: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _launch(
+        self, config: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> DeviceOperation[tuple[Any, ...]]:
         launcher = Kernel.launcher
         if launcher is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
@@ -133,8 +138,11 @@ class ConfiguredKernel:
         self.kernel = kernel
         self.config = config
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """An operation that launches the kernel with this configuration. Raises ``ArgumentError``."""
+    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+        """An operation that launches the kernel with this configuration and yields the arguments.
+
+        Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
+        """
         return self.kernel._launch(self.config, args, kwargs)
 
 
@@ -254,6 +262,8 @@ def _dim3(function: Callable[..., Any], name: str, block: int | tuple[int, ...])
 
 def _stable_hash(kernel: Kernel) -> int:
     """The same number for the same kernel in every process."""
+    import hashlib  # here, since it takes a thirtieth of `import oxide`
+
     function = kernel.function
     identity = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}:{kernel!r}"
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")

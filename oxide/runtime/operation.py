@@ -189,16 +189,19 @@ class DeviceOperation(ABC, Generic[T]):
         """
         self.consume()
         runtime = current_runtime()
-        return self.sync_on(runtime.policy.next_stream(self._home(runtime)))
+        return self._run_blocking(runtime.policy.next_stream(self._home(runtime)))
 
     def sync_on(self, stream: Stream) -> T:
-        """Runs on ``stream`` and blocks the thread until the result is there."""
+        """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does."""
+        return self._run_blocking(stream)
+
+    def _run_blocking(self, stream: Stream) -> T:
         from oxide.runtime.event_loops import running_loop_name
 
         loop = running_loop_name()
         if loop is not None:
             warnings.warn(
-                f"sync() blocks the {loop} event loop until the device is done; use await", RuntimeWarning, stacklevel=2
+                f"sync() blocks the {loop} event loop until the device is done; use await", RuntimeWarning, stacklevel=3
             )
         submission = submit(self, require_stream(stream))
         submission.mark.synchronize()

@@ -1,13 +1,16 @@
-"""Runs kernels as the CPU driver does, without the driver: load the object file, call its entry."""
+"""Runs kernels with nothing above them: on the CPU the object file's entry is called, as the CPU driver does; with
+``--device cuda`` the same arrays go to the GPU and back, so that one set of tests holds both back ends to NumPy."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
+import pytest
 
 from oxide.compiler.faults import RECORD, read_fault
 from oxide.compiler.kernel import Kernel
@@ -22,7 +25,11 @@ _engines: list[Any] = []
 def run_blocks(
     kernel: Kernel, grid: Dim3, block: Dim3, *args: Any, first: int = 0, end: int | None = None
 ) -> np.ndarray[Any, Any]:
-    """Launches on the host; arrays are changed in place. Gives the fault record."""
+    """Launches; arrays are changed in place. Gives the fault record. A range of blocks is the CPU's alone."""
+    if os.environ.get("OXIDE_DEVICE") == "cuda":
+        if end is not None:
+            pytest.skip("a GPU launches whole grids")
+        return _run_on_cuda(kernel, grid, block, *args)
     special = kernel.specialize()
     target = host_target()
     code = special.code(target)
@@ -45,6 +52,43 @@ def run_blocks(
     )
     entry(ctypes.addressof(launch), first, grid[0] * grid[1] * grid[2] if end is None else end)
     return record
+
+
+def _run_on_cuda(kernel: Kernel, grid: Dim3, block: Dim3, *args: Any) -> np.ndarray[Any, Any]:
+    from oxide.runtime.context import current_runtime
+
+    special = kernel.specialize()
+    driver = current_runtime().driver
+    stream = driver.create_stream(0)
+    record_address = driver.allocate_host(4096)
+    record = np.frombuffer((ctypes.c_char * RECORD.itemsize).from_address(record_address), RECORD)
+    record.view(np.uint64)[:] = 0
+    boxes: dict[int, tuple[int, int, Any]] = {}  # one for each array, by its own address: two parameters may share one
+    values: list[Any] = []
+    for parameter, arg in zip(kernel.parameters, args, strict=True):
+        if parameter.kind == "scalar":
+            values.append(parameter.convert(arg))
+            continue
+        key = arg.ctypes.data
+        if arg.size and key not in boxes:
+            host = driver.allocate_host(arg.nbytes)
+            ctypes.memmove(host, key, arg.nbytes)
+            boxes[key] = (driver.allocate(arg.nbytes, stream), host, arg)
+            driver.copy_to_device(boxes[key][0], host, arg.nbytes, stream)
+        values.append((boxes[key][0] if arg.size else 0, arg.size))
+    function = driver.load(0, special.code(driver.device_info(0).target))
+    driver.launch(function, grid, block, 0, special.pack(values, record_address), stream)
+    for device, host, arg in boxes.values():
+        driver.copy_to_host(host, device, arg.nbytes, stream)
+    driver.synchronize_stream(stream)
+    for device, host, arg in boxes.values():
+        ctypes.memmove(arg.ctypes.data, host, arg.nbytes)
+        driver.free(device, stream)
+        driver.free_host(host)
+    result = record.copy()
+    driver.free_host(record_address)
+    driver.destroy_stream(stream)
+    return result
 
 
 def run(kernel: Kernel, threads: int, *args: Any, block: int = 32) -> None:

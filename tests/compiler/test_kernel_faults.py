@@ -111,7 +111,10 @@ def test_a_fault_in_a_device_function_names_the_kernels_parameter_and_the_functi
     assert raised.value.line == inspect.getsourcelines(fetch.function)[1] + 2
 
 
-def test_an_unchecked_kernel_reports_nothing() -> None:
+def test_an_unchecked_kernel_reports_nothing(device: str) -> None:
+    if device == "cuda":
+        pytest.skip("it reads past the end of an array in host memory")
+
     @kernel(unchecked=True)
     def read_past(x: Slice[i32], y: DisjointSlice[i32]):  # type: ignore[no-untyped-def]
         element = y.get_mut(thread.index_1d())

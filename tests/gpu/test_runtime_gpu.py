@@ -38,7 +38,7 @@ def test_a_task_cancelled_while_its_kernel_runs_returns_at_once_and_its_memory_s
         before = driver.outstanding()
 
         async def main() -> None:
-            x, y = h2d(np.full(1000, 3, np.float32)).sync(), zeros(1000).sync()
+            x, y = await h2d(np.full(1000, 3, np.float32)), await zeros(1000)
             pointers = {x.ptr, y.ptr}
             stream = oxide.devices()[0].new_stream()
             start = time.perf_counter()

@@ -38,8 +38,7 @@ def busy_for_two_seconds(device: str) -> DeviceOperation[object]:
     spin(20_000_000, zeros(1)).async_on(stream)
     end = stream.record_event()
     stream.synchronize()
-    launch: DeviceOperation[object] = spin(int(20_000_000 * SECONDS * 1000 / start.elapsed_ms(end)), zeros(1))
-    return launch
+    return spin(int(20_000_000 * SECONDS * 1000 / start.elapsed_ms(end)), zeros(1)).last()
 
 
 def test_a_two_second_operation_stalls_no_other_task_and_takes_no_processor_time(device: str) -> None:

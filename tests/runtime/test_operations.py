@@ -281,6 +281,7 @@ def test_reshape_looks_at_the_same_memory() -> None:
         (lambda: value(1).sync_on("stream"), TypeError, "Stream"),  # type: ignore[arg-type]
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*was never run")
 def test_bad_input_is_refused_when_the_operation_is_built(build: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build()
