@@ -10,6 +10,7 @@ import pytest
 
 import oxide
 from oxide import d2h, from_cuda_array_interface, from_dlpack, h2d
+from oxide.runtime.context import current_runtime
 from oxide.testing import DelegatingDriver, step_driver, use_driver
 
 
@@ -122,13 +123,17 @@ def test_uses_of_an_imported_array_wait_for_its_librarys_stream(kind: str) -> No
 
 def test_an_exported_box_is_freed_after_what_the_default_stream_holds() -> None:
     with use_driver(Foreign()) as driver:
-        box = h2d(np.arange(4.0)).sync()
+        home = oxide.devices()[0].new_stream()
+        box = h2d(np.arange(4.0)).sync_on(home)
         memory = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_double * 4).from_address(box.ptr))
         seen: list[Any] = []
         capsule = box.__dlpack__(stream=1)
         driver.put(1, lambda: seen.append(memory.copy()))
         del capsule, box
         gc.collect()
+        current_runtime().reclaimer.sweep()
+        run(driver, home._timeline.handle)
+        assert driver.live_allocations.device_count == 1
         oxide.reclaim.drain()
         np.testing.assert_array_equal(seen[0], np.arange(4.0))  # not the bytes that freed memory is poisoned with
         assert driver.live_allocations.device_count == 0
