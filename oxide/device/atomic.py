@@ -14,28 +14,40 @@ unless said: all threads of the launch; ``BLOCK`` is enough, and may be faster, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeAlias, TypeVar, final
 
 T = TypeVar("T")
 Index: TypeAlias = int | tuple[int, ...]
 
 
+# Plain classes, not dataclasses: making one of those takes a millisecond of `import oxide`.
+
+
 @final
-@dataclass(frozen=True, slots=True)
 class Ordering:
     """What an atomic operation says about the memory around it; ``RELAXED`` … ``SEQUENTIAL`` are all there are."""
 
-    name: str
-    number: int
+    __slots__ = ("name", "number")
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"atomic.{self.name.upper()}"
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class Scope:
     """Among which threads an operation is atomic and ordered: ``BLOCK``, ``DEVICE`` or ``SYSTEM``."""
 
-    name: str
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"atomic.{self.name.upper()}"
 
 
 RELAXED = Ordering("relaxed", 0)
