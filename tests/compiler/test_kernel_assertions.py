@@ -83,7 +83,10 @@ def test_an_unchecked_kernel_has_no_asserts() -> None:
     assert fault_of(unchecked, run_blocks(unchecked, (1, 1, 1), (1, 1, 1), np.array([-1], np.float32), y)) is None
 
 
-def test_an_unchecked_read_has_no_check() -> None:
+def test_an_unchecked_read_has_no_check(device: str) -> None:
+    if device == "cuda":
+        pytest.skip("it reads past the end of an array in host memory")
+
     @kernel
     def gather(where: Slice[i64], x: Slice[f32], y: DisjointSlice[f32]) -> None:
         index = thread.index_1d()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,7 @@ def run(program: str) -> str:
         text=True,
         timeout=60,
         check=False,
-        env={"OXIDE_DEVICE": "cpu", "PATH": ""},
+        env={"OXIDE_DEVICE": "cpu", "PATH": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
