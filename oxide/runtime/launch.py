@@ -270,7 +270,9 @@ def _found(spec: Spec) -> str:
 def _function(specialization: Any, device: Device) -> FunctionHandle:
     """The kernel's machine code, loaded on the device."""
     functions = device.functions
-    function = functions.data.get(specialization.reference)  # functions.get makes a weak reference for each call
+    # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
+    loaded: dict[Any, FunctionHandle] = functions.data  # type: ignore[attr-defined]
+    function = loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)
         with device.runtime.loading:

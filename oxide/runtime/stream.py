@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.runtime.timeline import Timeline
@@ -21,7 +22,7 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._loose: list[Submission[Any]] = []
+        self._loose: deque[Submission[Any]] = deque()
         self._timeline: Timeline = device.take_timeline()
 
     @property
@@ -34,7 +35,7 @@ class Stream:
 
         Raises the error of the first operation that ``async_on`` put here and that failed.
         """
-        loose, self._loose = self._loose, []
+        loose, self._loose = self._loose, deque()
         self.device.driver.synchronize_stream(self._timeline.handle)
         _finish_all(loose)
 
@@ -73,7 +74,12 @@ class Stream:
 
     def _adopt(self, submission: Submission[Any]) -> None:
         """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""
-        self._loose = [earlier for earlier in self._loose if not earlier.finished_well()]
+        loose = self._loose
+        # A stream passes its work in order, so whether the first is done is all to ask, however many there are.
+        while loose and loose[0].finished_well():
+            loose.popleft()
+        if loose and loose[0].mark.position <= self._timeline.seen:  # it failed, and stays to be raised
+            self._loose = deque(earlier for earlier in loose if not earlier.finished_well())
         self._loose.append(submission)
 
     def __del__(self) -> None:
@@ -106,7 +112,7 @@ class Event:
             self._device.retire_event(self._handle)
 
 
-def _finish_all(submissions: list[Submission[Any]]) -> None:
+def _finish_all(submissions: Iterable[Submission[Any]]) -> None:
     """Finishes each, then raises the first error."""
     first: BaseException | None = None
     for submission in submissions:
