@@ -33,6 +33,7 @@ from oxide.runtime.launch import KernelLaunch, LaunchConfig
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import DeviceOperation, value, with_context
 from oxide.runtime.scheduling import SchedulingPolicy, SingleStream, StreamPoolRoundRobin
+from oxide.runtime.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.stream import Event, Stream
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
@@ -70,8 +71,10 @@ __all__ = [
     "SchedulingPolicy",
     "SingleStream",
     "Slice",
+    "Statistics",
     "Stream",
     "StreamPoolRoundRobin",
+    "StreamStatistics",
     "ThreadIndex",
     "arange",
     "as_completed",
@@ -99,6 +102,7 @@ __all__ = [
     "reclaim",
     "shared",
     "spawn",
+    "statistics",
     "thread",
     "u8",
     "u16",

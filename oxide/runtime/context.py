@@ -17,6 +17,7 @@ from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
 from oxide.errors import DeviceError
 from oxide.runtime.pinned import FaultSlots, PinnedPool
 from oxide.runtime.reclaim import Reclaimer
+from oxide.runtime.statistics import Counters
 from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -95,6 +96,11 @@ class Device:
         self._timelines.append(timeline)
         return timeline
 
+    @property
+    def timelines(self) -> list[Timeline]:
+        """Every stream made so far; a copy."""
+        return list(self._timelines)
+
     def retire_event(self, handle: EventHandle) -> None:
         self.runtime.reclaimer.retire_event(handle)
 
@@ -119,6 +125,7 @@ class Runtime:
         self.driver = driver
         self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
         self.loading = threading.Lock()
+        self.counters = Counters()
         self.reclaimer = Reclaimer(driver)
         self.pinned = PinnedPool(driver)
         self.fault_slots = FaultSlots(driver)

@@ -69,6 +69,13 @@ class PinnedPool:
                 return PinnedBuffer(self, self._free[capacity].pop(), capacity, nbytes)
         return PinnedBuffer(self, self._driver.allocate_host(capacity), capacity, nbytes)
 
+    @property
+    def free_bytes(self) -> int:
+        """How much of it nothing uses."""
+        with self._lock:
+            self._collect()
+            return sum(capacity * len(addresses) for capacity, addresses in self._free.items())
+
     def trim(self) -> None:
         """Gives the buffers that nothing uses back to the driver. Blocks until the device is idle."""
         with self._lock:

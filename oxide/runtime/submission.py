@@ -170,6 +170,7 @@ class Submission(Generic[T]):
         context.keep(context.faults)
         self._reclaimer.hold(self.mark, context._kept)
         self._open = True
+        context.runtime.counters.submitted.add()
 
     @property
     def result_in_flight(self) -> T:
@@ -181,6 +182,7 @@ class Submission(Generic[T]):
         if self._open:
             self._open = False
             self._reclaimer.release(self.mark)
+            self.mark.timeline.device.runtime.counters.completed.add()
         for report in self._faults:
             report.raise_fault()
         return self._result
@@ -200,6 +202,7 @@ class Submission(Generic[T]):
         if self._open:
             self._open = False
             self._reclaimer.abandon(self.mark)
+            self.mark.timeline.device.runtime.counters.cancelled.add()
 
     def __del__(self) -> None:
         self.abandon()

@@ -22,6 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, final
 
 from oxide.driver.base import EventHandle, StreamHandle
+from oxide.runtime.pace import Pace
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
@@ -74,6 +75,7 @@ class Timeline:
         self._marks: deque[Mark] = deque()
         self._waited: dict[Timeline, int] = {}
         self._watcher: StreamHandle | None = None
+        self.pace = Pace()
         self.handle: StreamHandle = self.driver.create_stream(device.id)
 
     def advance(self) -> int:
@@ -102,10 +104,13 @@ class Timeline:
     def wait_for(self, other: Timeline, position: int) -> bool:
         """Orders this stream after ``other``'s work up to ``position``; True if that took an event wait."""
         if other is self or self._waited.get(other, 0) >= position or other.passed(position):
+            if other is not self:
+                self.device.runtime.counters.waits_avoided.add()
             return False
         mark = other._covering(position) or other.mark()
         self.driver.wait_event(self.handle, mark.event)
         self._waited[other] = mark.position
+        self.device.runtime.counters.waits_inserted.add()
         return True
 
     def watch(self, mark: Mark, function: int, argument: int) -> None:
