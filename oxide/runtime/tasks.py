@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.errors import OperationCancelledError
+from oxide.errors import DeviceError, OperationCancelledError
 from oxide.runtime.completion import reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.future import DeviceFuture
@@ -37,7 +37,13 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
                 future.outcome()  # a failed submission: submit no more
         if not futures:
             await loop.checkpoint()
-        return tuple([await future for future in futures])
+        # What is done already needs no trip through the loop (4 µs under trio), but others must get their turns.
+        return tuple(
+            [
+                future.outcome() if number % _TURNS and _is_done(future) else await future
+                for number, future in enumerate(futures)
+            ]
+        )
     except BaseException:
         for future in futures:
             _leave(future)
@@ -177,6 +183,17 @@ def _future(operation: DeviceOperation[T] | DeviceFuture[T], what: str) -> Devic
     if isinstance(operation, DeviceOperation):
         return operation.into_future()
     raise TypeError(f"{what} takes operations, not {type(operation).__name__}; value(x) makes one of a plain value")
+
+
+_TURNS = 16  # results that gather takes before it lets other tasks run
+
+
+def _is_done(future: DeviceFuture[Any]) -> bool:
+    submission = future.submission
+    try:
+        return submission is None or submission.mark.passed()
+    except DeviceError:
+        return False  # awaiting it makes this its outcome
 
 
 def _mark(future: DeviceFuture[Any]) -> Mark:

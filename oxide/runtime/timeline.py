@@ -22,10 +22,14 @@ from collections import deque
 from typing import TYPE_CHECKING, final
 
 from oxide.driver.base import EventHandle, StreamHandle
+from oxide.errors import DeviceError
 from oxide.runtime.pace import Pace
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
+
+
+_MANY = 8  # marks outstanding from which looking ahead pays
 
 
 @final
@@ -46,6 +50,7 @@ class Mark:
             return True
         if timeline.driver.query_event(self.event):
             timeline.note_passed(self.position)
+            timeline.look_ahead()
             return True
         return False
 
@@ -131,6 +136,26 @@ class Timeline:
             dropped = []  # so that no mark dies inside the lock
             while self._marks and self._marks[0].position <= self.seen:
                 dropped.append(self._marks.popleft())
+
+    def look_ahead(self) -> None:
+        """Finds out for many marks at once that the device is past them.
+
+        Called when one was seen passed. If many are left, the middle one is asked: should the device be past it, half
+        of those that others would ask about are known, and the next middle is asked. So the end of a thousand
+        operations is found with ten questions to the driver and not with a thousand (1.4 µs each).
+        """
+        while True:
+            with self._lock:
+                left = len(self._marks)
+                if left < _MANY:
+                    return
+                middle = self._marks[left // 2]
+            try:
+                if not self.driver.query_event(middle.event):
+                    return
+            except DeviceError:  # for whoever waits for that one
+                return
+            self.note_passed(middle.position)
 
     def destroy(self) -> None:
         """Gives the stream back to the driver; only when the runtime ends."""

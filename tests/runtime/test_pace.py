@@ -175,3 +175,45 @@ def test_counters_are_exact_when_several_threads_count() -> None:
         thread.join()
     assert counter.value == 40_000
     assert counter.value == 40_000  # reading does not count
+
+
+def test_a_gather_finds_the_end_of_many_operations_with_few_questions_to_the_driver() -> None:
+    with use_driver(RecordingDriver(step_driver()), policy=oxide.SingleStream()) as driver:
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+
+                async def run() -> None:
+                    await oxide.gather(*[oxide.zeros(4) for _ in range(256)])
+
+                nursery.start_soon(run)
+                await trio.testing.wait_all_tasks_blocked()
+                driver.run_until_idle()
+                driver.clear()
+
+        trio.run(main)
+        assert driver.count("query_event") < 64
+
+
+def test_a_gather_of_finished_operations_still_gives_other_tasks_their_turns() -> None:
+    turns = 0
+    with use_driver(step_driver(), policy=oxide.SingleStream()) as driver:
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async def main() -> None:
+            futures = [oxide.zeros(4).into_future() for _ in range(64)]
+            for future in futures:
+                future.start()
+            driver.run_until_idle()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(other)
+                await oxide.gather(*futures)
+                nursery.cancel_scope.cancel()
+
+        trio.run(main)
+    assert turns >= 64 // 16 - 1
