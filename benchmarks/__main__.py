@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     device = options.device or _default_device()
     os.environ["OXIDE_DEVICE"] = device
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # an empty kernel is meant to be small
     from benchmarks import report
     from benchmarks.harness import Session, progress
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import cuda
 
 
@@ -18,7 +19,7 @@ def add(a: Any, b: Any, c: Any) -> None:
 def sgemm(alpha: Any, a: Any, b: Any, beta: Any, c: Any) -> None:
     col, row = cuda.grid(2)
     if row < c.shape[0] and col < c.shape[1]:
-        acc = type(alpha)(0.0)
+        acc = np.float32(0)
         for i in range(a.shape[1]):
             acc += a[row, i] * b[i, col]
         c[row, col] = alpha * acc + beta * c[row, col]
@@ -28,8 +29,8 @@ def sgemm(alpha: Any, a: Any, b: Any, beta: Any, c: Any) -> None:
 def matvec(mat: Any, vec: Any, out: Any) -> None:
     row = cuda.grid(1)
     if row < out.size:
-        acc = mat[row, 0] * vec[0]
-        for i in range(1, vec.size):
+        acc = np.float32(0)
+        for i in range(vec.size):
             acc += mat[row, i] * vec[i]
         out[row] = acc
 
@@ -38,4 +39,4 @@ def matvec(mat: Any, vec: Any, out: Any) -> None:
 def relu(x: Any, y: Any) -> None:
     i = cuda.grid(1)
     if i < y.size:
-        y[i] = max(x[i], 0)
+        y[i] = max(x[i], np.float32(0))
