@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Runtime
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class StreamStatistics:
+class StreamStatistics(NamedTuple):
     """The waits of one stream's awaiting tasks that found the device not done yet.
 
     ``stream`` is the stream's number, as in ``Stream.handle``. ``expected_us`` is how long the next wait is taken to
@@ -29,8 +27,7 @@ class StreamStatistics:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(NamedTuple):
     """What the runtime has done. Every number counts from the moment the runtime was set up.
 
     - ``submitted``: executions of an operation; of these ``completed`` are known to be done, ``cancelled`` were
