@@ -9,12 +9,13 @@ PYTEST := $(BIN)/python -m pytest
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help mlp digits test lint format gpu-test clean
+.PHONY: help mlp digits test lint format gpu-test bench bench-quick clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
 	@echo 'make digits    run it on handwritten digits'
 	@echo 'make test      format, lint, types and every test; GPU tests where there is a GPU'
+	@echo 'make bench     measure oxide beside its peers (python -m benchmarks), with a page and plots'
 	@echo 'make gpu-test  only the GPU tests'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
@@ -25,7 +26,7 @@ mlp: $(VENV)/.run
 digits: $(VENV)/.digits
 	$(BIN)/python -m examples.async_mlp --data digits
 
-test: lint
+test: lint bench-quick
 	$(PYTEST) -m gpu
 	$(PYTEST)
 
@@ -36,6 +37,14 @@ lint: $(VENV)/.test
 
 gpu-test: $(VENV)/.test
 	$(PYTEST) -m gpu --device cuda
+
+bench: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
+	$(BIN)/python -m benchmarks
+
+# Fails when a contender gives a wrong result, never because of a time.
+bench-quick: $(VENV)/.test
+	$(BIN)/python -m benchmarks --quick
 
 format: $(VENV)/.test
 	$(BIN)/ruff format .

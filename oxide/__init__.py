@@ -43,6 +43,7 @@ from oxide.runtime.peer import to_device
 from oxide.runtime.pinned import pinned_empty
 from oxide.runtime.placement import policy_of
 from oxide.runtime.scheduling import SchedulingPolicy, SingleStream, StreamPoolRoundRobin
+from oxide.runtime.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.stream import Event, Stream
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
@@ -89,8 +90,10 @@ __all__ = [
     "SharedArray",
     "SingleStream",
     "Slice",
+    "Statistics",
     "Stream",
     "StreamPoolRoundRobin",
+    "StreamStatistics",
     "ThreadIndex",
     "arange",
     "as_completed",
@@ -123,6 +126,7 @@ __all__ = [
     "reclaim",
     "shared",
     "spawn",
+    "statistics",
     "thread",
     "to_device",
     "u8",

@@ -11,6 +11,7 @@ import functools
 import struct
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
@@ -95,6 +96,8 @@ class Kernel:
 
     def specialize(self) -> Specialization:
         """Types and lowers the body, the first time; from any thread. Raises ``CompileError``."""
+        if self._specialization is not None:
+            return self._specialization
         with self._lock:
             if self._specialization is None:
                 self._specialization = Specialization(self)
@@ -162,7 +165,10 @@ class ConfiguredKernel:
 
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
-        return self.kernel._launch(self.config, args, kwargs)
+        launcher = Kernel.launcher
+        if kwargs or launcher is None:
+            return self.kernel._launch(self.config, args, kwargs)
+        return launcher(self.kernel, self.config, args)
 
 
 @final
@@ -186,6 +192,7 @@ class Specialization:
         self.uses_index_2d: bool = uses.index_2d
         self.kernel_id: int = _stable_hash(kernel)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in kernel.parameters) + "Q")
+        self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
         if kernel.deny_checks:
@@ -218,6 +225,10 @@ class Specialization:
                 words += value
             else:
                 words.append(value)
+        return self.pack_words(words, fault_address)
+
+    def pack_words(self, words: Sequence[Any], fault_address: int) -> bytes:
+        """``pack`` of the words one after the other: a scalar, or an address and then a length for a slice."""
         return self._struct.pack(*words, fault_address)
 
     def _compile(self, target: Target) -> Code:

@@ -2,10 +2,10 @@
 
 Two ways, and the default uses both. *Polling*: ask the mark's event, let other tasks run, ask again; for short work
 this is the fastest there is (12 µs from launch to result under trio on an H100), but it keeps the loop busy. So
-after a budget the task is *parked*: a host callback, submitted behind the mark on a stream of its own, writes to a
-file descriptor that the loop watches (39 µs). The callback is compiled and never takes the GIL. What was measured
-and left out: a Python callback with ``run_sync_soon`` (68 µs, and Python on the driver's thread), and a thread that
-blocks in ``cuStreamSynchronize`` (73 µs, and a thread for each wait).
+after a budget, learned for each stream (``pace.py``), the task is *parked*: a host callback, submitted behind the mark
+on a stream of its own, writes to a file descriptor that the loop watches (39 µs). The callback is compiled and never
+takes the GIL. What was measured and left out: a Python callback with ``run_sync_soon`` (68 µs, and Python on the
+driver's thread), and a thread that blocks in ``cuStreamSynchronize`` (73 µs, and a thread for each wait).
 
 A reactor belongs to one run of one event loop. Its invariant: *whenever a task is parked on a mark, a callback is
 outstanding that fires when the device passes this mark or an earlier one of the same stream, or the task has been
@@ -28,10 +28,6 @@ from oxide.runtime.event_loops import EventLoop, Sleeper
 from oxide.runtime.reclaim import StreamOrder
 from oxide.runtime.timeline import Mark, Timeline
 
-POLL_SECONDS = 50e-6
-"""The polling budget: what a parked wait costs more than a polled one, so that no wait costs more than twice."""
-
-
 LOOK_SECONDS = 0.25
 """How often the marks of parked tasks are asked although no callback came: a lost CUDA device calls none any more."""
 
@@ -45,13 +41,40 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
 
     Raises the loop's cancellation, and what a mark's stream failed with.
     """
-    deadline = time.perf_counter() + (POLL_SECONDS if runtime.completion == "adaptive" else 0)
     await loop.checkpoint()
-    while not any(mark.passed() for mark in marks):
-        if runtime.completion == "poll" or time.perf_counter() < deadline:
+    if _one_passed(marks):
+        return
+    if runtime.completion == "poll":
+        while not _one_passed(marks):
             await loop.checkpoint()
-        else:
-            await reactor_of(loop).park(loop, marks)
+        return
+    # Of several, the first was submitted first and is the likeliest to be the next.
+    pace = marks[0].timeline.pace
+    begun = now = time.perf_counter()
+    if runtime.completion == "adaptive":
+        spin_until = begun + pace.spin_budget
+        poll_until = begun + pace.budget()
+        while now < poll_until:
+            if now >= spin_until:
+                await loop.checkpoint()
+            if _one_passed(marks):
+                lasted = time.perf_counter() - begun
+                pace.learn(lasted, lasted, parked=False)
+                return
+            now = time.perf_counter()
+    reactor = reactor_of(loop)
+    while True:
+        await reactor.park(loop, marks)
+        if _one_passed(marks):
+            pace.learn(time.perf_counter() - begun, now - begun, parked=True)
+            return
+
+
+def _one_passed(marks: list[Mark]) -> bool:
+    for mark in marks:  # noqa: SIM110 (any() would make a generator for each look)
+        if mark.passed():
+            return True
+    return False
 
 
 def reactor_of(loop: EventLoop) -> Reactor:

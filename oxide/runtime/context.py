@@ -20,6 +20,7 @@ from oxide.runtime.forking import forked_error, watch_forks
 from oxide.runtime.pinned import FaultSlots, PinnedPool
 from oxide.runtime.reclaim import Reclaimer
 from oxide.runtime.staging import StagingRing
+from oxide.runtime.statistics import Counters
 from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -111,6 +112,11 @@ class Device:
         """
         return Timeline(self, self.driver.foreign_stream(self.id, address))
 
+    @property
+    def timelines(self) -> list[Timeline]:
+        """Every stream made so far; a copy."""
+        return list(self._timelines)
+
     def retire_event(self, handle: EventHandle) -> None:
         self.runtime.reclaimer.retire_event(handle)
 
@@ -152,6 +158,7 @@ class Runtime:
         self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
         self.loading = threading.Lock()
         self.forked = False  # this process is a fork of the one that set the runtime up
+        self.counters = Counters()
         self.reclaimer = Reclaimer(driver)
         self.pinned = PinnedPool(driver)
         self.fault_slots = FaultSlots(driver)

@@ -40,12 +40,16 @@ class DeviceFuture(Generic[T]):
     Dropping a future that was never awaited submits nothing.
     """
 
+    # No dictionary for each of thousands in flight: it is the garbage collector that makes many cost more than few.
+    __slots__ = ("__weakref__", "_error", "_operation", "_result", "_state", "_stream", "_submission", "_waiting")
+
+    _result: T
+
     def __init__(self, operation: DeviceOperation[T], stream: Stream) -> None:
         self._operation: DeviceOperation[T] | None = operation
         self._stream = stream
         self._submission: Submission[T] | None = None
         self._waiting = 0
-        self._result: T
         self._error: BaseException | None = None
         self._state = FutureState.IDLE
 

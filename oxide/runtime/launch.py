@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -18,10 +18,14 @@ from oxide.compiler.signature import Parameter
 from oxide.driver.base import Code, Dim3, FunctionHandle
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.arc import Arc
+from oxide.runtime.binding import bind
 from oxide.runtime.context import Device
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from oxide.compiler.contracts import Contract
 
 # The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
 _MAX_BLOCK = (1024, 1024, 64)
@@ -89,28 +93,33 @@ def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
 class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     """A launch of a kernel. Yields the tuple of its arguments in order: you get back what you put in."""
 
+    _known: tuple[Spec, ...] | None = None  # what the arguments are, once that was looked up
+    _open_contracts: tuple[Contract, ...] = ()  # those that execution has to check
+
     def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...]) -> None:
+        self._kernel = kernel
+        self._config = config
+        self._arguments = arguments
+        parameters = kernel.parameters
+        self._binding = None if kernel.contracts else bind(parameters, arguments)
+        if self._binding is not None and config is not None:  # the fast path: see binding.py
+            self._specialization = kernel.specialize()
+            self._check_shape(config)
+            self._unused = True
+            return
         # Whatever is wrong below, the operations among the arguments were used for something.
         parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
         for part in parts:
             part.consume()
-        self._kernel = kernel
         self._specialization = kernel.specialize()
-        parameters = kernel.parameters
         if len(arguments) != len(parameters):
             raise ArgumentError(
                 f"kernel {kernel.name} takes {len(parameters)} argument{'s' * (len(parameters) != 1)} "
                 f"({', '.join(parameter.name for parameter in parameters)}), got {len(arguments)}"
             )
-        self._arguments = arguments
-        known = tuple(
-            _check(kernel, parameter, argument) for parameter, argument in zip(parameters, arguments, strict=True)
-        )
-        self._known: tuple[Spec, ...] = known
-        self._open_contracts = kernel.contracts
+        known = self._known = self.spec()
         if kernel.contracts:
-            self._check_contracts(arguments)
-        self._config = config
+            self._check_contracts(known)
         output = next((index for index, parameter in enumerate(parameters) if parameter.kind == "disjoint"), None)
         self._output = output
         if config is None:
@@ -132,6 +141,20 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         super().__init__(*parts)
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
+        if binding is None or config is None or (binding.device is not device and binding.device is not None):
+            return self._bind_and_execute(context)
+        function = _function(specialization, device)
+        params = specialization.pack_words(binding.words, context.fault_address(specialization))
+        with context.ordered(binding.reads, binding.writes):
+            context.driver.launch(
+                function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
+            )
+        context.keep(function)
+        return self._arguments
+
+    def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        """For arguments that are operations, and for what has to be refused."""
         kernel, specialization, device = self._kernel, self._specialization, context.device
         results: list[Any] = []
         values: list[Any] = []
@@ -174,8 +197,15 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         context.keep(function)
         return tuple(results)
 
-    def spec(self) -> Spec:
-        return self._known
+    def spec(self) -> tuple[Spec, ...]:
+        if self._known is not None:
+            return self._known
+        return tuple(
+            [
+                _check(self._kernel, parameter, argument)
+                for parameter, argument in zip(self._kernel.parameters, self._arguments, strict=True)
+            ]
+        )
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
         """A thread for each element of the output: along x, or along y and x for a block of two axes."""
@@ -190,11 +220,11 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             f"write {self._kernel.name}[grid, block](…)"
         )
 
-    def _check_contracts(self, arguments: tuple[Any, ...]) -> None:
+    def _check_contracts(self, specs: tuple[Spec, ...]) -> None:
         """Checks the contracts of which all is known; the others wait for what an operation yields."""
         known: dict[str, int] = {}
         certain: set[str] = set()
-        for parameter, argument, spec in zip(self._kernel.parameters, arguments, self._known, strict=True):
+        for parameter, argument, spec in zip(self._kernel.parameters, self._arguments, specs, strict=True):
             operation = isinstance(argument, DeviceOperation)
             name = parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"
             if isinstance(spec, BoxSpec):
@@ -211,15 +241,18 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
-        name, needs = self._kernel.name, self._specialization
-        both = f"grid {config.grid}, block {config.block}"
-        if needs.uses_index_1d and (config.grid[1:] != (1, 1) or config.block[1:] != (1, 1)):
+        needs = self._specialization
+        (_, grid_y, grid_z), (_, block_y, block_z) = config.grid, config.block
+        if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
             raise LaunchError(
-                f"kernel {name} uses thread.index_1d(), which needs a launch with y and z of 1, got {both}: "
-                f"launch it along x, or use thread.index_2d(width)"
+                f"kernel {self._kernel.name} uses thread.index_1d(), which needs a launch with y and z of 1, got "
+                f"grid {config.grid}, block {config.block}: launch it along x, or use thread.index_2d(width)"
             )
-        if needs.uses_index_2d and (config.grid[2] != 1 or config.block[2] != 1):
-            raise LaunchError(f"kernel {name} uses thread.index_2d(), which needs a launch with z of 1, got {both}")
+        if needs.uses_index_2d and not grid_z == block_z == 1:
+            raise LaunchError(
+                f"kernel {self._kernel.name} uses thread.index_2d(), which needs a launch with z of 1, got "
+                f"grid {config.grid}, block {config.block}"
+            )
 
     def __repr__(self) -> str:
         return f"<oxide launch of {self._kernel.name}>"
@@ -292,7 +325,9 @@ def _found(spec: Spec) -> str:
 def _function(specialization: Any, device: Device) -> FunctionHandle:
     """The kernel's machine code, loaded on the device."""
     functions = device.functions
-    function = functions.get(specialization)
+    # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
+    loaded: dict[Any, FunctionHandle] = functions.data  # type: ignore[attr-defined]
+    function = loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)
         with device.runtime.loading:

@@ -136,9 +136,7 @@ class Allocation:
             self._wait(timeline, *self._write, use, "written")
 
     def _wait(self, timeline: Timeline, other: Timeline, position: int, use: str, earlier: str) -> None:
-        if timeline.is_after(other, position):
-            return
-        if self.device.runtime.ordering == "strict":
+        if self.device.runtime.ordering == "strict" and not timeline.is_after(other, position):
             raise OrderingError(
                 f"{self.label} is {use} on {timeline.label} and was {earlier} on {other.label}, and nothing orders the "
                 f"two: run both on one stream, await or synchronise the earlier one, or join the streams; "

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 import numpy as np
 
 from oxide.runtime.context import current_runtime
+from oxide.runtime.event_loops import current_loop, running_loop_name
+from oxide.runtime.future import DeviceFuture
+from oxide.runtime.stream import Stream
 from oxide.runtime.submission import ExecutionContext, add_note_once, submit
 
 if TYPE_CHECKING:
@@ -24,11 +27,9 @@ if TYPE_CHECKING:
 
     from oxide.runtime.arc import Arc
     from oxide.runtime.context import Device, Runtime
-    from oxide.runtime.future import DeviceFuture
     from oxide.runtime.graph import CudaGraph
     from oxide.runtime.memory import DeviceBox
     from oxide.runtime.scheduling import SchedulingPolicy
-    from oxide.runtime.stream import Stream
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -74,9 +75,7 @@ class DeviceOperation(ABC, Generic[T]):
         ``function`` is called when this has been submitted: the result is a handle, its data may be in flight.
         Running it raises ``TypeError`` if the function returns something that is no operation.
         """
-        from oxide.runtime.combinators import AndThen
-
-        return AndThen(self, lambda _, result: function(result), "and_then", function)
+        return combinators.AndThen(self, lambda _, result: function(result), "and_then", function)
 
     def then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
         """``and_then``, by cuTile Rust's name."""
@@ -90,33 +89,23 @@ class DeviceOperation(ABC, Generic[T]):
         self, function: Callable[[ExecutionContext, T], DeviceOperation[U]]
     ) -> DeviceOperation[U]:
         """``and_then`` with the execution context: the operation ``function(context, result)``."""
-        from oxide.runtime.combinators import AndThen
-
-        return AndThen(self, function, "and_then_with_context", function)
+        return combinators.AndThen(self, function, "and_then_with_context", function)
 
     def map(self, function: Callable[[T], U]) -> DeviceOperation[U]:
         """Changes the result on the host, with no device work. It may be in flight: ``function`` sees handles."""
-        from oxide.runtime.combinators import Map
-
-        return Map(self, function)
+        return combinators.Map(self, function)
 
     def inspect(self, function: Callable[[T], object]) -> DeviceOperation[T]:
         """Calls ``function(result)`` and yields the result unchanged. It may be in flight, as for ``map``."""
-        from oxide.runtime.combinators import Inspect
-
-        return Inspect(self, function)
+        return combinators.Inspect(self, function)
 
     def first(self) -> DeviceOperation[Any]:
         """The first of a tuple."""
-        from oxide.runtime.combinators import Element
-
-        return Element(self, 0)
+        return combinators.Element(self, 0)
 
     def last(self) -> DeviceOperation[Any]:
         """The last of a tuple."""
-        from oxide.runtime.combinators import Element
-
-        return Element(self, -1)
+        return combinators.Element(self, -1)
 
     def unzip(self, n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
         """An operation for each element of a tuple; this one runs once for all of them.
@@ -135,9 +124,7 @@ class DeviceOperation(ABC, Generic[T]):
 
     def shared(self) -> DeviceOperation[T]:
         """An operation that many may run and that does its work once; each gets the same result object."""
-        from oxide.runtime.combinators import Shared
-
-        return Shared(self)
+        return combinators.Shared(self)
 
     def to_host(self) -> DeviceOperation[NDArray[Any]]:
         """``d2h`` of the result."""
@@ -197,8 +184,6 @@ class DeviceOperation(ABC, Generic[T]):
         return self._run_blocking(stream)
 
     def _run_blocking(self, stream: Stream) -> T:
-        from oxide.runtime.event_loops import running_loop_name
-
         loop = running_loop_name()
         if loop is not None:
             warnings.warn(
@@ -229,8 +214,6 @@ class DeviceOperation(ABC, Generic[T]):
 
     def schedule(self, policy: SchedulingPolicy) -> DeviceFuture[T]:
         """A future bound to a stream that ``policy`` picks now; submitted at the first await and not before."""
-        from oxide.runtime.future import DeviceFuture
-
         self.consume()
         if not hasattr(policy, "next_stream"):
             raise TypeError(f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}")
@@ -240,8 +223,6 @@ class DeviceOperation(ABC, Generic[T]):
         return self._run_in_loop().__await__()
 
     async def _run_in_loop(self) -> T:
-        from oxide.runtime.event_loops import current_loop
-
         self.consume()
         current_loop()  # refuses before a stream is picked
         return await self.into_future()
@@ -299,8 +280,6 @@ class DeviceOperation(ABC, Generic[T]):
 
 
 def require_stream(stream: Stream) -> Stream:
-    from oxide.runtime.stream import Stream
-
     if not isinstance(stream, Stream):
         raise TypeError(f"a Stream is needed, got {type(stream).__name__}; devices()[0].new_stream() makes one")
     return stream
@@ -365,3 +344,7 @@ def require_operation(made: DeviceOperation[T], where: str) -> DeviceOperation[T
             f"use map for a plain value, or value(x)"
         )
     return made
+
+
+# At the end, as the two files need each other; and not inside the methods, where an import takes 1 µs at each call.
+import oxide.runtime.combinators as combinators  # noqa: E402

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.errors import DeviceLostError
@@ -23,7 +24,7 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._loose: list[Submission[Any]] = []
+        self._loose: deque[Submission[Any]] = deque()
         self._timeline: Timeline = device.take_timeline()
 
     @property
@@ -38,7 +39,7 @@ class Stream:
         Raises the error of the first operation that ``async_on`` put here and that failed.
         """
         refuse_in_capture("synchronize()", self)
-        loose, self._loose = self._loose, []
+        loose, self._loose = self._loose, deque()
         self.device.raise_if_lost()
         try:
             self.device.driver.synchronize_stream(self._timeline.handle)
@@ -94,7 +95,12 @@ class Stream:
 
     def _adopt(self, submission: Submission[Any]) -> None:
         """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""
-        self._loose = [earlier for earlier in self._loose if not earlier.finished_well()]
+        loose = self._loose
+        # A stream passes its work in order, so whether the first is done is all to ask, however many there are.
+        while loose and loose[0].finished_well():
+            loose.popleft()
+        if loose and loose[0].mark.position <= self._timeline.seen:  # it failed, and stays to be raised
+            self._loose = deque(earlier for earlier in loose if not earlier.finished_well())
         self._loose.append(submission)
 
     def __del__(self) -> None:
@@ -127,7 +133,7 @@ class Event:
             self._device.retire_event(self._handle)
 
 
-def _finish_all(submissions: list[Submission[Any]]) -> None:
+def _finish_all(submissions: Iterable[Submission[Any]]) -> None:
     """Finishes each, then raises the first error."""
     first: BaseException | None = None
     for submission in submissions:

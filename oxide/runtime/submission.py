@@ -129,11 +129,12 @@ class ExecutionContext:
         """Where a kernel of this submission reports a fault."""
         if self.recording is not None:
             return self.recording.fault_address(specialization)
-        if self._slot is None:
-            self._slot = FaultReport(self.runtime.fault_slots.acquire())
-            self._faults.append(self._slot)
-        self._slot.kernels[specialization.kernel_id] = specialization
-        return self._slot.slot.address
+        report = self._slot
+        if report is None:
+            report = self._slot = FaultReport(self.runtime.fault_slots.acquire())
+            self._faults.append(report)
+        report.kernels[specialization.kernel_id] = specialization
+        return report.slot.address
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
@@ -190,10 +191,10 @@ class FaultReport:
 
     def raise_fault(self) -> None:
         """Raises the fault that a kernel recorded, if one did. Only once the device is past the submission."""
-        record = self.slot.record[0]
-        if record["claimed"]:
+        if self.slot.claimed():
             from oxide.compiler.faults import read_fault
 
+            record = self.slot.record[0]
             specialization = self.kernels[int(record["kernel_id"])]
             fault = read_fault(record, specialization.kernel.name, specialization.sites)
             if fault is not None:
@@ -204,24 +205,25 @@ class FaultReport:
 class Ordered:
     """See ``ExecutionContext.ordered``. Holds the runtime's submission lock: call nothing of a user's inside."""
 
-    __slots__ = ("_context", "_reads", "_writes")
+    __slots__ = ("_lock", "_reads", "_timeline", "_writes")
 
     def __init__(self, context: ExecutionContext, reads: list[Allocation], writes: list[Allocation]) -> None:
-        self._context = context
+        stream = context.stream
+        self._lock = stream.device.runtime.submission
+        self._timeline = stream._timeline
         self._reads = reads
         self._writes = writes
 
     def __enter__(self) -> None:
-        lock = self._context.runtime.submission
-        lock.acquire()
+        self._lock.acquire()
+        timeline = self._timeline
         try:
-            timeline = self._context.timeline
             for allocation in self._reads:
                 allocation.order_read(timeline)
             for allocation in self._writes:
                 allocation.order_write(timeline)
         except BaseException:
-            lock.release()
+            self._lock.release()
             raise
 
     def __exit__(
@@ -229,14 +231,14 @@ class Ordered:
     ) -> None:
         try:
             if error is None:
-                timeline = self._context.timeline
+                timeline = self._timeline
                 position = timeline.advance()
                 for allocation in self._reads:
                     allocation.note_read(timeline, position)
                 for allocation in self._writes:
                     allocation.note_write(timeline, position)
         finally:
-            self._context.runtime.submission.release()
+            self._lock.release()
 
 
 @final
@@ -258,6 +260,7 @@ class Submission(Generic[T]):
         context.keep(context.faults)
         self._reclaimer.hold(self.mark, context._kept)
         self._open = True
+        context.runtime.counters.submitted.add()
 
     @property
     def result_in_flight(self) -> T:
@@ -269,6 +272,7 @@ class Submission(Generic[T]):
         if self._open:
             self._open = False
             self._reclaimer.release(self.mark)
+            self.mark.timeline.device.runtime.counters.completed.add()
         for report in self._faults:
             try:
                 report.raise_fault()
@@ -298,6 +302,7 @@ class Submission(Generic[T]):
         if self._open:
             self._open = False
             self._reclaimer.abandon(self.mark)
+            self.mark.timeline.device.runtime.counters.cancelled.add()
 
     def __del__(self) -> None:
         self.abandon()

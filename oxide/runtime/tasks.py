@@ -38,7 +38,13 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
                 future.outcome()  # a failed submission: submit no more
         if not futures:
             await loop.checkpoint()
-        return tuple([await future for future in futures])
+        # What is done already needs no trip through the loop (4 µs under trio), but others must get their turns.
+        return tuple(
+            [
+                future.outcome() if number % _TURNS and _is_done(future) else await future
+                for number, future in enumerate(futures)
+            ]
+        )
     except BaseException:
         for future in futures:
             _leave(future)
@@ -182,6 +188,17 @@ def _future(operation: DeviceOperation[T] | DeviceFuture[T], what: str) -> Devic
     if isinstance(operation, DeviceOperation):
         return operation.into_future()
     raise TypeError(f"{what} takes operations, not {type(operation).__name__}; value(x) makes one of a plain value")
+
+
+_TURNS = 16  # results that gather takes before it lets other tasks run
+
+
+def _is_done(future: DeviceFuture[Any]) -> bool:
+    submission = future.submission
+    try:
+        return submission is None or submission.mark.passed()
+    except DeviceError:
+        return False  # awaiting it makes this its outcome
 
 
 def _mark(future: DeviceFuture[Any]) -> Mark:

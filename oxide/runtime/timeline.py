@@ -22,7 +22,8 @@ from collections import deque
 from typing import TYPE_CHECKING, final
 
 from oxide.driver.base import EventHandle, StreamHandle
-from oxide.errors import DeviceLostError
+from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.pace import Pace
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
@@ -47,14 +48,10 @@ class Mark:
         timeline = self.timeline
         if self.position <= timeline.seen:
             return True
-        timeline.device.raise_if_lost()
-        try:
-            passed = timeline.driver.query_event(self.event)
-        except DeviceLostError as error:
-            timeline.device.raise_lost(error)
-        if passed:
-            timeline.note_passed(self.position)
-        return passed
+        if not timeline.ask(self):
+            return False
+        timeline.look_ahead()
+        return True
 
     def synchronize(self) -> None:
         """Blocks the thread until the device is past this point."""
@@ -90,6 +87,7 @@ class Timeline:
         self._marks: deque[Mark] = deque()
         self._waited: dict[Timeline, int] = {}
         self._watcher: StreamHandle | None = None
+        self.pace = Pace()
         self.handle: StreamHandle = self.driver.create_stream(device.id) if handle is None else handle
 
     def advance(self) -> int:
@@ -121,11 +119,14 @@ class Timeline:
     def wait_for(self, other: Timeline, position: int) -> bool:
         """Orders this stream after ``other``'s work up to ``position``; True if that took an event wait."""
         if self.is_after(other, position):
+            if other is not self:
+                self.device.runtime.counters.waits_avoided.add()
             return False
         mark = other.covering(position) or other.mark()
         self.driver.wait_event(self.handle, mark.event)
         if not other.foreign:
             self._waited[other] = mark.position
+        self.device.runtime.counters.waits_inserted.add()
         return True
 
     def is_after(self, other: Timeline, position: int) -> bool:
@@ -152,7 +153,7 @@ class Timeline:
         first, end = 0, len(marks)  # passed before first, not known to be from end on
         while first < end:
             middle = (first + end) // 2
-            if marks[middle].passed():
+            if marks[middle].position <= self.seen or self.ask(marks[middle]):
                 first = middle + 1
             else:
                 end = middle
@@ -168,6 +169,17 @@ class Timeline:
             self.driver.wait_event(self._watcher, mark.event)
             self.driver.launch_native_host_function(function, argument, self._watcher)
 
+    def ask(self, mark: Mark) -> bool:
+        """Whether the driver says that the device is past ``mark``. Raises what the stream's work failed with."""
+        self.device.raise_if_lost()
+        try:
+            passed = self.driver.query_event(mark.event)
+        except DeviceLostError as error:
+            self.device.raise_lost(error)
+        if passed:
+            self.note_passed(mark.position)
+        return passed
+
     def note_passed(self, position: int) -> None:
         """The device was seen past ``position``."""
         with self._lock:
@@ -179,6 +191,25 @@ class Timeline:
     def forget_marks(self) -> None:
         """Gives the events back, of a stream of another library's that nobody asks about any more."""
         self._marks.clear()
+
+    def look_ahead(self) -> None:
+        """Finds out for many marks at once that the device is past them.
+
+        Called when one was seen passed. If many are left, the middle one is asked: should the device be past it, half
+        of those that others would ask about are known, and the next middle is asked. So the end of a thousand
+        operations is found with ten questions to the driver and not with a thousand (1.4 µs each).
+        """
+        while True:
+            with self._lock:
+                left = len(self._marks)
+                if left <= _FEW:
+                    return
+                middle = self._marks[left // 2]
+            try:
+                if not self.ask(middle):
+                    return
+            except DeviceError:  # for whoever waits for that one
+                return
 
     def destroy(self) -> None:
         """Gives the stream back to the driver, and its events to the device; only when the runtime ends."""

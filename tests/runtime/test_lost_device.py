@@ -68,3 +68,21 @@ def test_a_lost_device_leaves_the_others_alone() -> None:
             h2d(np.ones(3)).sync_on(first)
         np.testing.assert_array_equal(h2d(np.arange(3.0)).to_host().sync_on(second), np.arange(3.0))
         driver.lost = False
+
+
+def test_looking_ahead_of_a_mark_that_was_passed_notes_the_loss_and_leaves_it_to_whoever_asks_for_the_others() -> None:
+    driver = Losing(step_driver())
+    with use_driver(driver):
+        stream = oxide.devices()[0].new_stream()
+        marks = [stream._timeline.mark() for _ in range(20)]
+        driver.run_until_idle()
+        answer = stream._timeline.ask(marks[0])
+        driver.lost = True
+        assert answer
+        stream._timeline.look_ahead()
+        assert stream.device.lost is not None
+        assert marks[0].passed()
+        with pytest.raises(oxide.DeviceLostError):
+            marks[1].passed()
+        del marks
+        driver.lost = False

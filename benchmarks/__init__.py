@@ -1,0 +1,1 @@
+"""What oxide costs and what it gains, beside what one would use instead: ``python -m benchmarks``."""

@@ -1,0 +1,105 @@
+"""``python -m benchmarks``: oxide beside what one would use instead, measured on this machine.
+
+    python -m benchmarks                        every group, on the GPU if there is one
+    python -m benchmarks launch completion      some groups
+    python -m benchmarks --quick                small sizes: do all contenders still give right results?
+
+Exits with 1 if a contender gave a wrong result or a group broke, and never because of a time. Figures that oxide is
+held to are printed as PASS or FAIL at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+GROUPS = {
+    "launch": "what submitting a kernel costs",
+    "completion": "from submission to result, and what waiting costs",
+    "pipeline": "async_mlp, batches a second",
+    "kernels": "oxide_kernels by themselves",
+    "startup": "from process start to the last line",
+    "cpu": "the CPU device",
+}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the groups asked for; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    device = options.device or _default_device()
+    os.environ["OXIDE_DEVICE"] = device
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # an empty kernel is meant to be small
+    from benchmarks import report
+    from benchmarks.harness import Session, progress
+
+    session = Session(device, quick=options.quick, seconds=options.seconds)
+    machine = report.describe()
+    print(f"{machine['device']}, driver {machine['driver']}, Python {machine['python']}")
+    begun = time.perf_counter()
+    for number, group in enumerate(options.groups or GROUPS, 1):
+        session.group = group
+        seen = len(session.comparisons)
+        print(f"\n[{number}/{len(options.groups or GROUPS)}] {group}: {GROUPS[group]}", flush=True)
+        try:
+            import_module(f"benchmarks.{group}").run(session)
+        except Exception as error:
+            session.errors[group] = f"{type(error).__name__}: {error}"
+            progress("")
+            print(f"BROKEN: {session.errors[group]}")
+        for comparison in session.comparisons[seen:]:
+            print(report.table(comparison), flush=True)
+    if session.claims:
+        print(f"\n{report.claims(session)}")
+    print(f"\n{time.perf_counter() - begun:.0f} s")
+    if not options.quick or options.output is not None:
+        name = options.name or re.sub(r"[^a-z0-9]+", "-", machine["device"].lower()).strip("-")
+        for line in report.write(session, machine, options.output or RESULTS, name):
+            print(line)
+    if session.wrong:
+        print("WRONG RESULTS, see above", file=sys.stderr)
+    return int(session.wrong)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="oxide beside what one would use instead, measured on this machine.",
+        epilog="groups: " + "; ".join(f"{name}: {text}" for name, text in GROUPS.items()),
+    )
+    parser.add_argument(
+        "groups", nargs="*", metavar="group", type=_group, help="groups to run; all of them if none is named"
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes and few turns; writes nothing")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="a CUDA device if there is one, else the CPU device")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=4.0,
+        help="time for one comparison, about (%(default)s); more turns, less noise",
+    )
+    parser.add_argument("--output", type=Path, help="folder for JSON, page and plots (benchmarks/results)")
+    parser.add_argument("--name", help="the files' name (the device's)")
+    return parser
+
+
+def _group(name: str) -> str:
+    if name not in GROUPS:
+        raise argparse.ArgumentTypeError(f"there is no group {name!r}; there are {', '.join(GROUPS)}")
+    return name
+
+
+def _default_device() -> str:
+    from oxide.driver.cuda_probe import available
+
+    return os.environ.get("OXIDE_DEVICE") or ("cuda" if available() else "cpu")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""What a run found, for reading: tables for a terminal, a Markdown page with plots, and JSON with all of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import json
+import platform
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import oxide
+from benchmarks.harness import Comparison, Session
+
+_PACKAGES = (
+    *("oxide-gpu", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings", "trio"),
+    *("torch", "triton", "cupy", "cupy-cuda12x", "cupy-cuda13x", "warp-lang"),
+)
+
+
+def describe() -> dict[str, Any]:
+    """The machine: device, driver, Python and the versions of everything compared."""
+    info = oxide.devices()[0].info
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": info.name,
+        "target": info.target.arch,
+        "driver": _driver_version(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": versions,
+    }
+
+
+def table(comparison: Comparison) -> str:
+    """One comparison, its best first."""
+    lines = [f"\n{comparison.group}: {comparison.title} [{comparison.unit}]"]
+    order = sorted(comparison.figures.items(), key=lambda item: item[1].median, reverse=comparison.better == "more")
+    if order:
+        best = order[0][1].median
+        lines.append(f"  {'':<42}{'median':>11}{'10%':>11}{'90%':>11}{'best = 1':>10}{'samples':>9}")
+        for name, figure in order:
+            ratio = figure.median / best if comparison.better == "less" else best / figure.median
+            numbers = "".join(f"{_number(value):>11}" for value in (figure.median, figure.low, figure.high))
+            lines.append(f"  {name:<42}{numbers}{ratio:>10.2f}{figure.count:>9}")
+    lines += [f"  {name:<42}skipped: {reason}" for name, reason in comparison.skipped.items()]
+    lines += [f"  {name:<42}WRONG: {reason}" for name, reason in comparison.wrong.items()]
+    return "\n".join(lines)
+
+
+def claims(session: Session) -> str:
+    """What oxide is held to, a line each."""
+    return "\n".join(
+        f"{'PASS' if claim.met else 'FAIL'}  {claim.name}: {claim.value:.3g} ({claim.relation} {claim.limit:g})"
+        for claim in session.claims
+    )
+
+
+def write(session: Session, machine: dict[str, Any], folder: Path, name: str) -> list[str]:
+    """Writes ``name.json``, ``name.md`` and the plots; what to tell the user about them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {
+        **machine,
+        "quick": session.quick,
+        "claims": [{**asdict(claim), "met": claim.met} for claim in session.claims],
+        "comparisons": [asdict(comparison) for comparison in session.comparisons],
+        "errors": session.errors,
+    }
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    plots, note = _plots(session, folder, name)
+    (folder / f"{name}.md").write_text(_page(session, machine, plots), encoding="utf-8")
+    return [f"written: {folder / name}.json, .md" + (f" and {len(plots)} plots" if plots else ""), *note]
+
+
+def _page(session: Session, machine: dict[str, Any], plots: dict[str, str]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    lines = [
+        f"# Benchmarks on {machine['device']}",
+        "",
+        f"{machine['when']}, driver {machine['driver']}, Python {machine['python']}, {versions}. "
+        "Contenders took turns in one run; results were checked before they were timed.",
+    ]
+    if session.claims:
+        lines += ["", "| | what oxide is held to | found | limit |", "| --- | --- | --- | --- |"]
+        for claim in session.claims:
+            met = "PASS" if claim.met else "FAIL"
+            lines.append(f"| {met} | {claim.name} | {claim.value:.3g} | {claim.relation} {claim.limit:g} |")
+    for group, comparisons in itertools.groupby(session.comparisons, key=lambda comparison: comparison.group):
+        lines += ["", f"## {group}"]
+        shown: set[str] = set()
+        for comparison in comparisons:
+            title = comparison.series or comparison.title
+            if title in plots and title not in shown:
+                shown.add(title)
+                lines += ["", f"![{title}]({plots[title]})"]
+            lines += ["", f"{comparison.title}, {comparison.unit}:", ""]
+            lines += ["| | median | 10% | 90% | samples |", "| --- | --- | --- | --- | --- |"]
+            for name, figure in comparison.figures.items():
+                numbers = " | ".join(_number(value) for value in (figure.median, figure.low, figure.high))
+                lines.append(f"| {name} | {numbers} | {figure.count} |")
+            for kind, found in (("skipped", comparison.skipped), ("WRONG", comparison.wrong)):
+                lines += [f"| {name} | {kind}: {reason} | | | |" for name, reason in found.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _plots(session: Session, folder: Path, name: str) -> tuple[dict[str, str], list[str]]:
+    """Draws bars for a comparison and lines for a series; the file of each title."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        return {}, ["no plots: matplotlib is not installed (pip install 'oxide-gpu[bench]')"]
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "oxide"  # the same figures give the same file
+    from matplotlib import pyplot
+
+    files: dict[str, str] = {}
+    measured = [comparison for comparison in session.comparisons if comparison.figures]
+    for title in dict.fromkeys(comparison.series or comparison.title for comparison in measured):
+        members = [comparison for comparison in measured if (comparison.series or comparison.title) == title]
+        first = members[0]
+        figure, axes = pyplot.subplots(figsize=(7, 4 if first.series else 1.2 + 0.35 * len(first.figures)))
+        if first.series:
+            for contender in dict.fromkeys(itertools.chain.from_iterable(member.figures for member in members)):
+                points = [(member.x, member.figures[contender]) for member in members if contender in member.figures]
+                xs, figures = zip(*points, strict=True)
+                line = axes.plot(xs, [one.median for one in figures], marker="o", label=contender)
+                axes.fill_between(
+                    xs,
+                    [one.low for one in figures],
+                    [one.high for one in figures],
+                    alpha=0.2,
+                    color=line[0].get_color(),
+                )
+            axes.set_xscale("log", base=2 if first.group == "pipeline" else 10)
+            axes.set_yscale("log")
+            axes.set_xlabel("batches" if first.group == "pipeline" else first.series)
+            axes.set_ylabel(first.unit)
+            axes.legend(fontsize="small")
+        else:
+            names = list(first.figures)[::-1]
+            figures = tuple(first.figures[contender] for contender in names)
+            spread = (
+                [one.median - one.low for one in figures],
+                [one.high - one.median for one in figures],
+            )
+            axes.barh(
+                names,
+                [one.median for one in figures],
+                xerr=spread,
+                color=["tab:orange" if contender.startswith("oxide") else "tab:gray" for contender in names],
+            )
+            axes.set_xlabel(first.unit)
+        axes.set_title(f"{first.group}: {title}", fontsize="medium")
+        figure.tight_layout()
+        file = f"{name}-{first.group}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}.svg"
+        figure.savefig(folder / file, metadata={"Date": None})
+        pyplot.close(figure)
+        files[title] = file
+    return files, []
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def _driver_version() -> str:
+    path = Path("/proc/driver/nvidia/version")
+    if not path.exists():
+        return "none"
+    words = path.read_text(encoding="utf-8").splitlines()[0].split()
+    return next((word for word in words if "." in word and word[0].isdigit()), "unknown")

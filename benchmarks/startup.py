@@ -1,0 +1,77 @@
+"""From process start to the last line: what importing oxide takes, and the example beside plain numba-cuda.
+
+Every sample is a fresh interpreter. The caches on disk are warm: the check before the timing fills them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.harness import Contender, Session, WrongResult, peer
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = "oxide: python -m examples.async_mlp"
+NUMBA = "numba-cuda: the same program, cache=True"
+
+
+def run(session: Session) -> None:
+    """Measures the group."""
+    turns, warmup = session.choose(7, 1), session.choose(1, 0)
+    session.compare(
+        "import",
+        {
+            "python -c pass": _program(["-c", "print('SUCCESS')"]),
+            "oxide": _program(["-c", "import oxide; print('SUCCESS')"]),
+            "NumPy": _program(["-c", "import numpy; print('SUCCESS')"]),
+        },
+        unit="ms",
+        turns=turns,
+        warmup=warmup,
+    )
+
+    def numba() -> Contender:
+        session.require_gpu()
+        peer("numba.cuda", "numba-cuda")
+        return _program(["-m", "benchmarks.numba_mlp"])()
+
+    compared = session.compare(
+        "async_mlp, process start to SUCCESS",
+        {EXAMPLE: _program(["-m", "examples.async_mlp", "--device", session.device]), NUMBA: numba},
+        unit="ms",
+        turns=turns,
+        warmup=warmup,
+    )
+    session.claim("7: start-up, example / the same in numba-cuda", compared.ratio(EXAMPLE, NUMBA), "at most", 0.6)
+    if session.device == "cuda":
+        on_cpu = session.compare(
+            "async_mlp on the CPU device",
+            {EXAMPLE: _program(["-m", "examples.async_mlp", "--device", "cpu"])},
+            unit="ms",
+            turns=turns,
+            warmup=warmup,
+        )
+        if EXAMPLE in on_cpu.figures:
+            session.claim("7: start-up on the CPU device, s", on_cpu.figures[EXAMPLE].median / 1e3, "at most", 1.0)
+
+
+def _program(arguments: list[str]) -> Callable[[], Contender]:
+    def start() -> float:
+        begun = time.perf_counter()
+        ran = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+        elapsed = (time.perf_counter() - begun) * 1e3
+        if ran.returncode or "SUCCESS" not in ran.stdout:
+            last = (ran.stderr.strip() or ran.stdout.strip()).splitlines()[-1:]
+            raise WrongResult(f"exit code {ran.returncode}: {' '.join(last)}")
+        return elapsed
+
+    return lambda: Contender(lambda: [start()], lambda: _ignore(start()))
+
+
+def _ignore(_: float) -> None:
+    """The check is that it ran to the end."""

@@ -1,0 +1,80 @@
+"""The fast path of a launch: arguments that are plain numbers and boxes become words and uses in one pass.
+
+Nearly every launch gets such arguments, and the time of a launch is Python's: on an H100 the driver's own part is
+2.7 µs, so each 0.1 µs here is seen. What is done, and why it is allowed:
+
+- **Once, when the launch is built.** A box's address, size and dtype never change, so what the check looks at is also
+  what the execution needs; running a recipe again looks at no argument again.
+- **Exact types only.** ``type(x) is DeviceBox`` is a compare of pointers. Whatever else an argument is (an operation,
+  a mistake), ``bind`` returns None, and the way that judges and explains everything (``launch.py``) is taken; so no
+  message is written twice. Kernels with contracts or an ``AtomicSlice`` take that way too.
+- **One flat list of words**, as ``struct`` packs it; the fault record's address is added at each launch, since it
+  belongs to the submission.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from oxide.compiler.signature import Parameter
+from oxide.errors import ArgumentError
+from oxide.runtime.arc import Arc
+from oxide.runtime.context import Device
+from oxide.runtime.memory import Allocation, DeviceBox
+
+_NUMBERS = (int, float, bool)
+
+
+@final
+class Binding:
+    """A launch's arguments as its execution needs them: the words to pack, the buffers read and written, and the
+    device that all of them are on (None for a kernel of scalars)."""
+
+    __slots__ = ("device", "reads", "words", "writes")
+
+    def __init__(
+        self, words: list[Any], reads: list[Allocation], writes: list[Allocation], device: Device | None
+    ) -> None:
+        self.words = words
+        self.reads = reads
+        self.writes = writes
+        self.device = device
+
+
+def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Binding | None:
+    """The arguments' binding; None where one of them is not plainly right, or the boxes are on several devices."""
+    if len(parameters) != len(arguments):
+        return None
+    words: list[Any] = []
+    reads: list[Allocation] = []
+    writes: list[Allocation] = []
+    device: Device | None = None
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        kind = parameter.kind
+        if kind == "scalar":
+            if type(argument) not in _NUMBERS and not isinstance(argument, np.generic):
+                return None
+            try:
+                words.append(parameter.convert(argument))
+            except ArgumentError:
+                return None
+            continue
+        box = argument.value if type(argument) is Arc else argument
+        if type(box) is not DeviceBox or box.dtype is not parameter.scalar.dtype:
+            return None
+        allocation = box._allocation
+        if device is None:
+            device = allocation.device
+        elif allocation.device is not device:
+            return None
+        if kind == "disjoint":
+            writes.append(allocation)
+        elif kind == "slice":
+            reads.append(allocation)
+        else:
+            return None
+        words.append(box.ptr)
+        words.append(box.size)
+    return Binding(words, reads, writes, device)

@@ -1,0 +1,203 @@
+"""The fast path of a launch takes plain arguments only, and says the same about every other as the full one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oxide
+from oxide import (
+    Arc,
+    AtomicSlice,
+    DisjointSlice,
+    DynamicSharedArray,
+    LaunchConfig,
+    Slice,
+    d2h,
+    f32,
+    h2d,
+    kernel,
+    thread,
+    u8,
+)
+from oxide.driver.cpu import CpuDriver
+from oxide.runtime.binding import bind
+from oxide.testing import RecordingDriver, step_driver, use_driver
+
+
+@kernel
+def scale(factor: u8, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    idx = thread.index_1d()
+    elem = y.get_mut(idx)
+    if elem is not None:
+        elem.value = factor * x[idx.get()]
+
+
+FOUR = LaunchConfig.for_num_elems(4)
+ONES = np.ones(4, np.float32)
+
+
+@pytest.mark.parametrize("factor", [3, np.uint8(3), np.int64(3), np.array(3)])
+def test_numbers_and_boxes_bind_and_give_what_the_full_way_gives(factor: Any) -> None:
+    x, y = h2d(ONES).arc().sync(), h2d(2 * ONES).sync()
+    assert (bind(scale.parameters, (factor, x, y)) is not None) == (type(factor) is not np.ndarray)
+    launch = scale[FOUR](factor, x, y)
+    for _ in range(2):  # a recipe runs again
+        result = launch.sync()
+        assert result[1] is x
+        assert result[2] is y
+        np.testing.assert_array_equal(oxide.d2h(y).sync(), 3 * ONES)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        lambda x: (300, x, x),  # no u8
+        lambda x: (1.5, x, x),
+        lambda x: (1, ONES, x),
+        lambda x: (1, x, h2d(np.ones(4)).sync()),  # float64
+        lambda x: (1, (x,), x),
+        lambda x: (1, x),
+        lambda x: (1, x, x, x),
+        lambda x: (None, x, x),
+    ],
+)
+def test_what_is_wrong_does_not_bind_and_is_refused_by_the_launch(arguments: Any) -> None:
+    x = h2d(ONES).sync()
+    assert bind(scale.parameters, arguments(x)) is None
+    with pytest.raises(oxide.ArgumentError):
+        scale[FOUR](*arguments(x))
+
+
+def test_an_operation_among_refused_arguments_counts_as_used(recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(oxide.ArgumentError):
+        scale[FOUR](300, h2d(ONES), h2d(ONES))
+    assert not [warning for warning in recwarn if "never run" in str(warning.message)]
+
+
+def test_boxes_of_another_device_are_refused_by_name_when_the_launch_runs() -> None:
+    driver = CpuDriver(2)
+    with use_driver(driver):
+        first, second = oxide.devices()
+        here, there = first.new_stream(), second.new_stream()
+        x, y, z = (h2d(ONES).sync_on(stream) for stream in (here, here, there))
+        assert bind(scale.parameters, (1, x, z)) is None
+        for launch in (scale[FOUR](1, x, z), scale[FOUR](1, z, z)):
+            with pytest.raises(oxide.DeviceError, match=r"parameter (x|y)"):
+                launch.sync_on(here)
+        scale[FOUR](1, x, y).sync_on(here)
+        del x, y, z, launch
+    driver.close()
+
+
+def test_each_launch_of_a_recipe_reports_into_its_own_submissions_fault_record() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        stream = oxide.devices()[0].new_stream()
+        launch = scale[FOUR](1, h2d(ONES[:2]).sync_on(stream), h2d(ONES).sync_on(stream))
+        launch.async_on(stream)
+        launch.async_on(stream)
+        params = [call.arguments[4] for call in driver.calls if call.method == "launch"]
+        assert params[0][:-8] == params[1][:-8]
+        assert params[0][-8:] != params[1][-8:]
+        with pytest.raises(oxide.BoundsError):
+            stream.synchronize()
+        launch.consume()
+
+
+def test_a_fault_record_that_was_claimed_is_clean_for_the_next_submission() -> None:
+    with use_driver(step_driver()):
+        stream = oxide.devices()[0].new_stream()
+        wrong = scale[FOUR](1, h2d(ONES[:2]).sync_on(stream), h2d(ONES).sync_on(stream))
+        right = scale[FOUR](1, h2d(ONES).sync_on(stream), h2d(ONES).sync_on(stream))
+        for _ in range(70):  # more than a page of records
+            with pytest.raises(oxide.BoundsError):
+                wrong.sync_on(stream)
+            right.sync_on(stream)
+
+
+def test_an_arc_binds_to_its_box() -> None:
+    box = h2d(ONES).sync()
+    binding = bind(scale.parameters, (1, Arc(box), box))
+    assert binding is not None
+    assert binding.reads == binding.writes == [box._allocation]
+
+
+def test_many_submissions_in_flight_ask_the_driver_once_each_at_most() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        stream = oxide.devices()[0].new_stream()
+        box = oxide.zeros(4).sync_on(stream)
+        driver.clear()
+        for _ in range(100):
+            oxide.d2h(box).async_on(stream)
+        assert driver.count("query_event") <= 100
+        stream.synchronize()
+
+
+@kernel(requires=("len(x) >= len(y)",))
+def copy(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    idx = thread.index_1d()
+    elem = y.get_mut(idx)
+    if elem is not None:
+        elem.value = x[idx.get()]
+
+
+def test_the_contracts_of_a_launch_of_plain_boxes_are_checked_when_it_is_built() -> None:
+    short, box = h2d(ONES[:2]).sync(), h2d(ONES).sync()
+    copy[FOUR](box, box).sync()
+    with pytest.raises(oxide.LaunchError, match="len"):
+        copy[FOUR](short, box)
+
+
+@kernel
+def lengths(y: DisjointSlice[f32]) -> None:
+    values = DynamicSharedArray(f32)
+    elem = y.get_mut(thread.index_1d())
+    if elem is not None:
+        elem.value = f32(len(values))
+
+
+def test_a_launch_of_plain_boxes_gets_its_dynamic_shared_memory() -> None:
+    box = h2d(ONES).sync()
+    lengths[LaunchConfig(1, 4, shared_mem_bytes=32)](box).sync()
+    assert set(d2h(box).sync()) == {8}
+
+
+def test_a_captured_launch_of_plain_boxes_has_its_shared_memory_and_is_ordered_by_its_boxes() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        here, there, other = (oxide.devices()[0].new_stream() for _ in range(3))
+        box = h2d(ONES).sync_on(here)
+        graph = lengths[LaunchConfig(1, 4, shared_mem_bytes=32)](box).graph_on(here)
+        (captured,) = [call for call in driver.calls if call.method == "launch"]
+        assert captured.arguments[3] == 32
+        zeroing = oxide.memcpy(box, 0 * ONES)
+        zeroing.async_on(there)
+        graph.launch().async_on(here)  # after the zeroing
+        result = d2h(box).async_on(other)  # after the graph
+        other.synchronize()
+        assert set(result) == {8}
+        graph.close()
+        for stream in (here, there):
+            stream.synchronize()
+        del result, box
+
+
+@kernel
+def count(y: AtomicSlice[f32]) -> None:
+    y.fetch_add(0, f32(1))
+
+
+def test_a_launch_with_an_atomic_slice_takes_the_full_way_and_writes_it() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        here, there = (oxide.devices()[0].new_stream() for _ in range(2))
+        box = h2d(ONES).sync_on(here)
+        assert bind(count.parameters, (box,)) is None
+        count[LaunchConfig(1, 4)](box).async_on(here)
+        driver.clear()
+        result = d2h(box).async_on(there)
+        assert driver.count("wait_event") == 1
+        there.synchronize()
+        assert result[0] == 5
+        here.synchronize()
+        del result, box
