@@ -24,6 +24,7 @@ from ..device import thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..errors import CompileError
+from .assignment import unassigned_read
 from .function import DeviceFunction
 from .signature import Parameter
 from .source import located
@@ -79,6 +80,7 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.ImportFrom: "import is not supported in kernels: import at module level",
     ast.Global: "global is not supported in kernels: write results through a DisjointSlice",
     ast.Nonlocal: "nonlocal is not supported in kernels: write results through a DisjointSlice",
+    ast.NamedExpr: ":= is not supported in kernels: assign on a line of its own, before",
     ast.Delete: "del is not supported in kernels",
     ast.Starred: "* arguments are not supported in kernels: write each argument",
     ast.Match: "match is not supported in kernels: write if and elif",
@@ -90,6 +92,7 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
 }
 
+_OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
 _BUILTINS = {range, len, min, max, abs, int, float, bool}
 _THREAD = {
     thread.index_1d,
@@ -145,6 +148,20 @@ class _Body:
             if number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 continue
             self._visit(statement)
+        self._check_assignment()
+
+    def _check_assignment(self) -> None:
+        def constant(node: ast.expr) -> int | None:
+            value = self._uniform(node)
+            return value[1] if value is not None and value[0] == "constant" and isinstance(value[1], int) else None
+
+        found = unassigned_read(self.tree, constant)
+        if found is not None:
+            name, sometimes = found
+            problem = "may be unassigned here: give it a value on every path to this line"
+            if not sometimes:
+                problem = "is read here before it is assigned"
+            raise self._error(name, f"{name.id} {problem}")
 
     def _visit(self, node: ast.AST) -> None:
         problem = _UNSUPPORTED.get(type(node))
@@ -171,6 +188,9 @@ class _Body:
                 for operator, other in zip(operators, others, strict=True):
                     if isinstance(operator, ast.Is | ast.IsNot) and not _is_none(other):
                         raise self._error(node, "is compares with None only in kernels: use == for numbers")
+                    if isinstance(operator, ast.Eq | ast.NotEq) and (_is_none(other) or _is_none(node.left)):
+                        test = "is None" if isinstance(operator, ast.Eq) else "is not None"
+                        raise self._error(node, f"{_OPERATORS[type(operator)]} None is not supported: use {test}")
             case _:
                 pass
         for child in ast.iter_child_nodes(node):

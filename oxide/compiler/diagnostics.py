@@ -34,16 +34,24 @@ _NAMES = {
 }  # fmt: skip
 
 
-def compile_error(name: str, function: Callable[..., Any], error: Exception, notes: Sequence[str]) -> CompileError:
-    """The ``CompileError`` for a failure of the front end: its text, and what our own typing rules noted about it."""
+def compile_error(
+    name: str, function: Callable[..., Any], error: Exception, notes: Sequence[str], lowered: tuple[str, int]
+) -> CompileError:
+    """The ``CompileError`` for a failure of the front end: its text, and what our own typing rules noted about it.
+
+    ``lowered`` are the file and line that were being lowered, for an error that does not say where it arose; line 0
+    before the first.
+    """
     text = str(error)
     problem = notes[-1] if notes else _problem(text)
     # The innermost place comes first, so a mistake in a device function is shown there.
     place = _PLACE.search(text)
     if place is None:
         loc = getattr(error, "loc", None)
-        if loc is not None:
+        if loc is not None and loc.line > 0:
             return located_in(loc.filename, loc.line, problem)
+        if lowered[1]:
+            return located_in(*lowered, problem)
         return located(function, f"kernel {name}: {problem}")
     return located_in(place["file"], int(place["line"]), problem)
 

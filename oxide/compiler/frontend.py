@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,13 @@ from numba.cuda import types, utils
 from numba.cuda.core import errors
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
 from ..device.types import bool_
+from ..errors import CompileError
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import barrier, shared, warp  # noqa: F401  (importing them registers their topics)
@@ -49,11 +52,17 @@ def lower(name: str, function: Callable[..., Any], parameters: tuple[Parameter, 
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
     session.fastmath = fastmath
+    session.file, session.line = function.__code__.co_filename, 0
     try:
-        result = compile_function(function, args, True)
-    except (errors.NumbaError, core_errors.NumbaError, NotImplementedError) as error:
+        with _no_overloads():
+            result = compile_function(function, args, True)
+    except CompileError:
+        raise
+    except Exception as error:
+        expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
         full = os.environ.get("OXIDE_TRACEBACK") == "full"
-        raise compile_error(name, function, error, session.notes) from (error if full else None)
+        place = (session.file, session.line)
+        raise compile_error(name, function, error, session.notes, place) from (error if full or not expected else None)
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = [result.library, *_linked(result.library)]
     modules = tuple(dict.fromkeys(str(module) for library in libraries for module in library.modules))
@@ -87,6 +96,25 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], is_ker
         )
     result.library.finalize()
     return result
+
+
+@contextmanager
+def _no_overloads() -> Iterator[None]:
+    """Leaves numba's Python implementations of operators and builtins out: all that kernels know is oxide's own.
+
+    numba-cuda would compile them for "the current device": looking one up, if only to find that it does not fit, makes
+    a CUDA context. numba holds its compiler lock through the typing of every function, so nobody else sees the change.
+    """
+
+    def refuse(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
+        raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
+
+    original = CUDADispatcher.compile_device
+    CUDADispatcher.compile_device = refuse
+    try:
+        yield
+    finally:
+        CUDADispatcher.compile_device = original
 
 
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]

@@ -53,7 +53,7 @@ def refuse(body: Callable[..., Any], reason: str) -> None:
     with pytest.raises(CompileError) as raised:
         kernel(body).specialize()
     message = str(raised.value)
-    assert message.startswith(f"{__file__}:{marked}: "), message
+    assert message.startswith(f"{inspect.getsourcefile(body)}:{marked}: "), message
     assert re.search(reason, message), message
     assert len(message.splitlines()) <= 3
     assert "numba" not in message
