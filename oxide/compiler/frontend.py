@@ -17,8 +17,10 @@ from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
 from numba.cuda.core import errors
+from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.core.compiler_machinery import AnalysisPass
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
@@ -32,7 +34,7 @@ from .lowering import barrier, shared, warp  # noqa: F401  (importing them regis
 from .lowering import slices as slice_lowering
 from .lowering.function import DeviceDispatcher
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
-from .lowering.types import NUMBA_TYPES, mixed_integers
+from .lowering.types import NUMBA_TYPES, conversion_problem, display, mixed_integers
 from .signature import Parameter
 
 
@@ -55,7 +57,7 @@ def lower(name: str, function: Callable[..., Any], parameters: tuple[Parameter, 
     session.file, session.line = function.__code__.co_filename, 0
     try:
         with _no_overloads():
-            result = compile_function(function, args, True)
+            result = compile_function(function, args, types.void)
     except CompileError:
         raise
     except Exception as error:
@@ -69,8 +71,10 @@ def lower(name: str, function: Callable[..., Any], parameters: tuple[Parameter, 
     return LoweredKernel(modules, result.fndesc.llvm_func_name, tuple(sites))
 
 
-def compile_function(function: Callable[..., Any], args: tuple[Any, ...], is_kernel: bool) -> Any:
-    """Types and lowers one Python function for some argument types, as numba-cuda's ``compile_cuda`` does."""
+def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
+    """Types and lowers one Python function for some argument types, as numba-cuda's ``compile_cuda`` does.
+
+    ``return_type`` is what the result is converted to, or None for what the body returns."""
     flags = CUDAFlags()
     flags.no_compile = True
     flags.no_cpython_wrapper = True
@@ -87,7 +91,7 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], is_ker
             targetctx=target_context,
             func=function,
             args=args,
-            return_type=types.void if is_kernel else None,
+            return_type=return_type,
             flags=flags,
             locals={},
             pipeline_class=_Pipeline,
@@ -171,6 +175,29 @@ class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
         return _Lower
 
 
+class _CheckReturns(AnalysisPass):  # type: ignore[misc]
+    """Refuses a returned value that the declared type of the result does not take."""
+
+    _name = "oxide_check_returns"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        if not isinstance(state.return_type, types.Number | types.Boolean):
+            return False
+        for block in state.func_ir.blocks.values():
+            returned = block.terminator
+            if isinstance(returned, numba_ir.Return):
+                cast = state.func_ir.get_definition(returned.value)
+                value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
+                why = conversion_problem(state.return_type, value)
+                if why is not None:
+                    note(f"{state.func_id.func_name} is declared to return {display(state.return_type)} and {why}")
+                    raise errors.TypingError(f"{why} at {returned.loc.filename} ({returned.loc.line})")
+        return False
+
+
 class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         passes = super().define_cuda_lowering_pipeline(state)
@@ -178,10 +205,12 @@ class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
             (_NativeLowering, text) if kind is numba_compiler.CUDANativeLowering else (kind, text)
             for kind, text in passes.passes
         ]
+        passes.passes.insert(0, (_CheckReturns, "check the types of returned values"))
         return passes
 
 
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_NativeLowering)
+numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(_CheckReturns)
 
 _context_pair: tuple[Any, Any] | None = None
 DeviceDispatcher.compile_function = staticmethod(compile_function)

@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args, get_origin
+from typing import Any, Literal, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
@@ -136,6 +136,50 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}")
         parameters.append(_parameter(function, name, parameter.name, annotation))
     return tuple(parameters)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """What a device function's annotation says of a parameter or of the result."""
+
+    kind: Kind
+    scalar: ScalarType
+
+
+def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
+    """The annotations of a device function by parameter, the result's as ``return``. Raises ``CompileError``.
+
+    What has none is generic, and so is ``Any``, a type variable, and what only the compiler makes: a ``ThreadIndex``,
+    a ``Ref``, shared memory, None.
+    """
+    found: dict[str, Annotation] = {}
+    if not getattr(function, "__annotations__", None):
+        return found
+    names = _Names(function, local_names)
+    for name, annotation in function.__annotations__.items():
+        what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
+        value = names.evaluate(annotation, f"{what}: the annotation")
+        if isinstance(value, ScalarType):
+            kind: Kind = "scalar"
+            scalar: Any = value
+        elif get_origin(value) in (Slice, DisjointSlice):
+            kind = "slice" if get_origin(value) is Slice else "disjoint"
+            (scalar,) = get_args(value)
+            if isinstance(scalar, TypeVar):
+                continue
+        elif value in (int, float, bool, complex, str):
+            raise located(
+                function,
+                f"{what} is annotated {value.__name__}; annotate it as a scalar ({_SCALARS}), Slice[T] or "
+                "DisjointSlice[T], or not at all",
+            )
+        else:
+            continue
+        if not isinstance(scalar, ScalarType) or scalar.name not in _FORMATS:
+            raise located(function, f"{what}: scalars and the elements of slices are {_SCALARS}")
+        found[name] = Annotation(kind, scalar)
+    return found
 
 
 class _Names:

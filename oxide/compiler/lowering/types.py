@@ -68,12 +68,36 @@ def mixed_integers(function: Any, args: tuple[Any, ...]) -> Any:
     return None
 
 
+def conversion_problem(target: Any, value: Any) -> str | None:
+    """Why a value of one type may not be stored as the scalar type ``target``, or None if it may.
+
+    A float in an integer would lose its fraction, and a constant that the type does not hold its value. Integers
+    computed at run time wrap.
+    """
+    name, plain = display(target), types.unliteral(value)
+    if not isinstance(plain, types.Number | types.Boolean):
+        advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
+        return f"the value is {display(value)}{advice}"
+    if isinstance(plain, types.Float) and not isinstance(target, types.Float):
+        return f"the value is {display(value)}; convert it, as in {name}(x)"
+    if isinstance(value, types.IntegerLiteral) and isinstance(target, types.Integer):
+        number = int(value.literal_value)
+        if not int(target.minval) <= number <= int(target.maxval):
+            return (
+                f"the value is {number}, which does not fit; {name} holds {target.minval} to {target.maxval}, and "
+                f"{name}({number}) wraps"
+            )
+    return None
+
+
 def display(numba_type: Any) -> str:
     """A type by the name that a kernel's author wrote."""
     plain = types.unliteral(numba_type)
     for name, known in NUMBA_TYPES.items():
         if plain == known:
             return name
+    if isinstance(plain, types.Optional):
+        return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):
         return "None"
     return str(plain).removeprefix("class(").removesuffix(")")
