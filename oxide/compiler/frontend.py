@@ -6,6 +6,7 @@ device: a kernel is typed and lowered once. Only this file and ``lowering/`` imp
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,7 +35,15 @@ from .lowering import barrier, shared, warp  # noqa: F401  (importing them regis
 from .lowering import slices as slice_lowering
 from .lowering.function import DeviceDispatcher
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
-from .lowering.types import NUMBA_TYPES, conversion_problem, display, mixed_integers
+from .lowering.types import (
+    NUMBA_TYPES,
+    conversion_problem,
+    display,
+    lower_mixed_comparison,
+    mixed_arguments,
+    mixed_comparison,
+    unify_mixed,
+)
 from .signature import Parameter
 
 
@@ -132,10 +141,13 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         _refuse(func, args)
         try:
-            return mixed_integers(func, args) or super().resolve_function_type(func, args, kws)
+            return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
         except core_errors.TypingError as error:
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
             raise errors.TypingError(str(error)) from error
+
+    def unify_pairs(self, first: Any, second: Any) -> Any:
+        return unify_mixed(first, second) or super().unify_pairs(first, second)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         try:
@@ -156,6 +168,9 @@ def _refuse(function: Any, args: Any) -> None:
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
         note("range(...) takes integers; convert a float, as in i64(x)")
         raise errors.TypingError("range of a float")
+    if key is operator.getitem and isinstance(args[0], types.BaseTuple):
+        note("a tuple in a kernel is indexed with a constant: its elements are variables; use a LocalArray")
+        raise errors.TypingError("index of a tuple")
 
 
 class _TargetContext(CUDATargetContext):  # type: ignore[misc]
@@ -167,6 +182,16 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 class _Lower(CUDALower):  # type: ignore[misc]
     def notify_loc(self, loc: Any) -> None:
         session.file, session.line = loc.filename, loc.line
+
+    def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
+        kinds = self.fndesc.calltypes[expr].args
+        if mixed_comparison(op, kinds) is None:
+            return super().lower_binop(resty, expr, op)
+        operands = [
+            self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
+            for operand, kind in zip((expr.lhs, expr.rhs), kinds, strict=True)
+        ]
+        return lower_mixed_comparison(self.builder, op, kinds, *operands)
 
 
 class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
