@@ -108,6 +108,7 @@ _BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
 _WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
 _MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
 _UNRESOLVED = object()
+_LARGEST = 2**64 - 1
 
 
 @final
@@ -178,6 +179,8 @@ class _Body:
                 return
             case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
+            case ast.Constant(value=int(value)) if value > _LARGEST:
+                raise self._error(node, f"{value} does not fit in 64 bits; the largest integer, a u64, is 2**64 - 1")
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
@@ -213,6 +216,7 @@ class _Body:
         self._usable(node.func, called)
         if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
             raise self._error(node.args[2], "the step of range(...) must not be 0")
+        self._check_count(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
         elif called is thread.index_2d:
@@ -220,10 +224,26 @@ class _Body:
         elif isinstance(called, DeviceFunction):
             self._device_function(node, called)
 
+    def _check_count(self, node: ast.Call, called: Any) -> None:
+        """Refuses a call with the wrong number of arguments, where numba's message would be of its own insides."""
+        shown, given = ast.unparse(node.func), len(node.args) + len(node.keywords)
+        if isinstance(called, thread.Coordinates):
+            raise self._error(node, f"{shown} is not called: its numbers are {shown}.x, {shown}.y and {shown}.z")
+        if isinstance(called, ScalarType) and (given != 1 or node.keywords):
+            raise self._error(
+                node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
+            )
+        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col) and given:
+            raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
+
     def _index_2d(self, node: ast.Call) -> None:
         if len(node.args) != 1 or node.keywords:
             raise self._error(node, "thread.index_2d takes one argument, the width, by position")
         width = self._uniform(node.args[0])
+        if isinstance(node.args[0], ast.Constant) and width is None:
+            raise self._error(
+                node.args[0], f"the width of thread.index_2d must be an integer; it is {node.args[0].value!r}"
+            )
         if width is None:
             raise self._error(
                 node.args[0],
@@ -278,6 +298,8 @@ class _Body:
             if value.name in ("f16", "bf16"):
                 raise self._error(node, f"{value.name} is not supported yet in kernels; use f32")
             return
+        if isinstance(value, int) and not -(2**63) <= value <= _LARGEST:
+            raise self._error(node, f"{ast.unparse(node)} is {value}, which does not fit in 64 bits")
         if isinstance(value, DeviceFunction | thread.Coordinates | int | float | np.integer | np.floating | np.bool_):
             return
         known = (

@@ -150,6 +150,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return unify_mixed(first, second) or super().unify_pairs(first, second)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        # Here, as the templates see a constant's type without its number.
+        if isinstance(target, shared.BlockArrayType) and not shared.check_value(target.dtype, value):
+            return None
         try:
             return super().resolve_setitem(target, index, value)
         except (errors.TypingError, core_errors.TypingError):
