@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from oxide import SharedArray, device, thread, warp
+from oxide import SharedArray, device, i64, thread, warp
 
 T = TypeVar("T", int, float)
 
@@ -106,7 +106,7 @@ def block_exclusive_sum(value: T, dtype: Any) -> T:
 
 
 @device
-def block_broadcast(value: T, source: int, dtype: Any) -> T:
+def block_broadcast(value: T, source: i64, dtype: Any) -> T:
     """The value of the thread whose number in the block is ``source``, in every thread."""
     slot = SharedArray(1, dtype)
     if linear_thread() == source:
@@ -118,19 +118,19 @@ def block_broadcast(value: T, source: int, dtype: Any) -> T:
 
 
 @device
-def linear_thread() -> int:
+def linear_thread() -> i64:
     """This thread's number in its block, x fastest."""
     row = thread.thread_idx.z * thread.block_dim.y + thread.thread_idx.y
     return row * thread.block_dim.x + thread.thread_idx.x
 
 
 @device
-def threads_in_block() -> int:
+def threads_in_block() -> i64:
     """How many threads a block has."""
     return thread.block_dim.x * thread.block_dim.y * thread.block_dim.z
 
 
 @device
-def warps_in_block() -> int:
+def warps_in_block() -> i64:
     """How many warps a block has, the last one counted even if it is not full."""
     return (threads_in_block() + 31) // 32

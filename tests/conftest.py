@@ -13,7 +13,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Continuous integration draws the same examples each time, so that what it says is about the change; everywhere else
+# each run looks at new ones.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
 _device = pytest.StashKey[str]()

@@ -24,6 +24,7 @@ from ..device import atomic, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..errors import CompileError
+from .assignment import unassigned_read
 from .function import DeviceFunction
 from .signature import Parameter
 from .source import located
@@ -78,6 +79,7 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.ImportFrom: "import is not supported in kernels: import at module level",
     ast.Global: "global is not supported in kernels: write results through a DisjointSlice",
     ast.Nonlocal: "nonlocal is not supported in kernels: write results through a DisjointSlice",
+    ast.NamedExpr: ":= is not supported in kernels: assign on a line of its own, before",
     ast.Delete: "del is not supported in kernels",
     ast.Starred: "* arguments are not supported in kernels: write each argument",
     ast.Match: "match is not supported in kernels: write if and elif",
@@ -89,6 +91,7 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
 }
 
+_OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
 _BUILTINS = {range, len, min, max, abs, int, float, bool}
 _THREAD = {
     thread.index_1d,
@@ -106,6 +109,7 @@ _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
 _WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
 _MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
 _UNRESOLVED = object()
+_LARGEST = 2**64 - 1
 
 
 @final
@@ -146,6 +150,20 @@ class _Body:
             if number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 continue
             self._visit(statement)
+        self._check_assignment()
+
+    def _check_assignment(self) -> None:
+        def constant(node: ast.expr) -> int | None:
+            value = self._uniform(node)
+            return value[1] if value is not None and value[0] == "constant" and isinstance(value[1], int) else None
+
+        found = unassigned_read(self.tree, constant)
+        if found is not None:
+            name, sometimes = found
+            problem = "may be unassigned here: give it a value on every path to this line"
+            if not sometimes:
+                problem = "is read here before it is assigned"
+            raise self._error(name, f"{name.id} {problem}")
 
     def _visit(self, node: ast.AST) -> None:
         problem = _UNSUPPORTED.get(type(node))
@@ -162,6 +180,8 @@ class _Body:
                 return
             case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
+            case ast.Constant(value=int(value)) if value > _LARGEST:
+                raise self._error(node, f"{value} does not fit in 64 bits; the largest integer, a u64, is 2**64 - 1")
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
@@ -177,6 +197,9 @@ class _Body:
                 for operator, other in zip(operators, others, strict=True):
                     if isinstance(operator, ast.Is | ast.IsNot) and not _is_none(other):
                         raise self._error(node, "is compares with None only in kernels: use == for numbers")
+                    if isinstance(operator, ast.Eq | ast.NotEq) and (_is_none(other) or _is_none(node.left)):
+                        instead = "is None" if isinstance(operator, ast.Eq) else "is not None"
+                        raise self._error(node, f"{_OPERATORS[type(operator)]} None is not supported: use {instead}")
             case _:
                 pass
         for child in ast.iter_child_nodes(node):
@@ -199,6 +222,7 @@ class _Body:
         self._usable(node.func, called)
         if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
             raise self._error(node.args[2], "the step of range(...) must not be 0")
+        self._check_count(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
         elif called is thread.index_2d:
@@ -206,10 +230,26 @@ class _Body:
         elif isinstance(called, DeviceFunction):
             self._device_function(node, called)
 
+    def _check_count(self, node: ast.Call, called: Any) -> None:
+        """Refuses a call with the wrong number of arguments, where numba's message would be of its own insides."""
+        shown, given = ast.unparse(node.func), len(node.args) + len(node.keywords)
+        if isinstance(called, thread.Coordinates):
+            raise self._error(node, f"{shown} is not called: its numbers are {shown}.x, {shown}.y and {shown}.z")
+        if isinstance(called, ScalarType) and (given != 1 or node.keywords):
+            raise self._error(
+                node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
+            )
+        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col) and given:
+            raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
+
     def _index_2d(self, node: ast.Call) -> None:
         if len(node.args) != 1 or node.keywords:
             raise self._error(node, "thread.index_2d takes one argument, the width, by position")
         width = self._uniform(node.args[0])
+        if isinstance(node.args[0], ast.Constant) and width is None:
+            raise self._error(
+                node.args[0], f"the width of thread.index_2d must be an integer; it is {node.args[0].value!r}"
+            )
         if width is None:
             raise self._error(
                 node.args[0],
@@ -264,6 +304,8 @@ class _Body:
             if value.name in ("f16", "bf16"):
                 raise self._error(node, f"{value.name} is not supported yet in kernels; use f32")
             return
+        if isinstance(value, int) and not -(2**63) <= value <= _LARGEST:
+            raise self._error(node, f"{ast.unparse(node)} is {value}, which does not fit in 64 bits")
         if isinstance(
             value,
             DeviceFunction

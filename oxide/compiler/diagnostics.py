@@ -16,6 +16,7 @@ _SET_ATTRIBUTE = re.compile(r"Cannot resolve setattr: \((?P<type>.+)\)\.(?P<name
 _CAST = re.compile(r"Cannot cast (?P<source>.+?) to (?P<target>.+?)(?::|$)", re.MULTILINE)
 _CONVERSION = re.compile(r"Casting (?P<source>.+?) to (?P<target>.+?) directly is unsupported")
 _UNIFY = re.compile(r"Cannot unify (?P<first>.+?) and (?P<second>.+?) for '(?P<name>\w+)[.\d]*'")
+_RETURNED = re.compile(r"No conversion from (?P<source>.+?) to (?P<target>.+?) for '\$")
 _NOT_CALLABLE = re.compile(r"No type info available for (?P<type>.+?) as a callable")
 _RETURNS = re.compile(r"Can't unify return type from the following types: (?P<types>.+)")
 
@@ -34,16 +35,24 @@ _NAMES = {
 }  # fmt: skip
 
 
-def compile_error(name: str, function: Callable[..., Any], error: Exception, notes: Sequence[str]) -> CompileError:
-    """The ``CompileError`` for a failure of the front end: its text, and what our own typing rules noted about it."""
+def compile_error(
+    name: str, function: Callable[..., Any], error: Exception, notes: Sequence[str], lowered: tuple[str, int]
+) -> CompileError:
+    """The ``CompileError`` for a failure of the front end: its text, and what our own typing rules noted about it.
+
+    ``lowered`` are the file and line that were being lowered, for an error that does not say where it arose; line 0
+    before the first.
+    """
     text = str(error)
     problem = notes[-1] if notes else _problem(text)
     # The innermost place comes first, so a mistake in a device function is shown there.
     place = _PLACE.search(text)
     if place is None:
         loc = getattr(error, "loc", None)
-        if loc is not None:
+        if loc is not None and loc.line > 0:
             return located_in(loc.filename, loc.line, problem)
+        if lowered[1]:
+            return located_in(*lowered, problem)
         return located(function, f"kernel {name}: {problem}")
     return located_in(place["file"], int(place["line"]), problem)
 
@@ -65,6 +74,9 @@ def _problem(text: str) -> str:
         return f"{_shown(match['source'])} cannot become {_shown(match['target'])} here"
     if match := _NOT_CALLABLE.search(text):
         return f"{_shown(match['type'])} cannot be called"
+    if match := _RETURNED.search(text):
+        source, target = _shown(match["source"]), _shown(match["target"])
+        return f"the function is declared to return {target} and a path returns {source}; return a value on every path"
     if match := _RETURNS.search(text):
         return f"the returned values have different types: {_translate(match['types'])}; return one type"
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failed in")]
@@ -97,6 +109,8 @@ def _shown(type_text: str) -> str:
         return f"{match[2]} ({match[1]})"
     if match := re.fullmatch(r"Literal\[\w+\]\((.*)\)", text):
         return match[1]
+    if match := re.fullmatch(r"OptionalType\((.*?)\)?", text):
+        return f"{_shown(match[1])} or None"
     return _NAMES.get(text, text)
 
 

@@ -6,9 +6,11 @@ device: a kernel is typed and lowered once. Only this file and ``lowering/`` imp
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +18,17 @@ from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
 from numba.cuda.core import errors
+from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.core.compiler_machinery import AnalysisPass
+from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
 from ..device.types import bool_
+from ..errors import CompileError
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
@@ -31,7 +37,15 @@ from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
-from .lowering.types import NUMBA_TYPES, mixed_integers
+from .lowering.types import (
+    NUMBA_TYPES,
+    conversion_problem,
+    display,
+    lower_mixed_comparison,
+    mixed_arguments,
+    mixed_comparison,
+    unify_mixed,
+)
 from .signature import Parameter
 
 
@@ -51,19 +65,27 @@ def lower(name: str, function: Callable[..., Any], parameters: tuple[Parameter, 
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
     session.fastmath = fastmath
+    session.file, session.line = function.__code__.co_filename, 0
     try:
-        result = compile_function(function, args, True)
-    except (errors.NumbaError, core_errors.NumbaError, NotImplementedError) as error:
+        with _no_overloads():
+            result = compile_function(function, args, types.void)
+    except CompileError:
+        raise
+    except Exception as error:
+        expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
         full = os.environ.get("OXIDE_TRACEBACK") == "full"
-        raise compile_error(name, function, error, session.notes) from (error if full else None)
+        place = (session.file, session.line)
+        raise compile_error(name, function, error, session.notes, place) from (error if full or not expected else None)
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = [result.library, *_linked(result.library)]
     modules = tuple(dict.fromkeys(str(module) for library in libraries for module in library.modules))
     return LoweredKernel(modules, result.fndesc.llvm_func_name, tuple(sites))
 
 
-def compile_function(function: Callable[..., Any], args: tuple[Any, ...], is_kernel: bool) -> Any:
-    """Types and lowers one Python function for some argument types, as numba-cuda's ``compile_cuda`` does."""
+def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
+    """Types and lowers one Python function for some argument types, as numba-cuda's ``compile_cuda`` does.
+
+    ``return_type`` is what the result is converted to, or None for what the body returns."""
     flags = CUDAFlags()
     flags.no_compile = True
     flags.no_cpython_wrapper = True
@@ -80,7 +102,7 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], is_ker
             targetctx=target_context,
             func=function,
             args=args,
-            return_type=types.void if is_kernel else None,
+            return_type=return_type,
             flags=flags,
             locals={},
             pipeline_class=_Pipeline,
@@ -89,6 +111,25 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], is_ker
         )
     result.library.finalize()
     return result
+
+
+@contextmanager
+def _no_overloads() -> Iterator[None]:
+    """Leaves numba's Python implementations of operators and builtins out: all that kernels know is oxide's own.
+
+    numba-cuda would compile them for "the current device": looking one up, if only to find that it does not fit, makes
+    a CUDA context. numba holds its compiler lock through the typing of every function, so nobody else sees the change.
+    """
+
+    def refuse(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
+        raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
+
+    original = CUDADispatcher.compile_device
+    CUDADispatcher.compile_device = refuse
+    try:
+        yield
+    finally:
+        CUDADispatcher.compile_device = original
 
 
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
@@ -102,12 +143,18 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         _refuse(func, args)
         try:
-            return mixed_integers(func, args) or super().resolve_function_type(func, args, kws)
+            return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
         except core_errors.TypingError as error:
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
             raise errors.TypingError(str(error)) from error
 
+    def unify_pairs(self, first: Any, second: Any) -> Any:
+        return unify_mixed(first, second) or super().unify_pairs(first, second)
+
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        # Here, as the templates see a constant's type without its number.
+        if isinstance(target, shared.BlockArrayType) and not shared.check_value(target.dtype, value):
+            return None
         try:
             return super().resolve_setitem(target, index, value)
         except (errors.TypingError, core_errors.TypingError):
@@ -126,6 +173,9 @@ def _refuse(function: Any, args: Any) -> None:
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
         note("range(...) takes integers; convert a float, as in i64(x)")
         raise errors.TypingError("range of a float")
+    if key is operator.getitem and isinstance(args[0], types.BaseTuple):
+        note("a tuple in a kernel is indexed with a constant: its elements are variables; use a LocalArray")
+        raise errors.TypingError("index of a tuple")
 
 
 class _TargetContext(CUDATargetContext):  # type: ignore[misc]
@@ -144,11 +194,44 @@ class _Lower(CUDALower):  # type: ignore[misc]
             assertion_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
 
+    def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
+        kinds = self.fndesc.calltypes[expr].args
+        if mixed_comparison(op, kinds) is None:
+            return super().lower_binop(resty, expr, op)
+        operands = [
+            self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
+            for operand, kind in zip((expr.lhs, expr.rhs), kinds, strict=True)
+        ]
+        return lower_mixed_comparison(self.builder, op, kinds, *operands)
+
 
 class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
     @property
     def lowering_class(self) -> Any:
         return _Lower
+
+
+class _CheckReturns(AnalysisPass):  # type: ignore[misc]
+    """Refuses a returned value that the declared type of the result does not take."""
+
+    _name = "oxide_check_returns"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        if not isinstance(state.return_type, types.Number | types.Boolean):
+            return False
+        for block in state.func_ir.blocks.values():
+            returned = block.terminator
+            if isinstance(returned, numba_ir.Return):
+                cast = state.func_ir.get_definition(returned.value)
+                value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
+                why = conversion_problem(state.return_type, value)
+                if why is not None:
+                    note(f"{state.func_id.func_name} is declared to return {display(state.return_type)} and {why}")
+                    raise errors.TypingError(f"{why} at {returned.loc.filename} ({returned.loc.line})")
+        return False
 
 
 class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
@@ -158,10 +241,12 @@ class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
             (_NativeLowering, text) if kind is numba_compiler.CUDANativeLowering else (kind, text)
             for kind, text in passes.passes
         ]
+        passes.passes.insert(0, (_CheckReturns, "check the types of returned values"))
         return passes
 
 
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_NativeLowering)
+numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(_CheckReturns)
 
 _context_pair: tuple[Any, Any] | None = None
 DeviceDispatcher.compile_function = staticmethod(compile_function)

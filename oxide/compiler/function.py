@@ -1,13 +1,17 @@
 """``@device``: functions that kernels call.
 
-They are compiled into each kernel that reaches them; on the host they are the Python functions they were.
+They are compiled into each kernel that reaches them; on the host they are the Python functions they were. A parameter
+without an annotation is generic; one with an annotation is converted to, or must be, what it says.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar, final
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar, final
+
+from .signature import Annotation, parse_annotations
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,8 +21,10 @@ R = TypeVar("R")
 class DeviceFunction(Generic[P, R]):
     """A function that kernels may call. Calling it on the host calls the Python function."""
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], names: Mapping[str, Any] | None = None) -> None:
         self.function = function
+        self.annotations: dict[str, Annotation] = parse_annotations(function, names or {})
+        """What the annotated parameters are, and, as ``return``, the result."""
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -29,5 +35,11 @@ class DeviceFunction(Generic[P, R]):
 
 
 def device(function: Callable[P, R]) -> DeviceFunction[P, R]:
-    """Marks a device function. Its parameters need no annotations: it is specialised on the arguments' types."""
-    return DeviceFunction(function)
+    """Marks a device function. Raises ``CompileError`` for annotations it cannot use.
+
+    A parameter without an annotation is generic: the function is compiled for the arguments' types. To a parameter
+    that is annotated as a scalar an argument is converted as in a store to an element: an integer to a float or to
+    another integer type, but a float to an integer only by hand, as in ``i32(x)``. ``Slice[T]`` and
+    ``DisjointSlice[T]`` take just those. The result is converted to a scalar return annotation by the same rule.
+    """
+    return DeviceFunction(function, dict(sys._getframe(1).f_locals))

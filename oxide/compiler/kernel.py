@@ -104,10 +104,16 @@ class Kernel:
             return self._specialization
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
-        """The PTX for a compute capability. Needs no GPU."""
-        from .ptx import FEATURES
+        """The PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
 
-        return self.specialize().code(Target("ptx", f"sm_{cc[0]}{cc[1]}", FEATURES)).image.decode()
+        Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
+        """
+        from .ptx import target_of
+
+        if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
+            raise TypeError(f"cc is {cc!r}; give a pair, as (9, 0) for compute capability 9.0")
+
+        return self.specialize().code(target_of(self.name, cc)).image.decode()
 
     def llvm_ir(self) -> str:
         """The IR that both back ends start from."""
@@ -304,7 +310,18 @@ def _dim3(function: Callable[..., Any], name: str, block: int | tuple[int, ...])
     if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
         raise located(function, f"kernel {name}: block is {block!r}; give one to three sizes of at least 1")
     x, y, z = (*sizes, 1, 1)[:3]
+    if x * y * z > _MAX_THREADS or z > _MAX_Z:
+        raise located(
+            function,
+            f"kernel {name}: block is {block!r}, {x * y * z} threads; a block has at most {_MAX_THREADS}, and at most "
+            f"{_MAX_Z} along z",
+        )
     return x, y, z
+
+
+# CUDA's limits, the same for every compute capability; along x and y the limit is that of the block.
+_MAX_THREADS = 1024
+_MAX_Z = 64
 
 
 def _stable_hash(kernel: Kernel) -> int:

@@ -16,7 +16,29 @@ from .optimise import optimise
 from .signature import Parameter
 
 FEATURES = "+ptx86"
-"""PTX ISA 8.6: the oldest that knows all current architectures, so that the widest range of drivers takes it."""
+"""PTX ISA 8.6: old enough for a wide range of drivers; architectures that it does not know need a newer one."""
+
+_OLDER = "50 52 53 60 61 62 70 72 75 80 86 87 89 90 100 101"
+# LLVM names a processor that it does not know on stderr and goes on, and ends the process for one that is newer than
+# the PTX version: so they are listed here.
+_FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
+    "sm_120": "+ptx87",
+    "sm_103": "+ptx88",
+    "sm_121": "+ptx88",
+    "sm_88": "+ptx90",
+    "sm_110": "+ptx90",
+}
+
+
+def target_of(name: str, cc: tuple[int, int]) -> Target:
+    """The target for a compute capability. Raises ``CompileError`` for one that the compiler does not know."""
+    arch = f"sm_{cc[0]}{cc[1]}"
+    if cc[1] > 9 or arch not in _FEATURES:
+        known = sorted((int(number[3:-1]), int(number[-1])) for number in _FEATURES)
+        listed = ", ".join(f"{major}.{minor}" for major, minor in known)
+        raise CompileError(f"kernel {name}: there is no PTX for compute capability {cc[0]}.{cc[1]}; known are {listed}")
+    return Target("ptx", arch, _FEATURES[arch])
+
 
 _HEADER = """
 target triple = "nvptx64-nvidia-cuda"

@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args, get_origin
+from typing import Any, Literal, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..device.atomic import AtomicSlice
 from ..device.slices import DisjointSlice, Slice
 from ..device.types import ScalarType
 from ..errors import ArgumentError
-from .source import located
+from .source import located, parameter_line
 
 Kind = Literal["scalar", "slice", "disjoint", "atomic"]
 
@@ -137,21 +137,72 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise located(
-                function, f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /"
+                function,
+                f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /",
+                *parameter_line(function, parameter.name),
             )
         if parameter.default is not inspect.Parameter.empty:
             raise located(
-                function, f"kernel {name}: parameter {parameter.name} has a default; kernels take every argument"
+                function,
+                f"kernel {name}: parameter {parameter.name} has a default; kernels take every argument",
+                *parameter_line(function, parameter.name),
             )
         if parameter.annotation is inspect.Parameter.empty:
             raise located(
                 function,
                 f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar ({_SCALARS}), "
                 "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
+                *parameter_line(function, parameter.name),
             )
-        annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}")
+        annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
         parameters.append(_parameter(function, name, parameter.name, annotation))
     return tuple(parameters)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """What a device function's annotation says of a parameter or of the result."""
+
+    kind: Kind
+    scalar: ScalarType
+
+
+def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
+    """The annotations of a device function by parameter, the result's as ``return``. Raises ``CompileError``.
+
+    What has none is generic, and so is ``Any``, a type variable, and what only the compiler makes: a ``ThreadIndex``,
+    a ``Ref``, shared memory, None.
+    """
+    found: dict[str, Annotation] = {}
+    if not getattr(function, "__annotations__", None):
+        return found
+    names = _Names(function, local_names)
+    for name, annotation in function.__annotations__.items():
+        what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
+        value = names.evaluate(annotation, f"{what}: the annotation", name)
+        if isinstance(value, ScalarType):
+            kind: Kind = "scalar"
+            scalar: Any = value
+        elif get_origin(value) in (Slice, DisjointSlice):
+            kind = "slice" if get_origin(value) is Slice else "disjoint"
+            (scalar,) = get_args(value)
+            if isinstance(scalar, TypeVar):
+                continue
+        elif value in (int, float, bool, complex, str):
+            raise located(
+                function,
+                f"{what} is annotated {value.__name__}; annotate it as a scalar ({_SCALARS}), Slice[T] or "
+                "DisjointSlice[T], or not at all",
+                *parameter_line(function, name),
+            )
+        else:
+            continue
+        if not isinstance(scalar, ScalarType) or scalar.name not in _FORMATS:
+            problem = f"{what}: scalars and the elements of slices are {_SCALARS}"
+            raise located(function, problem, *parameter_line(function, name))
+        found[name] = Annotation(kind, scalar)
+    return found
 
 
 class _Names:
@@ -163,13 +214,14 @@ class _Names:
         self.globals = getattr(function, "__globals__", {})
         self.locals = {**local_names, **closure.nonlocals}
 
-    def evaluate(self, annotation: Any, what: str) -> Any:
+    def evaluate(self, annotation: Any, what: str, name: str = "return") -> Any:
         if not isinstance(annotation, str):
             return annotation
         try:
             return eval(annotation, self.globals, self.locals)
         except Exception as error:
-            raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}") from None
+            place = parameter_line(self.function, name)
+            raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
 
 
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
@@ -188,12 +240,19 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             function,
             f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
             "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
+            *parameter_line(function, name),
         )
     if not isinstance(scalar, ScalarType):
-        raise located(function, f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}")
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}",
+            *parameter_line(function, name),
+        )
     if scalar.name not in _FORMATS:
         raise located(
-            function, f"kernel {kernel}: parameter {name}: {scalar.name} is not supported yet in kernels; use f32"
+            function,
+            f"kernel {kernel}: parameter {name}: {scalar.name} is not supported yet in kernels; use f32",
+            *parameter_line(function, name),
         )
     if kind == "atomic" and scalar.name not in _ATOMIC:
         raise located(

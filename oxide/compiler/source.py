@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import linecache
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -27,3 +30,28 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
         if column is not None and column >= indent:
             message += f"\n    {' ' * (column - indent)}^"
     return CompileError(message)
+
+
+def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None, int | None]:
+    """The line and column of a parameter in the function's file, or (None, None) where the source cannot be read.
+
+    ``return`` is the annotation of the result.
+    """
+    try:
+        source = inspect.getsource(function)
+        flat = textwrap.dedent(source)
+        (definition,) = ast.parse(flat).body
+    except (OSError, SyntaxError, ValueError):
+        return None, None
+    if isinstance(definition, ast.FunctionDef):
+        arguments = definition.args
+        ordinary = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        nodes: list[ast.AST | None] = [
+            argument for argument in (*ordinary, arguments.vararg, arguments.kwarg) if argument and argument.arg == name
+        ]
+        nodes += [definition.returns] if name == "return" else []
+        for node in nodes:
+            if isinstance(node, ast.arg | ast.expr):
+                indent = len(source.split("\n", 1)[0]) - len(flat.split("\n", 1)[0])
+                return function.__code__.co_firstlineno + node.lineno - 1, node.col_offset + indent
+    return None, None

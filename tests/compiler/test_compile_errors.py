@@ -13,7 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, Slice, ThreadIndex, bf16, device, f16, f32, i32, i64, kernel, thread, u32
+from oxide import (
+    DisjointSlice,
+    SharedArray,
+    Slice,
+    ThreadIndex,
+    bf16,
+    device,
+    f16,
+    f32,
+    i32,
+    i64,
+    kernel,
+    thread,
+    u8,
+    u32,
+)
 from oxide.compiler.source import located
 from oxide.errors import CompileError
 
@@ -53,7 +68,7 @@ def refuse(body: Callable[..., Any], reason: str) -> None:
     with pytest.raises(CompileError) as raised:
         kernel(body).specialize()
     message = str(raised.value)
-    assert message.startswith(f"{__file__}:{marked}: "), message
+    assert message.startswith(f"{inspect.getsourcefile(body)}:{marked}: "), message
     assert re.search(reason, message), message
     assert len(message.splitlines()) <= 3
     assert "numba" not in message
@@ -467,3 +482,105 @@ def test_a_full_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatc
 def test_an_error_points_with_a_caret() -> None:
     message = str(located(ordinary, "problem", inspect.getsourcelines(ordinary)[1] + 1, 11))
     assert message.splitlines()[1:] == ["    return x", "           ^"]
+
+
+def test_what_cannot_be_meant_is_said_in_the_authors_terms() -> None:
+    def walrus(c: DisjointSlice[f32]) -> None:
+        if (e := c.get_mut(thread.index_1d())) is not None:  # here
+            e.value = 1.0
+
+    def enormous(c: DisjointSlice[f32]) -> None:
+        x = 99999999999999999999999999  # here
+
+    def two_arguments(c: DisjointSlice[f32]) -> None:
+        x = f32(1.0, 2)  # type: ignore[call-arg]  # here
+
+    def no_argument(c: DisjointSlice[f32]) -> None:
+        x = f32()  # here
+
+    def index_with_argument(c: DisjointSlice[f32]) -> None:
+        x = thread.index_1d(3)  # type: ignore[call-arg]  # here
+
+    def float_width(c: DisjointSlice[f32]) -> None:
+        x = thread.index_2d(1.5)  # type: ignore[arg-type]  # here
+
+    def called_coordinates(c: DisjointSlice[f32]) -> None:
+        x = thread.thread_idx()  # type: ignore[operator]  # here
+
+    def sometimes_none(n: i32, c: DisjointSlice[f32]) -> None:
+        q = 1.0 if n > 3 else None
+        e = c.get_mut(thread.index_1d())
+        if e is not None:
+            e.value = q  # type: ignore[assignment]  # here
+
+    def tuple_index(n: i32, c: DisjointSlice[f32]) -> None:
+        q = (1.0, 2.0)
+        x = q[n]  # here
+
+    refuse(walrus, "^.*:= is not supported in kernels: assign on a line of its own")
+    refuse(enormous, "99999999999999999999999999 does not fit in 64 bits")
+    refuse(two_arguments, r"f32\(\.\.\.\) converts one number, given by position; the call has 2 arguments")
+    refuse(no_argument, "the call has 0 arguments")
+    refuse(index_with_argument, r"thread\.index_1d\(\) takes no arguments; the call has 1")
+    refuse(float_width, "the width of thread.index_2d must be an integer; it is 1.5")
+    refuse(called_coordinates, r"is not called: its numbers are thread\.thread_idx\.x")
+    refuse(sometimes_none, "the element is f32 and the value is f64 or None; give it a number on every path")
+    refuse(tuple_index, "a tuple in a kernel is indexed with a constant")
+
+
+def test_a_constant_that_an_element_does_not_hold_is_refused() -> None:
+    def large(c: DisjointSlice[u8]) -> None:
+        e = c.get_mut(thread.index_1d())
+        if e is not None:
+            e.value = 300  # here
+
+    def negative(c: DisjointSlice[u32]) -> None:
+        e = c.get_mut(thread.index_1d())
+        if e is not None:
+            e.value = -1  # here
+
+    def in_shared_memory(n: u32) -> None:
+        shared = SharedArray(4, u8)
+        shared[0] = 256  # here
+
+    refuse(large, r"the element is u8 and the value is 300, which does not fit; u8 holds 0 to 255, and u8\(300\) wraps")
+    refuse(negative, "the element is u32 and the value is -1, which does not fit")
+    refuse(in_shared_memory, "the element is u8 and the value is 256, which does not fit")
+
+
+def test_an_annotation_is_refused_at_the_parameters_line() -> None:
+    def spread(
+        n: i32,
+        x: int,
+    ) -> None:
+        pass
+
+    with pytest.raises(CompileError, match="parameter x is annotated int") as raised:
+        kernel(spread)
+    assert str(raised.value).startswith(f"{__file__}:{inspect.getsourcelines(spread)[1] + 2}: ")
+    assert str(raised.value).splitlines()[1:] == ["    x: int,", "    ^"]
+
+
+@pytest.mark.parametrize("block", [4096, (64, 64), (1, 1, 65)])
+def test_a_block_that_no_device_runs_is_refused_at_the_definition(block: Any) -> None:
+    def body(n: i32) -> None:
+        pass
+
+    with pytest.raises(CompileError, match=r"kernel body: block is .* threads; a block has at most 1024"):
+        kernel(block=block)(body)
+    assert kernel(block=(16, 1, 64))(body).default_block == (16, 1, 64)
+
+
+def test_an_unknown_compute_capability_is_refused_before_llvm_sees_it(capfd: pytest.CaptureFixture[str]) -> None:
+    @kernel
+    def fine(n: i32) -> None:
+        pass
+
+    for unknown in ((1, 0), (9, 9), (8, 10), (13, 0)):
+        with pytest.raises(CompileError, match=r"kernel fine: .* known are .*8\.0.*9\.0"):
+            fine.ptx(cc=unknown)
+    with pytest.raises(TypeError, match=r"cc is 90; give a pair, as \(9, 0\)"):
+        fine.ptx(cc=90)  # type: ignore[arg-type]
+    assert capfd.readouterr().err == ""
+    for known in ((8, 0), (8, 8), (11, 0), (12, 1)):
+        assert f".target sm_{known[0]}{known[1]}" in fine.ptx(cc=known)

@@ -179,7 +179,7 @@ def test_a_graph_dropped_while_it_runs_runs_to_its_end_with_its_memory() -> None
         y = zeros(1000).sync()
         stream = oxide.devices()[0].new_stream()
         graph: CudaGraph[Any] | None = (
-            h2d(np.full(1000, 3, np.float32)).and_then(lambda x: slow_add(SLOW * 3, x, y)).graph()
+            h2d(np.full(1000, 3, np.float32)).and_then(lambda x: slow_add(SLOW * 30, x, y)).graph()
         )
         assert graph is not None
         graph.launch().async_on(stream)

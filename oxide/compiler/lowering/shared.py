@@ -21,7 +21,7 @@ from ...device.shared import DynamicSharedArray, LocalArray, SharedArray
 from .barrier import call_primitive, site
 from .registry import lowering_registry, note, session, typing_registry
 from .slices import _in_bounds, element_index
-from .types import display
+from .types import conversion_problem, display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -177,15 +177,10 @@ def check_index(kind: Any, index: Any) -> bool:
 
 def check_value(dtype: Any, value: Any) -> bool:
     """Whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. If not, notes why."""
-    plain = types.unliteral(value)
-    name = display(dtype)
-    if not isinstance(plain, types.Number | types.Boolean):
-        note(f"the element is {name} and the value is {display(value)}")
-        return False
-    if isinstance(plain, types.Float) and not isinstance(dtype, types.Float):
-        note(f"the element is {name} and the value is {display(value)}; convert it, as in {name}(x)")
-        return False
-    return True
+    why = conversion_problem(dtype, value)
+    if why is not None:
+        note(f"the element is {display(dtype)} and {why}")
+    return why is None
 
 
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from .registry import lowering_registry, note, site_number, typing_registry
 from .thread import ThreadIndexType
-from .types import display
+from .types import conversion_problem, display
 
 _WORD = ir.IntType(64)
 _SITE = ir.IntType(32)
@@ -229,16 +229,10 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 def check_store(ref: Any, value: Any) -> None:
     """Notes why ``ref.value = …`` cannot take a value, if it cannot: a float, say, would lose its fraction."""
-    plain = types.unliteral(value)
-    if not isinstance(plain, types.Number | types.Boolean):
-        problem = f"the element is {display(ref.dtype)} and the value is {display(value)}"
-    elif isinstance(plain, types.Float) and isinstance(ref.dtype, types.Integer):
-        name = display(ref.dtype)
-        problem = f"the element is {name} and the value is {display(value)}; convert it, as in {name}(x)"
-    else:
-        return
-    note(problem)
-    raise errors.TypingError(problem)
+    why = conversion_problem(ref.dtype, value)
+    if why is not None:
+        note(f"the element is {display(ref.dtype)} and {why}")
+        raise errors.TypingError(why)
 
 
 _NO_INTEGER_INDEX = (

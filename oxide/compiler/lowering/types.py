@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import signature
 from numba.cuda.typing.typeof import typeof_impl
@@ -46,25 +47,86 @@ _INTEGER_OPERATORS = frozenset(
     }
 )
 
+_SHIFTS = frozenset({operator.lshift, operator.rshift, operator.ilshift, operator.irshift})
+_COMPARISONS = {
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+}
+
 
 @typeof_impl.register(ScalarType)
 def _type_of_scalar_type(value: ScalarType, context: Any) -> Any:
     return types.NumberClass(NUMBA_TYPES[value.name]) if value.name in NUMBA_TYPES else None
 
 
-def mixed_integers(function: Any, args: tuple[Any, ...]) -> Any:
-    """The signature of an operator on a ``u64`` and a signed integer, or None for any other.
+def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the arguments of an operation on ``u64`` and signed integers are converted to; others stay as they are.
 
     NumPy and numba give a float64 there, as no integer holds both ranges. Kernels compute indices with such sums
     (``m * n + thread.index_2d_col()``), so here the result is ``i64``, as indices are: arithmetic modulo 2**64.
     """
-    if len(args) != 2 or function not in _INTEGER_OPERATORS:
-        return None
-    left, right = (types.unliteral(argument) for argument in args)
-    if not (isinstance(left, types.Integer) and isinstance(right, types.Integer)):
-        return None
-    if left.signed != right.signed and types.uint64 in (left, right):
-        return signature(types.int64, types.int64, types.int64)
+    plain = [types.unliteral(argument) for argument in args]
+    if not _is_mixed(plain):
+        return args
+    key = getattr(function, "typing_key", function)
+    if (len(plain) == 2 and key in _INTEGER_OPERATORS) or key in (min, max):
+        return (types.int64,) * len(plain)
+    if len(plain) == 2 and key in _SHIFTS:
+        return (types.int64 if plain[0].signed else types.uint64, types.uint64)
+    return args
+
+
+def mixed_comparison(function: Any, args: tuple[Any, ...]) -> Any:
+    """The signature of a comparison of a ``u64`` and a signed integer, by their numbers, or None for any other."""
+    plain = [types.unliteral(argument) for argument in args]
+    if len(plain) == 2 and _is_mixed(plain) and getattr(function, "typing_key", function) in _COMPARISONS:
+        return signature(types.boolean, *(types.int64 if kind.signed else types.uint64 for kind in plain))
+    return None
+
+
+def unify_mixed(first: Any, second: Any) -> Any:
+    """The type of a name that is a ``u64`` in one place and a signed integer in another: ``i64``. None for others."""
+    return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
+
+
+def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
+    """The comparison of an i64 and a u64: a negative number is less, and any other is the same number as a u64."""
+    number = 0 if kinds[0].signed else 1
+    signed = (left, right)[number]
+    negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))
+    if_negative = function(-1, 0) if number == 0 else function(0, -1)
+    otherwise = builder.icmp_unsigned(_COMPARISONS[function], left, right)
+    return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
+
+
+def _is_mixed(kinds: list[Any]) -> bool:
+    integers = all(isinstance(kind, types.Integer) for kind in kinds)
+    return integers and types.uint64 in kinds and any(kind.signed for kind in kinds)
+
+
+def conversion_problem(target: Any, value: Any) -> str | None:
+    """Why a value of one type may not be stored as the scalar type ``target``, or None if it may.
+
+    A float in an integer would lose its fraction, and a constant that the type does not hold its value. Integers
+    computed at run time wrap.
+    """
+    name, plain = display(target), types.unliteral(value)
+    if not isinstance(plain, types.Number | types.Boolean):
+        advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
+        return f"the value is {display(value)}{advice}"
+    if isinstance(plain, types.Float) and not isinstance(target, types.Float):
+        return f"the value is {display(value)}; convert it, as in {name}(x)"
+    if isinstance(value, types.IntegerLiteral) and isinstance(target, types.Integer):
+        number = int(value.literal_value)
+        if not int(target.minval) <= number <= int(target.maxval):
+            return (
+                f"the value is {number}, which does not fit; {name} holds {target.minval} to {target.maxval}, and "
+                f"{name}({number}) wraps"
+            )
     return None
 
 
@@ -74,6 +136,8 @@ def display(numba_type: Any) -> str:
     for name, known in NUMBA_TYPES.items():
         if plain == known:
             return name
+    if isinstance(plain, types.Optional):
+        return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):
         return "None"
     return str(plain).removeprefix("class(").removesuffix(")")

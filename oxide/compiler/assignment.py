@@ -1,0 +1,141 @@
+"""Definite assignment: a local is read only where every path has assigned it.
+
+numba gives a variable that a path left unassigned the value 0, where Python raises ``UnboundLocalError``. A kernel
+cannot raise, so the read is refused, by the rule of Java and Rust: a flow analysis that knows constants, not values.
+Two tests of the same condition are two branches to it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, final
+
+Assigned: TypeAlias = frozenset[str] | None
+"""The locals that are surely assigned at a place; None where the place is never reached."""
+
+
+def unassigned_read(
+    function: ast.FunctionDef, constant: Callable[[ast.expr], int | None]
+) -> tuple[ast.Name, bool] | None:
+    """The first read of a local that may be unassigned, and whether a path does assign it before; None if all is well.
+
+    ``constant`` gives the number that an expression always has, or None: a loop over a range of constants that has an
+    element runs its body at least once.
+    """
+    parameters = frozenset(argument.arg for argument in function.args.args)
+    stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    flow = _Flow(stored, constant)
+    try:
+        flow.block(function.body, parameters)
+    except _Found as found:
+        return found.name, found.name.id in flow.seen
+    return None
+
+
+class _Found(Exception):
+    def __init__(self, name: ast.Name) -> None:
+        self.name = name
+
+
+@final
+class _Flow:
+    def __init__(self, stored: set[str], constant: Callable[[ast.expr], int | None]) -> None:
+        self.stored = stored
+        self.constant = constant
+        self.seen: set[str] = set()
+        # For each loop around the statement: what is assigned where it is left by break, and where continue goes on.
+        self.breaks: list[list[Assigned]] = []
+        self.continues: list[list[Assigned]] = []
+
+    def block(self, body: list[ast.stmt], assigned: Assigned) -> Assigned:
+        for statement in body:
+            assigned = self._statement(statement, assigned)
+        return assigned
+
+    def _statement(self, statement: ast.stmt, assigned: Assigned) -> Assigned:
+        match statement:
+            case ast.Assign(targets=targets, value=value):
+                self._read(value, assigned)
+                for target in targets:
+                    assigned = self._store(target, assigned)
+                return assigned
+            case ast.AugAssign(target=target, value=value):
+                if isinstance(target, ast.Name):
+                    self._read(ast.copy_location(ast.Name(target.id, ast.Load()), target), assigned)
+                self._read(value, assigned)
+                return self._store(target, assigned)
+            case ast.If(test=test, body=body, orelse=orelse):
+                self._read(test, assigned)
+                return _meet((self.block(body, assigned), self.block(orelse, assigned)))
+            case ast.While(test=test, body=body, orelse=orelse):
+                self._read(test, assigned)
+                once = self._is_true(test)
+                return self._loop(body, orelse, assigned, assigned, leaves=not once, once=once)
+            case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
+                self._read(iterated, assigned)
+                inside = self._store(target, assigned)
+                return self._loop(body, orelse, assigned, inside, leaves=True, once=self._has_element(iterated))
+            case ast.Return():
+                self._read(statement, assigned)
+                return None
+            case ast.Break():
+                self.breaks[-1].append(assigned)
+                return None
+            case ast.Continue():
+                self.continues[-1].append(assigned)
+                return None
+            case _:
+                self._read(statement, assigned)
+                return assigned
+
+    def _loop(
+        self,
+        body: list[ast.stmt],
+        orelse: list[ast.stmt],
+        before: Assigned,
+        inside: Assigned,
+        *,
+        leaves: bool,
+        once: bool,
+    ) -> Assigned:
+        """What is assigned after a loop. ``leaves``: it may end of itself; ``once``: not before its body has run."""
+        self.breaks.append([])
+        self.continues.append([])
+        end = self.block(body, inside)
+        end = _meet((end, *self.continues.pop()))
+        ended = None if not leaves else end if once else before
+        return _meet((self.block(orelse, ended), *self.breaks.pop()))
+
+    def _store(self, target: ast.expr, assigned: Assigned) -> Assigned:
+        self._read(target, assigned)
+        names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        self.seen |= names
+        return None if assigned is None else assigned | names
+
+    def _read(self, node: ast.AST, assigned: Assigned) -> None:
+        if assigned is None:
+            return
+        for name in ast.walk(node):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load) and name.id in self.stored - assigned:
+                raise _Found(name)
+
+    def _is_true(self, test: ast.expr) -> bool:
+        return bool(test.value) if isinstance(test, ast.Constant) else bool(self.constant(test))
+
+    def _has_element(self, iterated: ast.expr) -> bool:
+        if not isinstance(iterated, ast.Call) or iterated.keywords:
+            return False
+        bounds = [self.constant(argument) for argument in iterated.args]
+        numbers = [bound for bound in bounds if bound is not None]
+        valid = len(numbers) == len(bounds) in (1, 2, 3) and not (len(numbers) == 3 and numbers[2] == 0)
+        return valid and len(range(*numbers)) > 0
+
+
+def _meet(paths: Iterable[Assigned]) -> Assigned:
+    """What is assigned where several paths come together; those that are never taken do not count."""
+    result: Assigned = None
+    for path in paths:
+        if path is not None:
+            result = path if result is None else result & path
+    return result
