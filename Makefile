@@ -58,14 +58,17 @@ clean:
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e .
+	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@
 
 $(VENV)/.digits: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[digits]'
+	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[test]'
+	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@ $(VENV)/.run $(VENV)/.digits
 
 $(BIN)/python:
