@@ -27,13 +27,21 @@ from oxide.runtime.context import Runtime
 from oxide.runtime.event_loops import EventLoop, Sleeper
 from oxide.runtime.reclaim import StreamOrder
 from oxide.runtime.timeline import Mark, Timeline
+from oxide.runtime.turns import turn
 
 LOOK_SECONDS = 0.25
 """How often the marks of parked tasks are asked although no callback came: a lost CUDA device calls none any more."""
 
 
-WAKE_AT_ONCE = 1000
-"""A loop runs all tasks that are ready before it looks at anything else, and each takes about 10 microseconds."""
+WAKE_AT_ONCE = 128
+"""A loop runs all tasks that are ready before it looks at anything else, and each takes 10 to 20 microseconds; trio
+itself takes 4 for each."""
+
+
+async def admission(loop: EventLoop) -> None:
+    """Returns when the loop can afford one more submission: at once, or in one of its next turns. Then a checkpoint."""
+    if turn.used_up:
+        await reactor_of(loop).next_turn(loop)
 
 
 async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
@@ -41,12 +49,12 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
 
     Raises the loop's cancellation, and what a mark's stream failed with.
     """
-    await loop.checkpoint()
+    await checkpoint(loop)
     if _one_passed(marks):
         return
     if runtime.completion == "poll":
         while not _one_passed(marks):
-            await loop.checkpoint()
+            await checkpoint(loop)
         return
     # Of several, the first was submitted first and is the likeliest to be the next.
     pace = marks[0].timeline.pace
@@ -56,7 +64,7 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
         poll_until = begun + pace.budget()
         while now < poll_until:
             if now >= spin_until:
-                await loop.checkpoint()
+                await checkpoint(loop)
             if _one_passed(marks):
                 lasted = time.perf_counter() - begun
                 pace.learn(lasted, lasted, parked=False)
@@ -68,6 +76,13 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
         if _one_passed(marks):
             pace.learn(time.perf_counter() - begun, now - begun, parked=True)
             return
+
+
+async def checkpoint(loop: EventLoop) -> None:
+    """Lets other tasks run; raises the loop's cancellation."""
+    number = turn.number
+    await loop.checkpoint()
+    turn.over(number)
 
 
 def _one_passed(marks: list[Mark]) -> bool:
@@ -92,6 +107,7 @@ class Reactor:
         self._armed: dict[Timeline, int] = {}
         self._look_planned = False
         self._ready: deque[Sleeper] = deque()  # to be woken in one of the loop's next turns
+        self._in_line: deque[Sleeper] = deque()  # to submit in one of the loop's next turns
         self._alarm = Alarm.take()
         loop.watch_readable(self._alarm.descriptor, self._on_alarm, self._alarm.give_back)
 
@@ -101,6 +117,14 @@ class Reactor:
         for mark in marks:
             self._add(mark, sleeper)
         self._plan_look(loop)
+        await sleeper.sleep()
+
+    async def next_turn(self, loop: EventLoop) -> None:
+        """Sleeps until a turn of the loop that has time for the caller's submission."""
+        sleeper = loop.sleeper()
+        if not self._in_line:
+            self._alarm.ring()
+        self._in_line.append(sleeper)
         await sleeper.sleep()
 
     def notice(self, mark: Mark) -> None:
@@ -133,24 +157,34 @@ class Reactor:
     def _on_alarm(self) -> None:
         """Runs in the loop, in no task of the user's: errors are left for the woken tasks, who ask again."""
         self._alarm.clear()
+        turn.next()
+        for _ in range(min(len(self._in_line), turn.admitted)):
+            self._in_line.popleft().wake()
         self._wake_finished()
+        if self._in_line:
+            self._alarm.ring()
 
     def _wake_finished(self) -> None:
-        self._wake(self._parked.pop_passed())
-        for mark in self._parked.heads():
-            try:
-                mark.passed()
-                self._arm(mark)
-            except DeviceError:
-                self._armed.pop(mark.timeline, None)
-                self._wake(self._parked.remove(mark.timeline))
-        for runtime in {timeline.device.runtime for timeline in self._armed}:
-            runtime.reclaimer.sweep()
-
-    def _wake(self, sleepers: list[Sleeper | None]) -> None:
-        """Wakes as many tasks as a loop runs in a few milliseconds, the others in its next turns."""
-        self._ready.extend(sleeper for sleeper in sleepers if sleeper is not None)
+        """Does a few milliseconds' worth; should more be left, the alarm rings for the loop's next turn."""
+        if not self._ready:
+            self._wait_turn(self._parked.pop_passed(WAKE_AT_ONCE))
         for _ in range(min(len(self._ready), WAKE_AT_ONCE)):
             self._ready.popleft().wake()
-        if self._ready:
+        more = bool(self._ready)
+        for mark in self._parked.heads():
+            try:
+                if mark.passed():  # there were too many to take: then the alarm is what comes back for the next
+                    more = True
+                else:
+                    self._arm(mark)
+            except DeviceError:
+                self._armed.pop(mark.timeline, None)
+                self._wait_turn(self._parked.remove(mark.timeline))
+                more = True
+        for runtime in {timeline.device.runtime for timeline in self._armed}:
+            more |= not runtime.reclaimer.sweep()
+        if more:
             self._alarm.ring()
+
+    def _wait_turn(self, sleepers: list[Sleeper | None]) -> None:
+        self._ready.extend(sleeper for sleeper in sleepers if sleeper is not None)

@@ -7,12 +7,14 @@ outcome is known. The first await submits. The idea is cuda-async's ``DeviceFutu
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.runtime.completion import reactor_of, wait_any
+from oxide.runtime.completion import admission, reactor_of, wait_any
 from oxide.runtime.event_loops import current_loop
 from oxide.runtime.submission import Submission, submit
+from oxide.runtime.turns import turn
 
 if TYPE_CHECKING:
     from oxide.runtime.operation import DeviceOperation
@@ -69,7 +71,9 @@ class DeviceFuture(Generic[T]):
     async def _wait(self) -> T:
         loop = current_loop()
         await loop.checkpoint_if_cancelled()
-        self.start()
+        if self._state is FutureState.IDLE:
+            await admission(loop)
+            self.start()
         if self._submission is None:
             await loop.checkpoint()
             return self.outcome()
@@ -96,11 +100,13 @@ class DeviceFuture(Generic[T]):
         if self._state is FutureState.IDLE:
             assert self._operation is not None
             self._state = FutureState.EXECUTING
+            begun = time.perf_counter()
             try:
                 self._submission = submit(self._operation, self._stream)
             except Exception as error:
                 self._complete(error)
             self._operation = None
+            turn.spend(begun)
 
     @property
     def submission(self) -> Submission[T] | None:
