@@ -103,10 +103,13 @@ class DeviceFuture(Generic[T]):
             begun = time.perf_counter()
             try:
                 self._submission = submit(self._operation, self._stream)
-            except Exception as error:
+            except BaseException as error:
                 self._complete(error)
-            self._operation = None
-            turn.spend(begun)
+                if not isinstance(error, Exception):  # as KeyboardInterrupt inside a function of and_then
+                    raise
+            finally:
+                self._operation = None
+                turn.spend(begun)
 
     @property
     def submission(self) -> Submission[T] | None:

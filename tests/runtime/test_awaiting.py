@@ -550,3 +550,17 @@ def test_a_driver_error_while_waiting_reaches_the_awaiting_task_and_the_runtime_
         oxide.reclaim.drain()
         live = driver.live_allocations
         assert (live.device_count, live.host_count) == (0, 0)
+
+
+def test_an_interrupt_inside_a_function_ends_the_future_with_it() -> None:
+    def interrupted(_: object) -> DeviceOperation[None]:
+        raise KeyboardInterrupt("pressed")
+
+    async def main() -> None:
+        future = value(1).and_then(interrupted).into_future()
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt, match="pressed"):
+                await future
+        assert future.state is FutureState.COMPLETE
+
+    trio.run(main)
