@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import final
 
 from oxide.errors import DeviceError
@@ -36,12 +37,6 @@ LOOK_SECONDS = 0.25
 WAKE_AT_ONCE = 128
 """A loop runs all tasks that are ready before it looks at anything else, and each takes 10 to 20 microseconds; trio
 itself takes 4 for each."""
-
-
-async def admission(loop: EventLoop) -> None:
-    """Returns when the loop can afford one more submission: at once, or in one of its next turns. Then a checkpoint."""
-    if turn.used_up:
-        await reactor_of(loop).next_turn(loop)
 
 
 async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
@@ -108,6 +103,7 @@ class Reactor:
         self._look_planned = False
         self._ready: deque[Sleeper] = deque()  # to be woken in one of the loop's next turns
         self._in_line: deque[Sleeper] = deque()  # to submit in one of the loop's next turns
+        self._beside: list[Sleeper] | None = None  # who waits for the work that another task has done beside
         self._alarm = Alarm.take()
         loop.watch_readable(self._alarm.descriptor, self._on_alarm, self._alarm.give_back)
 
@@ -126,6 +122,28 @@ class Reactor:
             self._alarm.ring()
         self._in_line.append(sleeper)
         await sleeper.sleep()
+
+    @property
+    def works_beside(self) -> bool:
+        """Whether a task of this loop has work done in a thread."""
+        return self._beside is not None
+
+    async def work_beside(self, loop: EventLoop, work: Callable[[], None]) -> None:
+        """Calls ``work`` in a thread and waits for it. Of several tasks the first has its work done; the others wait
+        for its end, and ask again what there is to do."""
+        if self._beside is not None:
+            sleeper = loop.sleeper()
+            self._beside.append(sleeper)
+            await sleeper.sleep()
+            return
+        self._beside = []
+        try:
+            await loop.in_thread(work)
+        finally:
+            waiting, self._beside = self._beside, None
+            self._ready.extend(waiting)
+            if waiting:
+                self._alarm.ring()
 
     def notice(self, mark: Mark) -> None:
         """Has the reclaimer swept once the device is past ``mark``, though nobody waits for it any more."""

@@ -11,8 +11,9 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.runtime.completion import admission, reactor_of, wait_any
-from oxide.runtime.event_loops import current_loop
+from oxide.runtime.completion import reactor_of, wait_any
+from oxide.runtime.event_loops import EventLoop, current_loop
+from oxide.runtime.loading import load_beside, may_load
 from oxide.runtime.submission import Submission, submit
 from oxide.runtime.turns import turn
 
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from oxide.runtime.stream import Stream
 
 T = TypeVar("T")
+
+
+async def ready_to_submit(loop: EventLoop, stream: Stream) -> None:
+    """Returns when a submission to ``stream`` will not keep the loop: at once, or after letting it run."""
+    if may_load(stream.device):
+        await load_beside(loop, stream.device)
+    if turn.used_up:
+        await reactor_of(loop).next_turn(loop)
 
 
 @final
@@ -72,7 +81,7 @@ class DeviceFuture(Generic[T]):
         loop = current_loop()
         await loop.checkpoint_if_cancelled()
         if self._state is FutureState.IDLE:
-            await admission(loop)
+            await ready_to_submit(loop, self._stream)
             self.start()
         if self._submission is None:
             await loop.checkpoint()

@@ -15,11 +15,11 @@ import numpy as np
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature import Parameter
-from oxide.driver.base import Code, Dim3, FunctionHandle
+from oxide.driver.base import Dim3
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import bind
-from oxide.runtime.context import Device
+from oxide.runtime.loading import loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission import ExecutionContext
@@ -144,7 +144,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
             return self._bind_and_execute(context)
-        function = _function(specialization, device)
+        function = loaded_function(specialization, device)
         params = specialization.pack_words(binding.words, context.fault_address(specialization))
         with context.ordered(binding.reads, binding.writes):
             context.driver.launch(
@@ -188,7 +188,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             output = results[self._output]
             config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
             self._check_shape(config)
-        function = _function(specialization, device)
+        function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization))
         with context.ordered(reads, writes):
             context.driver.launch(
@@ -320,18 +320,3 @@ def _refusal(kernel: Kernel, parameter: Parameter, found: str) -> ArgumentError:
 
 def _found(spec: Spec) -> str:
     return f"a box of {spec.dtype}" if isinstance(spec, BoxSpec) else "a tuple"
-
-
-def _function(specialization: Any, device: Device) -> FunctionHandle:
-    """The kernel's machine code, loaded on the device."""
-    functions = device.functions
-    # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
-    loaded: dict[Any, FunctionHandle] = functions.data  # type: ignore[attr-defined]
-    function = loaded.get(specialization.reference)
-    if function is None:
-        code: Code = specialization.code(device.info.target)
-        with device.runtime.loading:
-            function = functions.get(specialization)
-            if function is None:
-                function = functions[specialization] = device.driver.load(device.id, code)
-    return function

@@ -11,9 +11,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.errors import DeviceError, OperationCancelledError
-from oxide.runtime.completion import admission, checkpoint, reactor_of, wait_any
+from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop
-from oxide.runtime.future import DeviceFuture
+from oxide.runtime.future import DeviceFuture, ready_to_submit
 from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.submission import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
@@ -37,8 +37,8 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
     await loop.checkpoint_if_cancelled()
     try:
         for operation in operations:
-            await admission(loop)
             future = _future(operation)
+            await ready_to_submit(loop, future.stream)
             futures.append(future)
             future.start()
             if future.submission is None:
@@ -94,9 +94,9 @@ class _AsCompleted(AsyncIterator[T]):
         await loop.checkpoint_if_cancelled()
         try:
             while self._waiting and (self._limit is None or self._in_flight + len(self._settled) < self._limit):
-                operation = self._waiting.popleft()
-                await admission(loop)
-                self._start(_future(operation))
+                future = _future(self._waiting.popleft())
+                await ready_to_submit(loop, future.stream)
+                self._start(future)
             if self._settled or not self._in_flight:
                 await checkpoint(loop)
                 if not self._settled:
