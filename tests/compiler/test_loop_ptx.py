@@ -29,8 +29,8 @@ def loops(ptx: str) -> list[list[str]]:
 
 
 def hot_loop(ptx: str) -> list[str]:
-    """The loop that does the most in an iteration, and loads most at a time: LLVM unrolls the check-free ones, and never
-    the copy with the checks."""
+    """The loop that does the most in an iteration, and loads most at a time. LLVM unrolls those without checks, never
+    the copy with them."""
     return max(loops(ptx), key=lambda body: (sum("f32" in line for line in body), sum(".v4." in line for line in body)))
 
 
