@@ -176,9 +176,8 @@ def _graphs(workload: Workload) -> Contender:
         results = []
         for number in range(workload.batches):
             graph, inputs, output = lanes[number % STREAMS]
-            graph.update(oxide.memcpy(inputs, workload.batch(number)))
-            graph.update(graph.launch())
-            results.append(graph.update(oxide.d2h(output)))
+            batch = oxide.memcpy(inputs, workload.batch(number))
+            results.append(graph.update(oxide.zip(batch, graph.launch(), oxide.d2h(output)))[2])
         for graph, _, _ in lanes:
             graph.stream.synchronize()
         return results
