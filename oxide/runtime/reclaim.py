@@ -196,7 +196,8 @@ class Reclaimer:
         try:
             until = time.perf_counter() + SHARE_SECONDS
             self._sweep(until)
-            return time.perf_counter() < until
+            at_hand = self._abandoned or self._retired or self._events or self._graphs  # the rest waits for the device
+            return not at_hand or time.perf_counter() < until
         except DeviceError:
             return True
         finally:

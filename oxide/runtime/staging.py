@@ -171,7 +171,9 @@ def _upload_in_chunks(
 def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     """An array of a box's shape and dtype, filled once the run has completed."""
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
-    buffer = context.runtime.pinned.try_acquire(nbytes)
+    pool = context.runtime.pinned
+    # A graph needs the buffer now: it goes on using the address, and capturing blocks anyway.
+    buffer = pool.try_acquire(nbytes) if context.recording is None else pool.acquire(nbytes)
     if buffer is not None:
         context.keep(buffer)
         with context.ordered([box._allocation], []):

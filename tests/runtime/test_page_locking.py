@@ -186,3 +186,16 @@ def test_a_chunk_is_an_eighth_of_the_upload_within_bounds() -> None:
     sizes = {1: 1, 8: 1, 9: 2, 16: 2, 64: 8, 1024: 8, 2048: 16, 8192: 64}
     assert {mib: staging._chunk_bytes(mib * MIB) // MIB for mib in sizes} == sizes
     assert all(mib / chunk <= 128 for mib, chunk in sizes.items())
+
+
+def test_a_graph_captured_on_a_loop_has_its_large_result_page_locked_at_once() -> None:
+    async def main() -> None:
+        graph = there_and_back().graph()
+        result = graph.take_output()
+        assert is_pinned(result)
+        await graph.launch()
+        np.testing.assert_array_equal(result, DATA)
+
+    with page_locking() as driver:
+        trio.run(main)
+        assert not [nbytes for nbytes in driver.by("oxide page-locking") if nbytes >= DATA.nbytes]
