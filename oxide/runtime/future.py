@@ -7,6 +7,7 @@ outcome is known. The first await submits. The idea is cuda-async's ``DeviceFutu
 from __future__ import annotations
 
 import enum
+import threading
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
@@ -52,7 +53,17 @@ class DeviceFuture(Generic[T]):
     """
 
     # No dictionary for each of thousands in flight: it is the garbage collector that makes many cost more than few.
-    __slots__ = ("__weakref__", "_error", "_operation", "_result", "_state", "_stream", "_submission", "_waiting")
+    __slots__ = (
+        "__weakref__",
+        "_error",
+        "_lock",
+        "_operation",
+        "_result",
+        "_state",
+        "_stream",
+        "_submission",
+        "_waiting",
+    )
 
     _result: T
 
@@ -60,6 +71,7 @@ class DeviceFuture(Generic[T]):
         self._operation: DeviceOperation[T] | None = operation
         self._stream = stream
         self._submission: Submission[T] | None = None
+        self._lock = threading.RLock()  # tasks of several loops may await it
         self._waiting = 0
         self._error: BaseException | None = None
         self._state = FutureState.IDLE
@@ -82,11 +94,11 @@ class DeviceFuture(Generic[T]):
         await loop.checkpoint_if_cancelled()
         if self._state is FutureState.IDLE:
             await ready_to_submit(loop, self._stream)
-            self.start()
-        if self._submission is None:
+        self.start()
+        submission = self._submission
+        if submission is None:
             await loop.checkpoint()
             return self.outcome()
-        submission = self._submission
         self._waiting += 1
         try:
             await wait_any(loop, self._stream.device.runtime, [submission.mark])
@@ -106,7 +118,11 @@ class DeviceFuture(Generic[T]):
 
     def start(self) -> None:
         """Submits the work, if that has not been done. An error of the submission is the outcome."""
-        if self._state is FutureState.IDLE:
+        if self._submission is not None or self._state is FutureState.COMPLETE:
+            return
+        with self._lock:  # a thread that is submitting it is waited for
+            if self._state is not FutureState.IDLE:
+                return
             assert self._operation is not None
             self._state = FutureState.EXECUTING
             begun = time.perf_counter()
@@ -127,9 +143,10 @@ class DeviceFuture(Generic[T]):
 
     def outcome(self) -> T:
         """The result, or the error raised. Only once the device is past the submission."""
-        if self._submission is not None:
+        submission = self._submission  # another thread's loop may take it away
+        if submission is not None:
             try:
-                self._result = self._submission.finish()
+                self._result = submission.finish()
             except Exception as error:
                 self._error = error
             self._submission = None
@@ -140,15 +157,17 @@ class DeviceFuture(Generic[T]):
 
     def abandon(self) -> None:
         """Nobody waits any more: what the work uses goes into the limbo."""
-        if self._submission is not None:
-            self._submission.abandon()
+        submission = self._submission
+        if submission is not None:
+            submission.abandon()
 
     def _complete(self, error: BaseException) -> None:
-        if self._submission is not None:
-            self._submission.abandon()
-        self._submission = None
+        submission = self._submission
         self._error = error
         self._state = FutureState.COMPLETE
+        self._submission = None
+        if submission is not None:
+            submission.abandon()
 
     def __repr__(self) -> str:
         return f"<oxide.DeviceFuture {self._state.value} on {self._stream!r}>"

@@ -178,8 +178,14 @@ class PinnedPool:
             self._held += capacity
             self._wanted.append(capacity)
         if self._grower is None and self._wanted:
-            self._grower = threading.Thread(target=self._make_wanted, name="oxide page-locking", daemon=True)
-            self._grower.start()
+            grower = threading.Thread(target=self._make_wanted, name="oxide page-locking", daemon=True)
+            try:
+                grower.start()
+            except RuntimeError:  # no more threads, or the interpreter is ending: copies do without
+                self._held -= sum(self._wanted)
+                self._wanted.clear()
+            else:
+                self._grower = grower
 
     def _make_wanted(self) -> None:
         while True:

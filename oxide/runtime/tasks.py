@@ -115,10 +115,11 @@ class _AsCompleted(AsyncIterator[T]):
 
     def _start(self, future: DeviceFuture[T]) -> None:
         future.start()
-        if future.submission is None:
+        submission = future.submission
+        if submission is None:
             self._settled.append(future)
             return
-        mark = future.submission.mark
+        mark = submission.mark
         heapq.heappush(self._running.setdefault(mark.timeline, []), (mark.position, next(self._started), mark, future))
         self._in_flight += 1
 

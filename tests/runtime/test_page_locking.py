@@ -199,3 +199,21 @@ def test_a_graph_captured_on_a_loop_has_its_large_result_page_locked_at_once() -
     with page_locking() as driver:
         trio.run(main)
         assert not [nbytes for nbytes in driver.by("oxide page-locking") if nbytes >= DATA.nbytes]
+
+
+def test_where_no_thread_can_be_started_copies_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        await h2d(DATA[:1000]).to_host()
+        with monkeypatch.context() as refusing:
+            refusing.setattr(threading.Thread, "start", refuse)
+            pool = current_runtime().pinned
+            held = pool._held
+            pool._grow(20 * MIB, 2)
+            assert pool._held == held
+        np.testing.assert_array_equal(await there_and_back(), DATA)
+
+    with page_locking():
+        trio.run(main)
