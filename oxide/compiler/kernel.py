@@ -12,7 +12,6 @@ import struct
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
@@ -178,10 +177,6 @@ class ConfiguredKernel:
         return launcher(self.kernel, self.config, args)
 
 
-recently_specialized: deque[weakref.ref[Specialization]] = deque(maxlen=1024)
-"""The newest, for who wants to load them before they are launched, and takes them out."""
-
-
 @final
 class Specialization:
     """A kernel, typed and lowered, and its machine code for each target so far."""
@@ -210,7 +205,7 @@ class Specialization:
         self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
-        recently_specialized.append(self.reference)
+        self.announced = False  # whether the runtime knows that a launch of it was built
         if kernel.deny_checks:
             from .report import deny_checks_in_loops
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Parameter
 from oxide.driver.base import Dim3
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import bind
-from oxide.runtime.loading import loaded_function
+from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission import ExecutionContext
@@ -103,7 +103,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         parameters = kernel.parameters
         self._binding = None if kernel.contracts else bind(parameters, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
-            self._specialization = kernel.specialize()
+            self._specialization = _specialize(kernel)
             self._check_shape(config)
             self._unused = True
             return
@@ -111,7 +111,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
         for part in parts:
             part.consume()
-        self._specialization = kernel.specialize()
+        self._specialization = _specialize(kernel)
         if len(arguments) != len(parameters):
             raise ArgumentError(
                 f"kernel {kernel.name} takes {len(parameters)} argument{'s' * (len(parameters) != 1)} "
@@ -256,6 +256,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def __repr__(self) -> str:
         return f"<oxide launch of {self._kernel.name}>"
+
+
+def _specialize(kernel: Kernel) -> Specialization:
+    specialization = kernel.specialize()
+    if not specialization.announced:
+        announce(specialization)
+    return specialization
 
 
 def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) -> KernelLaunch:

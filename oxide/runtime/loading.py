@@ -10,15 +10,26 @@ place is the first launch of a kernel that a function of ``and_then`` builds: it
 from __future__ import annotations
 
 import contextlib
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, final
 
-from oxide.compiler.kernel import Specialization, recently_specialized
+from oxide.compiler.kernel import Specialization
 from oxide.runtime.completion import reactor_of
 
 if TYPE_CHECKING:
     from oxide.driver.base import Code, FunctionHandle
     from oxide.runtime.context import Device
     from oxide.runtime.event_loops import EventLoop
+
+
+_new: deque[weakref.ref[Specialization]] = deque(maxlen=1024)  # of which a launch was built, and none was run
+
+
+def announce(specialization: Specialization) -> None:
+    """A launch of it was built, the first."""
+    specialization.announced = True
+    _new.append(specialization.reference)
 
 
 def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
@@ -33,12 +44,14 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
             function = functions.get(specialization)
             if function is None:
                 function = functions[specialization] = device.driver.load(device.id, code)
+        with contextlib.suppress(ValueError):  # another thread took it out to load it
+            _new.remove(specialization.reference)
     return function
 
 
 def may_load(device: Device) -> bool:
     """Whether ``load_beside`` may have something to do. Cheap: asked before every submission that is awaited."""
-    return bool(recently_specialized or device.loading_beside)
+    return bool(_new or device.loading_beside)
 
 
 async def load_beside(loop: EventLoop, device: Device) -> None:
@@ -61,9 +74,9 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
 
 def _take_unloaded(device: Device) -> list[Specialization]:
     taken = []
-    while recently_specialized:
+    while _new:
         try:
-            specialization = recently_specialized.popleft()()
+            specialization = _new.popleft()()
         except IndexError:
             break  # another thread's loop was quicker
         if specialization is not None and specialization.reference not in device.functions.data:  # type: ignore[attr-defined]

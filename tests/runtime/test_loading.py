@@ -16,6 +16,7 @@ import oxide
 from oxide import DisjointSlice, Slice, d2h, f32, gather, h2d, kernel, thread, value, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DriverError
+from oxide.runtime import loading as runtime_loading
 from oxide.testing import DelegatingDriver, use_driver
 
 X = np.arange(7, dtype=np.float32)
@@ -61,6 +62,12 @@ def loading() -> Iterator[Loading]:
             yield driver
         finally:
             driver.go_on.set()
+
+
+@pytest.fixture(autouse=True)
+def nothing_new() -> None:
+    """Other tests may have built launches that they never ran."""
+    runtime_loading._new.clear()
 
 
 def launch(twice: Any) -> oxide.DeviceOperation[Any]:
@@ -177,3 +184,14 @@ def test_what_is_loaded_already_starts_no_thread() -> None:
         trio.run(main)
         assert driver.threads == [threading.main_thread()]
         assert threading.active_count() == before
+
+
+def test_kernels_that_were_only_looked_at_are_not_loaded() -> None:
+    async def main() -> None:
+        assert "entry" in looked_at.ptx()
+        assert await value(3) == 3
+
+    with loading() as driver:
+        looked_at = new_kernel()
+        trio.run(main)
+        assert not driver.threads
