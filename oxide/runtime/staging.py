@@ -80,17 +80,17 @@ class StagingRing:
 
     def slots(self) -> list[Slot]:
         """The slots; call and use them with ``lock`` held."""
-        while len(self._slots) < _RING_SLOTS:
-            self._slots.append(Slot(self._device.driver.allocate_host(CHUNK_BYTES)))
+        if not self._slots:
+            address = self._device.driver.allocate_host(_RING_SLOTS * CHUNK_BYTES)  # one call: each has its price
+            self._slots = [Slot(address + number * CHUNK_BYTES) for number in range(_RING_SLOTS)]
         return self._slots
 
     def trim(self) -> None:
         """Gives the slots back if no work in flight uses them."""
         with self.lock:
-            if all(slot.idle() for slot in self._slots):
-                while self._slots:
-                    self._device.driver.free_host(self._slots[-1].address)
-                    self._slots.pop()
+            if self._slots and all(slot.idle() for slot in self._slots):
+                self._device.driver.free_host(self._slots[0].address)
+                self._slots = []
 
 
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
