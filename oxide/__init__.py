@@ -49,6 +49,7 @@ from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, zeros
 
 if TYPE_CHECKING:
+    from oxide.device.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.graph import CudaGraph, GraphScope
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
@@ -59,8 +60,12 @@ __version__ = "0.1.0"
 _LATER = {
     "CudaGraph": "runtime.graph",
     "GraphScope": "runtime.graph",
+    "MatrixTileRef": "device.tiles",
     "MatrixView": "device.views",
+    "RowMajorTiles": "device.tiles",
+    "TileRef": "device.tiles",
     "TileView": "device.views",
+    "Tiles": "device.tiles",
     "VectorView": "device.views",
     "from_cuda_array_interface": "runtime.interop",
     "from_dlpack": "runtime.interop",
@@ -108,6 +113,7 @@ __all__ = [
     "LaunchConfig",
     "LaunchError",
     "LocalArray",
+    "MatrixTileRef",
     "MatrixView",
     "NoEventLoopError",
     "OperationCancelledError",
@@ -115,6 +121,7 @@ __all__ = [
     "OutOfMemoryError",
     "OxideError",
     "Ref",
+    "RowMajorTiles",
     "SchedulingPolicy",
     "SharedArray",
     "SingleStream",
@@ -124,7 +131,9 @@ __all__ = [
     "StreamPoolRoundRobin",
     "StreamStatistics",
     "ThreadIndex",
+    "TileRef",
     "TileView",
+    "Tiles",
     "VectorView",
     "arange",
     "as_completed",

@@ -109,8 +109,8 @@ def _types(arguments: str) -> list[str]:
 
 def _shown(type_text: str) -> str:
     """One type, as the kernel's author would write it; a slice's parameter is named beside it."""
-    text = type_text.strip().rstrip(":")
-    if match := re.fullmatch(r"((?:Disjoint)?Slice\[\w+\]) (\S+)", text):
+    text = type_text.strip().rstrip(":").removesuffix(" of index_2d")
+    if match := re.fullmatch(r"((?:Disjoint)?Slice\[[^\]]+\]) (\S+)", text):
         return f"{match[2]} ({match[1]})"
     if match := re.fullmatch(r"Literal\[\w+\]\((.*)\)", text):
         return match[1]

@@ -73,6 +73,8 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
             writes.append(allocation)
         elif kind == "slice":
             reads.append(allocation)
+        elif kind == "tiles" and box.ptr % parameter.alignment == 0:
+            writes.append(allocation)
         else:
             return None
         words.append(box.ptr)

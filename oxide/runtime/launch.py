@@ -120,7 +120,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         known = self._known = self.spec()
         if kernel.contracts:
             self._check_contracts(known)
-        output = next((index for index, parameter in enumerate(parameters) if parameter.kind == "disjoint"), None)
+        output = next(
+            (index for index, parameter in enumerate(parameters) if parameter.kind in ("disjoint", "tiles")), None
+        )
         self._output = output
         if config is None:
             if kernel.default_block is None:
@@ -208,12 +210,18 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         )
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
-        """A thread for each element of the output: along x, or along y and x for a block of two axes."""
+        """A thread for each element or tile of the output, the last of which may not be whole: along x, or along y and
+        x for a block of two axes."""
         block = self._kernel.default_block
         assert block is not None
-        if block[1] == block[2] == 1:
-            return LaunchConfig.for_num_elems(math.prod(shape), block[0])
-        if block[2] == 1 and len(shape) == 2:
+        assert self._output is not None
+        tile = self._kernel.parameters[self._output].tile
+        if len(tile) < 2 and block[1] == block[2] == 1:
+            elements = math.prod(shape)
+            return LaunchConfig.for_num_elems(-(-elements // tile[0]) if tile else elements, block[0])
+        if len(tile) == 2 and len(shape) == 2:
+            shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
+        if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
             return LaunchConfig((max(1, -(-shape[1] // block[0])), max(1, -(-shape[0] // block[1]))), block)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
@@ -294,6 +302,14 @@ def _check(kernel: Kernel, parameter: Parameter, argument: object) -> Spec:
     box = argument.value if isinstance(argument, Arc) else argument
     if isinstance(box, DeviceBox):
         _check_dtype(kernel, parameter, box.dtype)
+        if parameter.kind == "tiles" and box.ptr % parameter.alignment:
+            raise _refusal(
+                kernel,
+                parameter,
+                f"one at an address that is no multiple of {parameter.alignment}, where the tiles of "
+                f"{parameter.annotation} begin; partition a box at multiples of a tile, or write this piece by a "
+                "DisjointSlice without a layout",
+            )
         return BoxSpec(box.shape, box.dtype)
     if isinstance(box, np.ndarray):
         raise _refusal(
