@@ -131,9 +131,9 @@ def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any
     output, kind = sig.args[0], sig.return_type
     whole = _proxy(context, builder, output, args[0])
     tile = _proxy(context, builder, kind)
-    number = index_number(context, builder, sig.args[1], args[1])
     if len(kind.tile) == 1:
         size = ir.Constant(_WORD, kind.tile[0])
+        number = index_number(context, builder, sig.args[1], args[1])
         # Only the thread after those with whole tiles has one, so its first element is found without a product of its
         # index: it is the first that is in no whole tile.
         last = builder.icmp_signed("==", number, builder.udiv(whole.length, size))
@@ -153,7 +153,8 @@ def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any
         breadth = _rest(builder, width, col, cols)
         some = builder.and_(builder.icmp_signed(">", height, _ZERO), builder.icmp_signed(">", breadth, _ZERO))
         short = builder.or_(builder.icmp_signed("<", height, rows), builder.icmp_signed("<", breadth, cols))
-        there = builder.and_(builder.and_(builder.icmp_signed(">=", number, _ZERO), some), short)
+        # Where index_2d gives None there is none either: no column under the width, or no row under the height.
+        there = builder.and_(some, short)
         tile.rows = builder.select(there, height, _ZERO)
         tile.cols = builder.select(there, breadth, _ZERO)
         tile.width = width
