@@ -8,6 +8,7 @@ them. Only what an argument that is itself an operation will yield has to wait, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -17,6 +18,7 @@ from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature import Parameter
 from oxide.driver.base import Code, Dim3, FunctionHandle
 from oxide.errors import ArgumentError, LaunchError
+from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import bind
 from oxide.runtime.context import Device
@@ -118,6 +120,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 f"({', '.join(parameter.name for parameter in parameters)}), got {len(arguments)}"
             )
         known = self._known = self.spec()
+        self._refuse_shared_outputs(arguments)
         if kernel.contracts:
             self._check_contracts(known)
         output = next(
@@ -174,6 +177,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
             values.append((box.ptr, box.size))
             (reads if parameter.kind == "slice" else writes).append(box._allocation)
+        self._refuse_shared_outputs(results)
         if self._open_contracts:
             known = {
                 (parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"): (
@@ -227,6 +231,15 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
             f"write {self._kernel.name}[grid, block](…)"
         )
+
+    def _refuse_shared_outputs(self, arguments: Sequence[Any]) -> None:
+        outputs = []
+        for parameter, argument in zip(self._kernel.parameters, arguments, strict=True):
+            box = argument.value if isinstance(argument, Arc) else argument
+            if parameter.kind in ("disjoint", "tiles", "atomic") and isinstance(box, DeviceBox):
+                outputs.append((parameter, box))
+        if len(outputs) > 1:
+            refuse_shared_outputs(self._kernel.name, outputs)
 
     def _check_contracts(self, specs: tuple[Spec, ...]) -> None:
         """Checks the contracts of which all is known; the others wait for what an operation yields."""
