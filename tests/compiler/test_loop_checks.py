@@ -74,7 +74,9 @@ def indices(variables: list[str]) -> st.SearchStrategy[str]:
 def bodies(draw: Any, variables: list[str], depth: int) -> list[str]:
     lines: list[str] = []
     for _ in range(draw(st.integers(1, 2))):
-        kind = draw(st.sampled_from(["for", "for", "for", "read", "read", "if", "while", "break", "bump", "view"]))
+        kind = draw(
+            st.sampled_from(["for", "for", "for", "read", "read", "if", "while", "break", "bump", "view", "view"])
+        )
         if kind in ("for", "while") and depth < 3:
             lines += draw(loops(variables, depth, kind))
         elif kind == "view" and depth < 3:
@@ -118,12 +120,12 @@ def loops(draw: Any, variables: list[str], depth: int, kind: str) -> list[str]:
 def views(draw: Any, variables: list[str], depth: int) -> list[str]:
     """A loop over a view of a slice, and what it finds; ``acc`` says that it was None otherwise."""
     name = f"v{depth}"
-    place = st.one_of(small, small, names, st.sampled_from([*variables, "k"]), st.sampled_from(EDGES)).map(
-        "i64({})".format
-    )
+    few = st.integers(0, 3).map(str)
+    odd = st.one_of(small.map(str), names, st.sampled_from([*variables, "k"]), st.sampled_from(EDGES).map(str))
+    place = st.one_of(few, few, few, odd).map("i64({})".format)
     # A count of rows without columns may be any number, and a loop over as many would not end.
-    count = st.one_of(st.integers(-1, 5).map(str), st.sampled_from(["p", "q", "n"]).map("min(i64({}), i64(6))".format))
-    stride = st.one_of(st.integers(-1, 8).map(str), names, st.sampled_from(EDGES)).map("i64({})".format)
+    count = st.one_of(few, few, few, st.sampled_from(["(-1)", "5", "min(i64(p), i64(6))", "min(i64(n), i64(6))"]))
+    stride = st.one_of(*[st.integers(2, 6).map(str)] * 4, odd).map("i64({})".format)
 
     def matrix() -> str:
         return f"MatrixView({draw(st.sampled_from(['x', 'w']))}, {draw(stride)})"
