@@ -1,6 +1,8 @@
 """The kernels of the view benchmark: in a file of their own, as the compiler reads their source."""
 
-from oxide import DisjointSlice, MatrixView, Slice, f32, kernel, thread, u32, zip_exact
+from typing import Literal
+
+from oxide import DisjointSlice, MatrixView, Slice, Tiles, f32, kernel, thread, u32, zip_exact
 
 
 @kernel
@@ -18,3 +20,25 @@ def sgemm_views(
         element = c.get_mut(index)
         if element is not None:
             element.value = alpha * total + beta * element.value
+
+
+@kernel(block=256)
+def relu_by_four(y: DisjointSlice[f32, Tiles[Literal[4]]]) -> None:
+    """In place, a thread four elements."""
+    index = thread.index_1d()
+    tile = y.get_mut(index)
+    if tile is not None:
+        for j in range(4):
+            tile[j] = max(tile[j], f32(0.0))
+    rest = y.get_remainder(index)
+    if rest is not None:
+        for j in range(len(rest)):
+            rest[j] = max(rest[j], f32(0.0))
+
+
+@kernel(block=256)
+def relu_by_one(y: DisjointSlice[f32]) -> None:
+    """In place, a thread an element."""
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = max(element.value, f32(0.0))
