@@ -1,5 +1,5 @@
-"""Views and tiles beside what they replace: the naive product over views, indexed and unchecked; a kernel that does little
-but move elements, over tiles and over elements. Results are checked before anything is timed.
+"""Views and tiles beside what they replace: the naive product over views, indexed and unchecked; a kernel that only
+moves elements, over tiles and over elements. Results are checked before anything is timed.
 
 ``python -m benchmarks.views [--sizes 1024 2048 4096] [--json FILE]`` prints GFLOPS or GB/s, the best of several
 batches, all in one run.
