@@ -116,7 +116,7 @@ class _Text:
         if self._again(function):
             return
         code: CodeType = function.__code__
-        self.add("function", function.__module__, function.__qualname__, _source(code))
+        self.add("function", str(function.__module__), function.__qualname__, _source(code))
         self._code(code)
         for name, kind in sorted(getattr(function, "__annotations__", {}).items()):
             self._annotation(name, kind)
@@ -164,7 +164,7 @@ class _Text:
             self.function(value.function)
         elif isinstance(value, FunctionType):
             if _is_covered(value.__globals__.get("__name__")):
-                self.add("known function", value.__module__, value.__qualname__)
+                self.add("known function", str(value.__module__), value.__qualname__)
             else:
                 self.function(value)
         elif isinstance(value, ModuleType | type):

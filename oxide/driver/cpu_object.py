@@ -37,7 +37,7 @@ def load_object(image: bytes, entry: str) -> tuple[Any, int]:
         raise Unloadable(f"there is no loader for {sys.platform} on {platform.machine()}")
     try:
         return _Loader(image).load(entry)
-    except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError, OSError) as error:
         raise Unloadable(f"a damaged object file: {error}") from error
 
 
@@ -50,6 +50,7 @@ _IDENTITY = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
 _RELOCATABLE, _X86_64 = 1, 62
 _PROGBITS, _SYMTAB, _RELA, _NOTE, _NOBITS, _UNWIND = 1, 2, 4, 7, 8, 0x70000001
 _REL = 9
+_INITIALISERS = (b".init", b".ctors", b".fini", b".dtors")
 _WRITE, _ALLOC, _TLS = 0x1, 0x2, 0x400
 _UNDEFINED, _FIRST_RESERVED, _ABSOLUTE = 0, 0xFF00, 0xFFF1
 _TLS_SYMBOL, _INDIRECT_SYMBOL = 6, 10
@@ -108,13 +109,16 @@ class _Loader:
         start, size, count = header[6], header[11], header[12]
         if size != _SECTION.size:
             raise Unloadable("section headers of another size")
+        names = _SECTION.unpack_from(image, start + header[13] * size)[4]
         self.sections: list[_Section] = []
         for number in range(count):
-            _, kind, flags, _, offset, length, link, info, alignment, _ = _SECTION.unpack_from(
+            name, kind, flags, _, offset, length, link, info, alignment, _ = _SECTION.unpack_from(
                 image, start + number * size
             )
             if kind != _NOBITS and (offset > len(image) or length > len(image) - offset):
                 raise Unloadable("a section beyond the end of the image")
+            if image.startswith(_INITIALISERS, names + name):
+                raise Unloadable("functions to be called before all others")
             self.sections.append(_Section(kind, flags, offset, length, link, info, max(alignment, 1)))
         self.loaded = [section for section in self.sections if self._is_loaded(section)]
         self.symbols = self._read_symbols()
