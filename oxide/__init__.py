@@ -52,12 +52,14 @@ if TYPE_CHECKING:
     from oxide.runtime.graph import CudaGraph, GraphScope
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.peer import to_device
+    from oxide.runtime.resources import KernelResources
 
 __version__ = "0.1.0"
 
 _LATER = {
     "CudaGraph": "graph",
     "GraphScope": "graph",
+    "KernelResources": "resources",
     "from_cuda_array_interface": "interop",
     "from_dlpack": "interop",
     "to_device": "peer",
@@ -100,6 +102,7 @@ __all__ = [
     "KernelAssertionError",
     "KernelFault",
     "KernelLaunch",
+    "KernelResources",
     "LaunchConfig",
     "LaunchError",
     "LocalArray",

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
-from ..driver.base import Code, Dim3, Target
+from ..driver.base import Code, Dim3, KernelResources, Target
 from ..errors import ArgumentError
 from .faults import FaultSite
 from .function import DeviceFunction, device
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfiguredKernel", "DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
 
+ResourceReader = Callable[["Kernel", "int | tuple[int, ...] | None", int], KernelResources]
 Launcher = Callable[["Kernel", object, tuple[Any, ...]], "DeviceOperation[tuple[Any, ...]]"]
 
 
@@ -45,6 +46,9 @@ class Kernel:
 
     launcher: ClassVar[Launcher | None] = None
     """What a call does with a kernel, the brackets' content or None, and the arguments in order. Set by the runtime."""
+
+    resource_reader: ClassVar[ResourceReader | None] = None
+    """What answers ``resources``, from the kernel, the block and its dynamic shared memory. Set by the runtime."""
 
     __wrapped__: Callable[..., Any]
 
@@ -128,6 +132,17 @@ class Kernel:
         return native_assembly(
             special.portable, self.parameters, special.kernel_id, host_target(), unchecked=self.unchecked
         )
+
+    def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
+        """Registers, memory, spills and occupancy on the GPU that operations run on, as its driver says.
+
+        ``block`` is the block's shape in threads, by default the kernel's own, else 256 threads; ``shared_mem_bytes``
+        its dynamic shared memory. Raises ``DeviceError`` on the CPU device, which has none of these.
+        """
+        reader = Kernel.resource_reader
+        if reader is None:
+            raise RuntimeError(f"kernel {self.name} has no device to ask: import oxide, which brings the runtime")
+        return reader(self, block, shared_mem_bytes)
 
     def checks(self) -> tuple[Check, ...]:
         """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
