@@ -1,8 +1,7 @@
 """The files of the cache on disk: bytes under a name, in a directory that is the user's alone.
 
 What is in them is the business of those who write them: ``compiler.cache`` keeps compiled kernels, ``driver.cpu_code``
-the name of the host's processor, ``driver.cuda_module`` what the driver assembled. Here is what makes a directory of
-machine code safe to read from:
+the name of the host's processor. Here is what makes a directory of machine code safe to read from:
 
 - The directory is made with mode 0700. One that somebody else owns, or may write to, is not used: a warning, once,
   and everything is compiled.

@@ -295,8 +295,8 @@ class CpuDriver:
     def resources(self, function: CpuFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
         """Raises ``DeviceError``: a processor has no multiprocessors to share out."""
         raise DeviceError(
-            f"the resources of kernel {function.entry} were asked for on cpu:{function.device}; registers and "
-            "occupancy are a GPU's: ask where there is one, with OXIDE_DEVICE=cuda"
+            f"resources were asked for on cpu:{function.device}; registers and occupancy are a GPU's: "
+            "ask where there is one, with OXIDE_DEVICE=cuda"
         )
 
     def launch(

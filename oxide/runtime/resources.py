@@ -6,6 +6,7 @@ import math
 
 from oxide.compiler.kernel import Kernel
 from oxide.driver.base import KernelResources
+from oxide.errors import DeviceError
 from oxide.runtime.context import current_runtime
 from oxide.runtime.launch import LaunchConfig, loaded_function
 
@@ -20,6 +21,10 @@ def resources_of(kernel: Kernel, block: int | tuple[int, ...] | None, shared_mem
     device = current_runtime().default_device
     specialization = kernel.specialize()
     function = loaded_function(specialization, device)
-    return device.driver.resources(
-        function, specialization.code(device.info.target), math.prod(config.block), config.shared_mem_bytes
-    )
+    code = specialization.code(device.info.target)
+    try:
+        return device.driver.resources(function, code, math.prod(config.block), config.shared_mem_bytes)
+    except DeviceError as error:
+        if type(error) is not DeviceError:
+            raise  # what CUDA says names its call
+        raise DeviceError(f"kernel {kernel.name}: {error}") from None
