@@ -288,16 +288,20 @@ def _front_end(kernel: Kernel) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
     from .cache import Facts
     from .check import check
+    from .contiguous import version_contiguous_loops
     from .frontend import lower
-    from .hoist import hoist_checks
+    from .hoist import hoist_checks, leave_checks_out
     from .ir import translate
 
     uses = check(kernel.function, kernel.name, kernel.parameters)
     lowered = lower(kernel.name, kernel.function, kernel.parameters, kernel.fastmath)
     portable = translate(kernel.function, lowered, kernel.fastmath)
     placements: tuple[Placement, ...] = ()
-    if not kernel.unchecked:
+    if kernel.unchecked:
+        portable = leave_checks_out(portable)
+    else:
         portable, placements = hoist_checks(portable, kernel.parameters, kernel.contracts)
+    portable = version_contiguous_loops(portable)
     return Facts(
         uses_index_1d=uses.index_1d,
         uses_index_2d=uses.index_2d,

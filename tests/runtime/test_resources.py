@@ -87,7 +87,7 @@ def test_a_block_that_no_launch_can_have_is_refused(gpu: RecordingDriver, block:
 def test_the_cpu_device_says_that_it_has_no_such_resources() -> None:
     with (
         use_driver(step_driver()),
-        pytest.raises(DeviceError, match="kernel double: resources were asked for on cpu:0.*OXIDE_DEVICE=cuda"),
+        pytest.raises(DeviceError, match=r"kernel double: resources were asked for on cpu:0.*OXIDE_DEVICE=cuda"),
     ):
         double.resources()
 
