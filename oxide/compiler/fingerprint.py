@@ -199,13 +199,13 @@ class _Text:
             for member in value:
                 self.value(member, ())
             return
-        self.add(*getattr(value, "_fields", ()))
+        if not is_module and issubclass(value, tuple):
+            self.add(*getattr(value, "_fields", ()))
         for attribute in attributes:
-            # As vars() has them, since getattr would run properties.
-            if attribute in vars(value):
+            found = getattr(value, attribute, _ABSENT)  # a base class's too, and what a module's __getattr__ gives
+            if found is not _ABSENT:
                 self.add("attribute", attribute)
-                found = vars(value)[attribute]
-                self.value(found.__func__ if isinstance(found, staticmethod) else found, attributes)
+                self.value(found, attributes)
 
     def _annotation(self, name: str, kind: Any) -> None:
         if kind is None or isinstance(kind, str | type) or get_origin(kind) is not None or isinstance(kind, ScalarType):
@@ -239,6 +239,9 @@ class _Text:
         return False
 
 
+_ABSENT = object()
+
+
 def _name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -249,7 +252,16 @@ _COVERED = {"oxide", "numpy", "numba", "numba_cuda", "llvmlite", "builtins"}
 def _is_covered(module: Any) -> bool:
     """Whether what a module has is told by the versions alone."""
     package = str(module).partition(".")[0]
-    return package in _COVERED or (package in sys.stdlib_module_names and package != "__main__")
+    if package in _COVERED or package in sys.builtin_module_names:
+        return package != "__main__"
+    if package not in sys.stdlib_module_names:
+        return False
+    # A user's own package may be called `test`; and site-packages is in the library's folder.
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return file.startswith(_LIBRARY) and "-packages" not in file[len(_LIBRARY) :]
+
+
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 
 
 _LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]

@@ -19,7 +19,7 @@ def resources_of(function: CudaFunction, code: Code, threads: int, shared_bytes:
     """The resources of a kernel loaded from ``code``; its context is current."""
 
     def attribute(name: str) -> int:
-        kind = driver.CUfunction_attribute[f"CU_FUNC_ATTRIBUTE_{name}"]
+        kind = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         error, value = driver.cuFuncGetAttribute(kind, function.handle)
         check(error, f"cuFuncGetAttribute({function.entry}, {name})")
         return int(value)

@@ -102,7 +102,7 @@ def run(source: Path, program: str = PROGRAM, **environment: str) -> str:
 
 
 def start(source: Path, program: str = PROGRAM, **environment: str) -> subprocess.Popen[str]:
-    paths = os.pathsep.join([str(source), str(ROOT)])
+    paths = os.pathsep.join(filter(None, [str(source), str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment},
@@ -266,6 +266,41 @@ def test_what_a_module_of_the_users_holds_counts_if_the_kernel_names_it(source: 
     assert mark(load(source).scale) == before
     (source / "settings.py").write_text("OFFSET = 16\nUNUSED = 1\n")
     assert mark(load(source).scale) != before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Base:\n    OFFSET = {}\n\nclass Derived(Base):\n    pass\n\nOFFSET = Derived\n",
+        "class Holder:\n    OFFSET = {}\n\nOFFSET = Holder\n",
+        "def __getattr__(name):\n    return {}\n",
+        "import enum\n\nclass Kind(enum.IntEnum):\n    ONE = {}\n\nOFFSET = Kind\n",
+        "def OFFSET():\n    return {}\n",
+    ],
+)
+def test_what_the_users_classes_and_functions_hold_counts_too(source: Path, text: str) -> None:
+    def marked(number: int) -> str:
+        (source / "settings.py").write_text(text.format(number))
+        return mark(load(source).scale)
+
+    before = marked(3)
+    assert marked(3) == before
+    assert marked(4) != before
+
+
+def test_a_package_of_the_users_that_is_called_as_one_of_pythons_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fingerprints._is_covered("math")
+    assert fingerprints._is_covered("collections.abc")
+    assert fingerprints._is_covered("numpy.linalg")
+    assert not fingerprints._is_covered("oxide_kernels")
+    assert not fingerprints._is_covered("__main__")
+    for file in (str(tmp_path / "test" / "__init__.py"), None):
+        module = ModuleType("test")
+        module.__file__ = file
+        monkeypatch.setitem(sys.modules, "test", module)
+        assert not fingerprints._is_covered("test.kernels")
 
 
 @pytest.mark.parametrize("package", ["numba", "numba_cuda", "llvmlite"])
