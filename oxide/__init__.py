@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from oxide.runtime.graph import CudaGraph, GraphScope
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.peer import to_device
+    from oxide.runtime.resources import KernelResources
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,7 @@ _LATER = {
     "TileView": "device.views",
     "Tiles": "device.tiles",
     "VectorView": "device.views",
+    "KernelResources": "runtime.resources",
     "from_cuda_array_interface": "runtime.interop",
     "from_dlpack": "runtime.interop",
     "to_device": "runtime.peer",
@@ -110,6 +112,7 @@ __all__ = [
     "KernelAssertionError",
     "KernelFault",
     "KernelLaunch",
+    "KernelResources",
     "LaunchConfig",
     "LaunchError",
     "LocalArray",

@@ -16,7 +16,7 @@ import numpy as np
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature import Parameter
-from oxide.driver.base import Code, Dim3, FunctionHandle
+from oxide.driver.base import Code, Dim3, FunctionHandle, KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
@@ -149,7 +149,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
             return self._bind_and_execute(context)
-        function = _function(specialization, device)
+        function = loaded_function(specialization, device)
         params = specialization.pack_words(binding.words, context.fault_address(specialization))
         with context.ordered(binding.reads, binding.writes):
             context.driver.launch(
@@ -194,7 +194,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             output = results[self._output]
             config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
             self._check_shape(config)
-        function = _function(specialization, device)
+        function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization))
         with context.ordered(reads, writes):
             context.driver.launch(
@@ -291,7 +291,15 @@ def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) ->
     )
 
 
+def resources(kernel: Kernel, block: int | tuple[int, ...] | None, shared_mem_bytes: int) -> KernelResources:
+    """What ``kernel.resources(block, shared_mem_bytes)`` gives."""
+    from oxide.runtime.resources import resources_of
+
+    return resources_of(kernel, block, shared_mem_bytes)
+
+
 Kernel.launcher = staticmethod(launch)
+Kernel.resource_reader = staticmethod(resources)
 
 
 def _check(kernel: Kernel, parameter: Parameter, argument: object) -> Spec:
@@ -351,7 +359,7 @@ def _found(spec: Spec) -> str:
     return f"a box of {spec.dtype}" if isinstance(spec, BoxSpec) else "a tuple"
 
 
-def _function(specialization: Any, device: Device) -> FunctionHandle:
+def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
     """The kernel's machine code, loaded on the device."""
     functions = device.functions
     # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
