@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, final, get_args, get_origin
 
 import numpy as np
@@ -58,11 +58,19 @@ class Parameter:
     scalar: ScalarType
     tile: tuple[int, ...] = ()
     """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    """The scalar's dtype, or that of the slice's elements."""
+    integers: range | None = field(init=False, repr=False, compare=False)
+    """What an integer scalar holds; None for anything else."""
+    is_float: bool = field(init=False, repr=False, compare=False)
+    """Whether it is a floating-point scalar."""
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The scalar's dtype, or that of the slice's elements."""
-        return self.scalar.dtype
+    def __post_init__(self) -> None:
+        # Every launch asks for these, of every argument.
+        limits = _LIMITS.get(self.scalar.name) if self.kind == "scalar" else None
+        object.__setattr__(self, "dtype", self.scalar.dtype)
+        object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
+        object.__setattr__(self, "is_float", self.kind == "scalar" and self.scalar.dtype.kind == "f")
 
     @property
     def annotation(self) -> str:
@@ -88,14 +96,13 @@ class Parameter:
         Python and NumPy scalars are taken, and 0-d arrays. An integer must fit; a float for an integer parameter, or a
         number for a bool, is an ``ArgumentError``, as is anything that is no number.
         """
-        kind = self.dtype.kind
         # The two plain cases first: NumPy's limits and isinstance checks take ten times as long as these compares.
-        if type(value) is int and kind in "iu":
-            low, high = _LIMITS[self.scalar.name]
-            if low <= value <= high:
+        if type(value) is int:
+            if self.integers is not None and value in self.integers:
                 return value
-        elif type(value) is float and kind == "f" and -_SAFE_FLOAT <= value <= _SAFE_FLOAT:
+        elif type(value) is float and self.is_float and -_SAFE_FLOAT <= value <= _SAFE_FLOAT:
             return value
+        kind = self.dtype.kind
         if type(value) is np.ndarray and value.ndim == 0:
             value = value[()]
         if kind == "b":

@@ -62,7 +62,7 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
                 return None
             continue
         box = argument.value if type(argument) is Arc else argument
-        if type(box) is not DeviceBox or box.dtype is not parameter.scalar.dtype:
+        if type(box) is not DeviceBox or box._dtype is not parameter.dtype:
             return None
         allocation = box._allocation
         if device is None:
@@ -73,12 +73,12 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
             writes.append(allocation)
         elif kind == "slice":
             reads.append(allocation)
-        elif kind == "tiles" and box.ptr % parameter.alignment == 0:
+        elif kind == "tiles" and box._ptr % parameter.alignment == 0:
             writes.append(allocation)
         else:
             return None
-        words.append(box.ptr)
-        words.append(box.size)
+        words.append(box._ptr)
+        words.append(box._size)
     if len(writes) > 1 and _overlap(parameters, arguments):
         return None
     return Binding(words, reads, writes, device)

@@ -93,7 +93,7 @@ class DeviceFuture(Generic[T]):
         """What awaiting does, in ``loop``, the running one. The device works during the checkpoint that it always
         takes; work that is over by then costs one question to the driver, and no more coroutines than this."""
         await loop.checkpoint_if_cancelled()
-        if self._state is FutureState.IDLE:
+        if self._state is FutureState.IDLE and (turn.used_up or may_load(self._stream.device)):
             await ready_to_submit(loop, self._stream)
         self.start()
         submission = self._submission

@@ -229,7 +229,9 @@ class DeviceOperation(Generic[T]):
     def __await__(self) -> Generator[Any, Any, T]:
         self.consume()
         loop = current_loop()  # refuses before a stream is picked
-        return self.into_future().wait(loop).__await__()
+        runtime = current_runtime()
+        stream = require_stream(runtime.policy.next_stream(self._home(runtime)))
+        return DeviceFuture(self, stream).wait(loop).__await__()
 
     # What the runtime uses
 

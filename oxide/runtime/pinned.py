@@ -59,7 +59,7 @@ class PinnedBuffer:
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """The memory as an array, C-contiguous."""
-        return np.asarray(self).view(dtype).reshape(shape)
+        return np.ndarray(shape, dtype, np.asarray(self))
 
     def __del__(self) -> None:
         self._pool._returned.append((self._capacity, self.address))
