@@ -1,9 +1,9 @@
 """Small blocks of device memory that a stream freed and will soon ask for again.
 
-A pipeline's temporaries are freed and allocated over and over, of the same few sizes, on the same few streams, and each
-``cuMemAllocAsync`` or ``cuMemFreeAsync`` costs the host 3 to 6 µs. Both are ordered by the stream they are called on; so
-a block freed on a stream may be handed to the next that allocates its size *on the same stream* with no call at all:
-what used it before runs before. The driver's own pool does the same, behind a call.
+A pipeline's temporaries are freed and allocated over and over, of few sizes, on few streams, and each call of
+``cuMemAllocAsync`` or ``cuMemFreeAsync`` costs the host 3 to 6 µs. Both are ordered by the stream they are called on.
+So a block freed on a stream may be handed to the next that allocates its size *on the same stream* with no call at
+all: what used it before runs before. The driver's own pool does the same, behind a call.
 
 Blocks are kept up to ``LARGEST`` bytes, ``BLOCKS`` of each of ``SIZES`` sizes: 64 MiB a stream at most. Where memory is
 short, and when a stream is waited for or destroyed, they are given back to the driver (``drain``).
