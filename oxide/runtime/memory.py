@@ -109,7 +109,8 @@ class Allocation:
         """Makes a stream wait for the last write and for the reads since. Raises as ``order_read``."""
         if self.claims:
             self._refuse_claimed(timeline, writes=True)
-        self._after_write(timeline, "written")
+        if self.written_by is not timeline:
+            self._after_write(timeline, "written")
         for reader, position in self.reads.items():
             if reader is not timeline:
                 self._wait(timeline, reader, position, "written", "read")
