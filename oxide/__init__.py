@@ -30,6 +30,7 @@ from oxide.errors import (
     OrderingError,
     OutOfMemoryError,
     OxideError,
+    SanitizerError,
 )
 from oxide.runtime import reclaim
 from oxide.runtime.arc import Arc
@@ -109,6 +110,7 @@ __all__ = [
     "OutOfMemoryError",
     "OxideError",
     "Ref",
+    "SanitizerError",
     "SchedulingPolicy",
     "SharedArray",
     "SingleStream",

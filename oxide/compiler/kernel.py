@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
+from ..driver import sanitizing
 from ..driver.base import Code, Dim3, Target
 from ..errors import ArgumentError
 from .faults import FaultSite
@@ -57,6 +58,7 @@ class Kernel:
         deny_checks: bool = False,
         requires: Iterable[str] = (),
         max_registers: int | None = None,
+        sanitize: str | Iterable[str] = (),
         names: Mapping[str, Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -77,6 +79,7 @@ class Kernel:
         if max_registers is not None and not 1 <= max_registers <= 255:
             raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
         self.max_registers = max_registers
+        self.sanitize = sanitizing.kinds_of(sanitize, self.name)
         self._lock = threading.Lock()
         self._specialization: Specialization | None = None
 
@@ -201,6 +204,7 @@ class Specialization:
         self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
+        self._sanitized_sites: tuple[FaultSite, ...] = ()
         if kernel.deny_checks:
             from .report import deny_checks_in_loops
 
@@ -209,7 +213,7 @@ class Specialization:
     @property
     def sites(self) -> tuple[FaultSite, ...]:
         """The accesses that are checked; a fault record's ``site`` is a place in it."""
-        return self.portable.sites
+        return self._sanitized_sites or self.portable.sites
 
     def code(self, target: Target) -> Code:
         """Machine code for a target, made the first time; from any thread."""
@@ -239,12 +243,17 @@ class Specialization:
 
     def _compile(self, target: Target) -> Code:
         kernel = self.kernel
+        kinds = kernel.sanitize | sanitizing.requested()
         if target.kind == "native":
+            if kinds:
+                return self._compile_sanitized(target, kinds)
             from .native import compile_native
 
             return compile_native(self.portable, kernel.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
         from .ptx import compile_ptx
 
+        if kinds:
+            sanitizing.warn_of_gpu(kernel.name, kinds)
         return compile_ptx(
             self.portable,
             kernel.name,
@@ -253,6 +262,20 @@ class Specialization:
             target,
             unchecked=kernel.unchecked,
             max_registers=kernel.max_registers,
+        )
+
+    def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
+        """Lowered a second time, for accesses that know their places in the source; no check leaves its access."""
+        from .frontend import lower
+        from .ir import translate
+        from .sanitizer import compile_sanitized
+
+        kernel = self.kernel
+        lowered = lower(kernel.name, kernel.function, kernel.parameters, kernel.fastmath, located=True)
+        portable = translate(kernel.function, lowered, kernel.fastmath)
+        self._sanitized_sites = portable.sites
+        return compile_sanitized(
+            kernel.name, portable, kernel.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked
         )
 
 
@@ -269,6 +292,7 @@ def kernel(
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    sanitize: str | Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None,
@@ -280,6 +304,7 @@ def kernel(
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    sanitize: str | Iterable[str] = (),
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
 
@@ -288,7 +313,8 @@ def kernel(
     touches other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the first
     use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
     the host, and accesses that follow from them are not checked in the kernel.
-    ``max_registers`` bounds a thread's registers on a GPU.
+    ``max_registers`` bounds a thread's registers on a GPU. ``sanitize``, of ``"memory"`` and ``"race"``, makes the CPU
+    device check every access: docs/checks.md says for what.
     """
     options: dict[str, Any] = {
         "block": block,
@@ -297,6 +323,7 @@ def kernel(
         "deny_checks": deny_checks,
         "requires": requires,
         "max_registers": max_registers,
+        "sanitize": sanitize,
         # Annotations are strings mostly, and may name a local of the function that defines the kernel.
         "names": dict(sys._getframe(1).f_locals),
     }

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from oxide.driver.sanitizing import Sanitized
 
 StreamHandle: TypeAlias = Any
 EventHandle: TypeAlias = Any
@@ -35,11 +38,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch."""
+    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch. A sanitized kernel's
+    comes with what the CPU device needs to run it."""
 
     target: Target
     entry: str
     image: bytes
+    sanitized: Sanitized | None = None
 
 
 @dataclass(frozen=True, slots=True)

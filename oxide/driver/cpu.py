@@ -34,6 +34,7 @@ from oxide.driver.cpu_streams import (
     report_unraisable,
 )
 from oxide.driver.cpu_workers import WorkerScheduler
+from oxide.driver.sanitizing import Tracking, requested
 from oxide.errors import DeviceError
 
 _MAX_THREADS_PER_BLOCK = 1024
@@ -83,6 +84,7 @@ class CpuDriver:
         self._scheduler: Scheduler = StepScheduler(seed) if step else WorkerScheduler(self._threads)
         self._failures = self._scheduler.failures
         self._closed = False
+        Tracking.wanted = Tracking.wanted or bool(requested())
 
     # Devices
 
@@ -282,8 +284,13 @@ class CpuDriver:
             )
         nbytes = len(pattern) * count
         heap.check("a fill of", address, nbytes)
-        brief = nbytes <= BRIEF_BYTES
-        self._submit(stream, Task(f"fill {nbytes} bytes", lambda: fill(address, pattern, count), brief=brief))
+
+        def run() -> None:
+            fill(address, pattern, count)
+            if Tracking.wanted:
+                heap.wrote(address, nbytes, None)
+
+        self._submit(stream, Task(f"fill {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES))
 
     # Code
 
@@ -314,8 +321,16 @@ class CpuDriver:
                 "CUDA_ERROR_INVALID_VALUE",
                 f"{function!r} with {shared_bytes} bytes of dynamic shared memory; ask for 0 to {_MAX_SHARED_BYTES}",
             )
+        what = f"launch {function.entry}"
+        if function.sanitized is not None:
+            self._submit(
+                stream, Task(what, self._sanitized(function, grid, block, shared_bytes, params, stream.device))
+            )
+            return
         run = function.bind(grid, block, shared_bytes, params)
-        self._submit(stream, BlockRange(f"launch {function.entry}", run, blocks))
+        if Tracking.wanted:
+            self._submit(stream, Task("note what a kernel may write", lambda: self._wrote_any(params)))
+        self._submit(stream, BlockRange(what, run, blocks))
 
     # Graphs
 
@@ -458,9 +473,43 @@ class CpuDriver:
         else:
             stream.captured.append(item)
 
+    def _sanitized(
+        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, device: int
+    ) -> Callable[[], object]:
+        """A launch that looks for mistakes."""
+        from oxide.driver.cpu_sanitizer import SanitizedLaunch
+
+        assert function.sanitized is not None
+        return SanitizedLaunch(
+            function.sanitized,
+            lambda words: function.bind(grid, block, shared_bytes, words),
+            self._heaps[device].tracked,
+            grid,
+            block,
+            shared_bytes,
+            params,
+        )
+
     def _submit_copy(self, what: str, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        item = Task(f"{what}, {nbytes} bytes", lambda: copy(destination, source, nbytes), brief=nbytes <= BRIEF_BYTES)
-        self._submit(stream, item)
+        def run() -> None:
+            copy(destination, source, nbytes)
+            if Tracking.wanted:
+                self._wrote(destination, nbytes, source)
+
+        self._submit(stream, Task(f"{what}, {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES))
+
+    def _wrote_any(self, params: bytes) -> None:
+        for heap in self._heaps:
+            heap.wrote_any(params)
+
+    def _wrote(self, address: int, nbytes: int, source: int | None = None) -> None:
+        """Notes for the sanitizer that memory has values now: all of it, or as much as what was copied to it had."""
+        values: bytes | None = None
+        for heap in self._heaps:
+            if source is not None and (found := heap.tracked(source, nbytes)) is not None:
+                values = bytes(found[1][source - found[0] : source - found[0] + nbytes])
+        for heap in self._heaps:
+            heap.wrote(address, nbytes, values)
 
     def _check_device(self, device: int) -> None:
         self._check_open()
