@@ -95,6 +95,7 @@ def _placed(line: str) -> str:
     body, mark, place = line.partition(", !dbg !")
     if not mark:
         return line
+    body = body.rstrip()
     return f"{body}, !oxide.place !{place}" if _TOUCHES_MEMORY.match(body) else body
 
 

@@ -93,13 +93,13 @@ class SanitizedLaunch:
         return views, kept
 
     def _report(self, state: Words, views: Words) -> None:
-        """Hands what was found to whoever reads the launch's fault record, unless an earlier fault is in it."""
+        """Hands what was found to whoever reads the launch's fault record, unless the kernel's own fault is in it."""
         record_address = _word(self._params, len(self._params) - 8)
         if not record_address:
             return
         count = int(state[OFFSETS["reports"]])
         record = state[:8].view(np.uint32)
-        if count:
+        if count and not record[0]:
             found = state[OFFSETS["report"] :][: count * REPORT_WORDS].reshape(count, REPORT_WORDS).tolist()
             found.sort(key=lambda words: _GRAVITY[words[0]])
             number = sanitizing.publish(tuple(self._error(words, views) for words in found))
