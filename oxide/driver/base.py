@@ -29,11 +29,13 @@ Dim3: TypeAlias = tuple[int, int, int]
 @dataclass(frozen=True, slots=True)
 class Target:
     """What the compiler must produce for a device: ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name,
-    ``features`` the back end's own feature string."""
+    ``features`` the back end's own feature string. ``seeded`` code runs a block's threads in an order that each launch
+    may choose."""
 
     kind: Literal["ptx", "native"]
     arch: str
     features: str = ""
+    seeded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

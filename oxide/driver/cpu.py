@@ -11,7 +11,9 @@ a microsecond, and handing it to another thread ten times that.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
+import random
 from collections.abc import Callable
 from typing import TypeVar, final
 
@@ -53,8 +55,10 @@ class CpuDriver:
     time, is the number of cores. Each device may allocate ``OXIDE_CPU_MEMORY`` bytes, by default the machine's memory.
 
     With ``step`` there are no threads and nothing runs until ``step``, ``run_until_idle`` or a ``synchronize_*`` says
-    so; ``seed`` then draws which stream goes on. ``poison``, on by default with ``step``, fills memory with 0xFF
-    bytes when it is allocated and when it is freed.
+    so. ``seed``, by default ``OXIDE_SEED`` where that is set, draws in which order streams make progress, blocks of a
+    kernel run, and warps and threads of a block between barriers: the same seed gives the same run. Nothing runs beside
+    the program then: work runs inside the calls that wait for it or ask about it. ``poison``, on by default with
+    ``step``, fills memory with 0xFF bytes when it is allocated and when it is freed.
 
     Raises ``DeviceError`` for a number of devices, threads or bytes that is not one.
     """
@@ -75,13 +79,16 @@ class CpuDriver:
         for what, number in (("devices", self._devices), ("threads", self._threads)):
             if number < 1:
                 raise DeviceError(f"a CPU driver with {number} {what} was asked for; it needs 1 or more")
-        if seed is not None and not step:
-            raise DeviceError(f"seed={seed} chooses among streams in step mode only; pass step=True with it")
+        if seed is None and not step:
+            seed = _whole("OXIDE_SEED")
         poison = step if poison is None else poison
         self._memory = _positive("OXIDE_CPU_MEMORY", physical_memory())
         self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
         self._host = Heap("pinned host memory", None, poison=poison)
-        self._scheduler: Scheduler = StepScheduler(seed) if step else WorkerScheduler(self._threads)
+        # With a seed and without step, whoever asks for work drives it: threads of their own would not repeat a run.
+        self._driven = seed is not None and not step
+        self._seeds = None if seed is None else random.Random(seed)
+        self._scheduler: Scheduler = StepScheduler(seed) if step or self._driven else WorkerScheduler(self._threads)
         self._failures = self._scheduler.failures
         self._closed = False
         Tracking.wanted = Tracking.wanted or bool(requested())
@@ -97,7 +104,7 @@ class CpuDriver:
         self._check_device(device)
         return DeviceInfo(
             name=host_name(),
-            target=host_target(),
+            target=host_target() if self._seeds is None else dataclasses.replace(host_target(), seeded=True),
             multiprocessors=self._threads,
             memory=self._memory,
             max_threads_per_block=_MAX_THREADS_PER_BLOCK,
@@ -127,8 +134,10 @@ class CpuDriver:
         _check_idle(stream)
         # In this order: a stream without items that is then seen not running has run what it held at the first look.
         if stream.items or stream.running:
-            os.sched_yield()
-            return False
+            if not self._driven:
+                os.sched_yield()
+                return False
+            self._scheduler.synchronize(stream)
         if self._failures:
             self._scheduler.raise_failure(stream.device)
         return True
@@ -167,6 +176,8 @@ class CpuDriver:
         if type(event) is not CpuEvent or event.destroyed:
             _check(event, CpuEvent)
         point = event.point
+        if point is not None and not point.passed and self._driven:
+            self._scheduler.wait(point)
         if point is not None and not point.passed:
             # A loop that polls must let go of the GIL, or the worker that it waits for gets it 5 ms later.
             os.sched_yield()
@@ -327,7 +338,7 @@ class CpuDriver:
                 stream, Task(what, self._sanitized(function, grid, block, shared_bytes, params, stream.device))
             )
             return
-        run = function.bind(grid, block, shared_bytes, params)
+        run = function.bind(grid, block, shared_bytes, params, self._draw())
         if Tracking.wanted:
             self._submit(stream, Task("note what a kernel may write", lambda: self._wrote_any(params)))
         self._submit(stream, BlockRange(what, run, blocks))
@@ -387,6 +398,8 @@ class CpuDriver:
             raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
         call = _HostFunction(function)
         self._scheduler.submit(stream, Task(f"native host function {function:#x}", lambda: call(argument)))
+        if self._driven:  # it wakes somebody who sleeps, and does not ask again
+            self._scheduler.synchronize(stream)
 
     # What other libraries own
 
@@ -473,6 +486,10 @@ class CpuDriver:
         else:
             stream.captured.append(item)
 
+    def _draw(self) -> int:
+        """What draws the order of a launch's threads; 0 without a seed."""
+        return 0 if self._seeds is None else self._seeds.getrandbits(32) | 1
+
     def _sanitized(
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, device: int
     ) -> Callable[[], object]:
@@ -480,9 +497,11 @@ class CpuDriver:
         from oxide.driver.cpu_sanitizer import SanitizedLaunch
 
         assert function.sanitized is not None
+        seed = self._draw()
         return SanitizedLaunch(
             function.sanitized,
-            lambda words: function.bind(grid, block, shared_bytes, words),
+            lambda words: function.bind(grid, block, shared_bytes, words, seed),
+            self._scheduler.block_order,
             self._heaps[device].tracked,
             grid,
             block,
@@ -555,6 +574,14 @@ def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
             "CUDA_ERROR_INVALID_VALUE", f"{function!r} with a {what} of {dim}; each of the three must be 1 to {limit}"
         )
     return dim[0] * dim[1] * dim[2]
+
+
+def _whole(variable: str) -> int | None:
+    """An environment variable that holds a whole number; None if it is not set."""
+    text = os.environ.get(variable, "").strip()
+    if text and not (text.isascii() and text.isdecimal()):
+        raise DeviceError(f"{variable}={text!r}: a whole number of 0 or more is needed; set it so, or unset it")
+    return int(text) if text else None
 
 
 def _positive(variable: str, default: int) -> int:

@@ -28,12 +28,13 @@ followed, as another library's."""
 class SanitizedLaunch:
     """One launch, to be called on a worker; a graph calls it again for each of its launches."""
 
-    __slots__ = ("_bind", "_block", "_grid", "_params", "_sanitized", "_shared", "_tracked")
+    __slots__ = ("_bind", "_block", "_grid", "_order", "_params", "_sanitized", "_shared", "_tracked")
 
     def __init__(
         self,
         sanitized: Sanitized,
         bind: Callable[[bytes], Callable[[int, int], None]],
+        order: Callable[[int], list[tuple[int, int]]],
         tracked: Tracked,
         grid: Dim3,
         block: Dim3,
@@ -42,6 +43,7 @@ class SanitizedLaunch:
     ) -> None:
         self._sanitized = sanitized
         self._bind = bind
+        self._order = order
         self._tracked = tracked
         self._grid = grid
         self._block = block
@@ -63,7 +65,8 @@ class SanitizedLaunch:
             state[OFFSETS["shared_cells"]] = kept[-1].ctypes.data
         run = self._bind(self._params[:-8] + state.ctypes.data.to_bytes(8, "little"))
         grid = self._grid
-        run(0, grid[0] * grid[1] * grid[2])
+        for first, end in self._order(grid[0] * grid[1] * grid[2]):
+            run(first, end)
         self._report(state, views)
 
     def _views(self) -> tuple[Words, list[Any]]:

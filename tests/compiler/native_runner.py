@@ -47,7 +47,9 @@ def run_blocks(
 
     sanitized = special.code(host_target()).sanitized
     if sanitized is not None:
-        SanitizedLaunch(sanitized, call, lambda address, nbytes: None, grid, block, 0, packed)()
+        SanitizedLaunch(
+            sanitized, call, lambda blocks: [(0, blocks)], lambda address, nbytes: None, grid, block, 0, packed
+        )()
     else:
         call(packed)(first, grid[0] * grid[1] * grid[2] if end is None else end)
     return record
