@@ -318,7 +318,7 @@ def kernel(
     use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
     the host, and accesses that follow from them are not checked in the kernel.
     ``max_registers`` bounds a thread's registers on a GPU. ``sanitize``, of ``"memory"`` and ``"race"``, makes the CPU
-    device check every access: docs/checks.md says for what.
+    device check every access: docs/sanitizer.md says for what.
     """
     options: dict[str, Any] = {
         "block": block,

@@ -21,7 +21,17 @@ from oxide.driver.base import Code, DeviceInfo, Dim3
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_graph import CpuGraph, recorded
-from oxide.driver.cpu_memory import BRIEF_BYTES, Heap, LiveAllocations, copy, fill, out_of_range, physical_memory
+from oxide.driver.cpu_memory import (
+    BRIEF_BYTES,
+    Heap,
+    LiveAllocations,
+    copy,
+    fill,
+    note_copy,
+    note_launch,
+    out_of_range,
+    physical_memory,
+)
 from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import (
     BlockRange,
@@ -340,7 +350,7 @@ class CpuDriver:
             return
         run = function.bind(grid, block, shared_bytes, params, self._draw())
         if Tracking.wanted:
-            self._submit(stream, Task("note what a kernel may write", lambda: self._wrote_any(params)))
+            self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
         self._submit(stream, BlockRange(what, run, blocks))
 
     # Graphs
@@ -513,22 +523,9 @@ class CpuDriver:
         def run() -> None:
             copy(destination, source, nbytes)
             if Tracking.wanted:
-                self._wrote(destination, nbytes, source)
+                note_copy(self._heaps, destination, source, nbytes)
 
         self._submit(stream, Task(f"{what}, {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES))
-
-    def _wrote_any(self, params: bytes) -> None:
-        for heap in self._heaps:
-            heap.wrote_any(params)
-
-    def _wrote(self, address: int, nbytes: int, source: int | None = None) -> None:
-        """Notes for the sanitizer that memory has values now: all of it, or as much as what was copied to it had."""
-        values: bytes | None = None
-        for heap in self._heaps:
-            if source is not None and (found := heap.tracked(source, nbytes)) is not None:
-                values = bytes(found[1][source - found[0] : source - found[0] + nbytes])
-        for heap in self._heaps:
-            heap.wrote(address, nbytes, values)
 
     def _check_device(self, device: int) -> None:
         self._check_open()

@@ -156,13 +156,6 @@ class Heap:
             start, flags = found
             flags[address - start : address - start + nbytes] = b"\1" * nbytes if values is None else values
 
-    def wrote_any(self, params: bytes) -> None:
-        """Notes that a kernel nobody looks into may have written all that it was given the address of."""
-        for at in range(0, len(params) - 7, 8):
-            found = self.tracked(int.from_bytes(params[at : at + 8], "little"), 1)
-            if found is not None:
-                self.wrote(found[0], len(found[1]), None)
-
     def adopt(self, address: int, nbytes: int) -> None:
         """Counts a range of somebody else's as live, until as many calls of ``disown``."""
         with self._lock:
@@ -226,6 +219,26 @@ def fill(address: int, pattern: bytes, count: int) -> None:
     _memmove_brief(address, pattern * (tile // len(pattern)), tile)
     for offset in range(tile, nbytes, _TILE_BYTES):
         _memmove(address + offset, address, min(_TILE_BYTES, nbytes - offset))
+
+
+def note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) -> None:
+    """Notes for the sanitizer that a copy was made: what it wrote has values where its source had some."""
+    values: bytes | None = None
+    for heap in heaps:
+        found = heap.tracked(source, nbytes)
+        if found is not None:
+            values = bytes(found[1][source - found[0] : source - found[0] + nbytes])
+    for heap in heaps:
+        heap.wrote(destination, nbytes, values)
+
+
+def note_launch(heaps: list[Heap], params: bytes) -> None:
+    """Notes for the sanitizer that a kernel nobody looks into may have written all that it was given the address of."""
+    for at in range(0, len(params) - 7, 8):
+        for heap in heaps:
+            found = heap.tracked(int.from_bytes(params[at : at + 8], "little"), 1)
+            if found is not None:
+                heap.wrote(found[0], len(found[1]), None)
 
 
 def physical_memory() -> int:

@@ -151,6 +151,18 @@ def test_a_missing_barrier_that_the_usual_order_hides_is_found() -> None:
     assert failing_seed(program) is not None
 
 
+def test_the_sanitizer_finds_the_same_race_under_every_seed() -> None:
+    sanitized = oxide.Kernel(reads_its_neighbour_too_early.function, sanitize="race", names=globals())
+
+    def program() -> None:
+        sanitized[1, 64](zeros(64)).sync()
+
+    for seed in range(3):
+        found = failing_seed(program, first=seed, tries=1)
+        assert found is not None
+        assert isinstance(found[1], oxide.SanitizerError)
+
+
 def test_kernels_that_are_right_are_right_under_every_seed() -> None:
     @kernel
     def scan(x: Slice[f32], y: DisjointSlice[f32]) -> None:
