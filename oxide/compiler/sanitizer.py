@@ -24,6 +24,7 @@ from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, 
 from ..errors import CompileError
 from . import native, native_primitives, sanitizer_runtime
 from .ir import PortableKernel, link
+from .parameters import word_types
 from .signature import Parameter
 
 _MAX_ACCESSES = 1 << 16
@@ -66,12 +67,13 @@ def _pointers(signature: tuple[Parameter, ...]) -> tuple[tuple[PointerWord, ...]
     views: dict[int, int] = {}
     layout, words = "@", 0
     for parameter in signature:
-        if parameter.kind != "scalar":
+        kinds = word_types((parameter,))
+        if kinds == ["ptr", "i64"]:  # an address and a number of elements
             views[words] = len(found)
             address = struct.calcsize(layout + "Q") - 8
             found.append(PointerWord(parameter.name, address, address + 8, parameter.dtype.itemsize))
         layout += parameter.struct_format
-        words += len(parameter.struct_format)
+        words += len(kinds)
     return tuple(found), views
 
 
