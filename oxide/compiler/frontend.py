@@ -32,7 +32,7 @@ from ..errors import CompileError
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import atomic, barrier, mathematics, shared, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import atomic, barrier, half, mathematics, shared, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher
@@ -142,7 +142,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         _refuse(func, args)
-        args = mathematics.power_arguments(func, args)
+        args = mathematics.power_arguments(func, half.half_arguments(func, args))
         try:
             return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
         except core_errors.TypingError as error:
@@ -150,7 +150,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             raise errors.TypingError(str(error)) from error
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        return unify_mixed(first, second) or super().unify_pairs(first, second)
+        return half.unify_half(first, second) or unify_mixed(first, second) or super().unify_pairs(first, second)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         # Here, as the templates see a constant's type without its number.
