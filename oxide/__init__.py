@@ -49,7 +49,7 @@ from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, zeros
 
 if TYPE_CHECKING:
-    from oxide.device import fast, intrinsics
+    from oxide.device import debug, fast, intrinsics
     from oxide.runtime.graph import CudaGraph, GraphScope
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.peer import to_device
@@ -59,6 +59,7 @@ __version__ = "0.1.0"
 _LATER = {
     "CudaGraph": "runtime.graph",
     "GraphScope": "runtime.graph",
+    "debug": "device.debug",
     "fast": "device.fast",
     "from_cuda_array_interface": "runtime.interop",
     "from_dlpack": "runtime.interop",
@@ -128,6 +129,7 @@ __all__ = [
     "bf16",
     "bool_",
     "d2h",
+    "debug",
     "device",
     "devices",
     "dup",

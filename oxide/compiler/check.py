@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..device import atomic, fast, intrinsics, thread, warp
+from ..device import atomic, debug, fast, intrinsics, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..errors import CompileError
@@ -91,7 +91,7 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
 }
 
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
-_BUILTINS = {range, len, min, max, abs, int, float, bool, round, divmod, pow}
+_BUILTINS = {range, len, min, max, abs, int, float, bool, round, divmod, pow, print}
 _THREAD = {
     thread.index_1d,
     thread.index_2d,
@@ -105,9 +105,9 @@ _THREAD = {
 _BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
 _ATOMIC = {atomic.fence}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
-_WARP, _INTRINSICS, _FAST = (
+_WARP, _INTRINSICS, _FAST, _DEBUG = (
     {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
-    for module in (warp, intrinsics, fast)
+    for module in (warp, intrinsics, fast, debug)
 )
 _MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs
 floor fma fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nextafter pow radians
@@ -216,7 +216,11 @@ class _Body:
     def _call(self, node: ast.Call) -> None:
         called = self._resolve(node.func)
         for argument in node.args:
+            if called is print and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                continue
             self._visit(argument)
+        if called is print and node.keywords:
+            raise self._error(node, "print in a kernel takes no sep, end or file: a call is one line")
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
@@ -324,15 +328,13 @@ class _Body:
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _MATH | _INTRINSICS | _FAST
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _MATH | _INTRINSICS | _FAST | _DEBUG
         )
         if known or isinstance(value, ModuleType):
             return
         shown = ast.unparse(node)
         if value is thread.ThreadIndex:
             raise self._error(node, "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)")
-        if value is print:
-            raise self._error(node, "print is not supported in kernels yet: write values to a DisjointSlice")
         if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
             names = ", ".join(sorted(function.__name__ for function in _MATH))
             raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")

@@ -33,6 +33,7 @@ from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
 from .lowering import atomic, barrier, half, mathematics, shared, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher
@@ -174,6 +175,8 @@ def _refuse(function: Any, args: Any) -> None:
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
         note("range(...) takes integers; convert a float, as in i64(x)")
         raise errors.TypingError("range of a float")
+    if key is print and not debug_lowering.check_print(args):
+        raise errors.TypingError("print of something else")
     if key is operator.getitem and isinstance(args[0], types.BaseTuple):
         note("a tuple in a kernel is indexed with a constant: its elements are variables; use a LocalArray")
         raise errors.TypingError("index of a tuple")
@@ -194,6 +197,14 @@ class _Lower(CUDALower):  # type: ignore[misc]
         if inst.exc_class is AssertionError:
             assertion_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
+
+    def lower_print(self, inst: Any) -> None:
+        kinds = list(self.fndesc.calltypes[inst].args)
+        for number, constant in inst.consts.items():
+            if isinstance(constant, str):
+                kinds[number] = types.literal(constant)
+        values = [self.loadvar(argument.name) for argument in inst.args]
+        debug_lowering.lower_print(self.context, self.builder, kinds, values)
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         kinds = self.fndesc.calltypes[expr].args

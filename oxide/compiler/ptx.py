@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
 from ..errors import CompileError
-from . import bounds, half, parameters, ptx_primitives
+from . import bounds, debugging, half, parameters, ptx_primitives
 from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
@@ -61,8 +61,8 @@ def compile_ptx(
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     entry = re.sub(r"\W", "_", name)
-    check = bounds.UNCHECKED if unchecked else _check(kernel_id, kernel.text)
-    module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
+    check = bounds.UNCHECKED if unchecked else _check(kernel_id)
+    module, machine = _module(kernel, entry, signature, target, check, max_registers)
     text = machine.emit_assembly(module)
     return Code(target, entry, text.encode())
 
@@ -91,6 +91,7 @@ def _module(
             _HEADER + kernel.text,
             _HEADER + check,
             _HEADER + _registers(),
+            _HEADER + debugging.ptx_definitions(kernel.text),
             _HEADER + half.ptx_definitions(kernel.text, int(re.sub(r"\D", "", target.arch))),
             _HEADER + ptx_primitives.definitions(kernel.text, kernel.shared, target.arch),
             _HEADER + _entry(kernel, portable, entry, signature, max_registers),
@@ -102,18 +103,8 @@ def _module(
     return module, machine
 
 
-def _check(kernel_id: int, text: str) -> str:
-    leave = None if _WAITED_FOR.search(text) else _EXIT
-    return bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True, leave=leave)
-
-
-_EXIT = 'call void asm sideeffect "exit;", ""()'
-_NOT_WAITED_FOR = r"oxide\.(?:b?f16\.|in_bounds|assertion_failed|unanimous|register\.)|llvm\.(?!nvvm\.|coro\.)|__nv_"
-_WAITED_FOR = re.compile(
-    rf"\batomicrmw\b|\bcmpxchg\b|\bvolatile\b|\basm\b|^declare [^@]*@(?!{_NOT_WAITED_FOR})[-\w$.\"]+\(", re.MULTILINE
-)
-"""What may make another thread wait for this one: barriers, warp operations, atomics, and any call that is not known.
-A thread of a kernel without them ends at its first failed check; in one with them it goes on, so that nobody hangs."""
+def _check(kernel_id: int) -> str:
+    return bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True)
 
 
 def _entry(
