@@ -22,7 +22,7 @@ import numpy as np
 
 from ..device import atomic, debug, fast, intrinsics, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
-from ..device.types import ScalarType
+from ..device.types import ScalarType, of_dtype
 from ..errors import CompileError
 from .assignment import unassigned_read
 from .function import DeviceFunction
@@ -114,6 +114,7 @@ floor fma fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log
 remainder sin sinh sqrt tan tanh trunc"""
 _MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
 _UNRESOLVED = object()
+_CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
 _LARGEST = 2**64 - 1
 
 
@@ -333,6 +334,9 @@ class _Body:
         if known or isinstance(value, ModuleType):
             return
         shown = ast.unparse(node)
+        if isinstance(value, np.ndarray):
+            self._constant_array(node, shown, value)
+            return
         if value is thread.ThreadIndex:
             raise self._error(node, "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)")
         if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
@@ -346,6 +350,19 @@ class _Body:
             node,
             f"{shown} is a {type(value).__name__}, which kernels cannot use: pass it as a parameter, or use a number",
         )
+
+    def _constant_array(self, node: ast.expr, shown: str, array: np.ndarray[Any, Any]) -> None:
+        if of_dtype(array.dtype) is None:
+            raise self._error(
+                node, f"{shown} is an array of {array.dtype}; constant arrays are of oxide's scalar types"
+            )
+        if not 1 <= array.ndim <= 3 or array.size == 0:
+            raise self._error(node, f"{shown} has shape {array.shape}; constant arrays have 1 to 3 axes, none empty")
+        if array.nbytes > _CONSTANT_BYTES:
+            raise self._error(
+                node,
+                f"{shown} has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice",
+            )
 
     def _resolve(self, node: ast.expr) -> Any:
         """The object outside the function that an expression names."""

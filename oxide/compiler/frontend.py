@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
@@ -32,7 +33,7 @@ from ..errors import CompileError
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import atomic, barrier, half, mathematics, shared, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import atomic, barrier, constant, half, mathematics, shared, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
@@ -139,6 +140,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         self.install_registry(typing_registry)
 
     def resolve_value_type(self, val: Any) -> Any:
+        if isinstance(val, np.ndarray) and (kind := constant.constant_array_type(val)) is not None:
+            return kind
         return super().resolve_value_type(bool if val is bool_ else val)
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
@@ -200,9 +203,9 @@ class _Lower(CUDALower):  # type: ignore[misc]
 
     def lower_print(self, inst: Any) -> None:
         kinds = list(self.fndesc.calltypes[inst].args)
-        for number, constant in inst.consts.items():
-            if isinstance(constant, str):
-                kinds[number] = types.literal(constant)
+        for number, text in inst.consts.items():
+            if isinstance(text, str):
+                kinds[number] = types.literal(text)
         values = [self.loadvar(argument.name) for argument in inst.args]
         debug_lowering.lower_print(self.context, self.builder, kinds, values)
 

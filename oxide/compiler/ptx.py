@@ -88,7 +88,7 @@ def _module(
     portable = llvm.parse_assembly(kernel.text)
     module = link(
         [
-            _HEADER + kernel.text,
+            _HEADER + _constants_in_their_bank(kernel.text),
             _HEADER + check,
             _HEADER + _registers(),
             _HEADER + debugging.ptx_definitions(kernel.text),
@@ -101,6 +101,18 @@ def _module(
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry)
     return module, machine
+
+
+_CONSTANT = re.compile(r"^(@oxide\.constant[\w.]*) = (.*?)\bconstant\b", re.MULTILINE)
+
+
+def _constants_in_their_bank(text: str) -> str:
+    """The kernel's constant arrays in the GPU's constant memory, which all threads of a warp read in one access."""
+    for symbol, linkage in dict.fromkeys(_CONSTANT.findall(text)):
+        used = re.compile(rf"(?<!^){re.escape(symbol)}(?![\w.])", re.MULTILINE)
+        text = used.sub(f"addrspacecast (ptr addrspace(4) {symbol} to ptr)", text)
+        text = text.replace(f"{symbol} = {linkage}constant", f"{symbol} = {linkage}addrspace(4) constant")
+    return text
 
 
 def _check(kernel_id: int) -> str:
