@@ -62,7 +62,7 @@ def compile_ptx(
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     entry = re.sub(r"\W", "_", name)
     check = bounds.UNCHECKED if unchecked else _check(kernel_id)
-    module, machine = _module(kernel, entry, signature, target, check, max_registers)
+    module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
     text = machine.emit_assembly(module)
     return Code(target, entry, text.encode())
 
@@ -91,6 +91,7 @@ def _module(
             _HEADER + _constants_in_their_bank(kernel.text),
             _HEADER + check,
             _HEADER + _registers(),
+            _HEADER + _fast_tanh(kernel.text, target.arch),
             _HEADER + debugging.ptx_definitions(kernel.text),
             _HEADER + half.ptx_definitions(kernel.text, int(re.sub(r"\D", "", target.arch))),
             _HEADER + ptx_primitives.definitions(kernel.text, kernel.shared, target.arch),
@@ -101,6 +102,16 @@ def _module(
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry)
     return module, machine
+
+
+def _fast_tanh(text: str, arch: str) -> str:
+    """The instruction, which compute capability 7.5 brought, or libdevice's function before that."""
+    if "@__nv_fast_tanhf" not in text:
+        return ""
+    head = "define float @__nv_fast_tanhf(float %x) alwaysinline {\n  %r = call float "
+    if int(re.sub(r"\D", "", arch)) >= 75:
+        return f'{head}asm "tanh.approx.f32 $0, $1;", "=f,f"(float %x)\n  ret float %r\n}}'
+    return f"declare float @__nv_tanhf(float)\n{head}@__nv_tanhf(float %x)\n  ret float %r\n}}"
 
 
 _CONSTANT = re.compile(r"^(@oxide\.constant[\w.]*) = (.*?)\bconstant\b", re.MULTILINE)

@@ -256,6 +256,23 @@ def test_fast_functions_are_near(name: str) -> None:
     assert np.allclose(run(unary(getattr(fast, name), f32), x), expected, rtol=1e-5, atol=2e-6)
 
 
+@kernel(block=128, fastmath=True)
+def fast_tanh(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    element = y.get_mut(i)
+    if element is not None:
+        element.value = math.tanh(x[i.get()]) + math.exp(x[i.get()])
+
+
+def test_fastmath_takes_the_fast_functions_on_both_devices() -> None:
+    x = np.random.default_rng(18).uniform(-3, 3, 1025).astype(np.float32)
+    found = fast_tanh(h2d(x), zeros(1025)).last().and_then(d2h).sync()
+    assert np.allclose(found, np.tanh(x.astype(np.float64)) + np.exp(x.astype(np.float64)), rtol=1e-3, atol=1e-3)
+    if libdevice.find_libdevice() is not None:
+        assert "tanh.approx.f32" in fast_tanh.ptx()
+        assert "tanh.approx.f32" not in fast_tanh.ptx(cc=(7, 0))
+
+
 def test_fast_pow_and_divide_are_near() -> None:
     a, b = (np.random.default_rng(seed).uniform(0.5, 4, 1025).astype(np.float32) for seed in (16, 17))
     assert np.allclose(run(binary(fast.pow, f32), a, b), a.astype(np.float64) ** b, rtol=2e-5)
