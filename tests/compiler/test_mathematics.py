@@ -174,6 +174,13 @@ def test_powers_divmod_round_and_logarithms_to_a_base() -> None:
     assert np.allclose(found, expected, rtol=2e-6)
 
 
+def test_round_takes_ties_to_even() -> None:
+    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 2.4999, 1e10], np.float64)
+    for dtype in (f32, f64):
+        values = x.astype(dtype.dtype)
+        assert run(unary(round, dtype, i64), values, dtype=np.int64).tolist() == [round(float(v)) for v in values]
+
+
 def test_single_precision_stays_single_precision() -> None:
     for function in (math.sin, math.exp, math.pow, math.hypot):
         k = (binary if function in (math.pow, math.hypot) else unary)(function, f32)
