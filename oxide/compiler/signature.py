@@ -20,7 +20,8 @@ from ..device.types import ScalarType
 from ..errors import ArgumentError
 from .source import located, parameter_line
 
-Kind = Literal["scalar", "slice", "disjoint", "atomic"]
+Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic"]
+"""``tiles`` is a ``DisjointSlice`` with a layout."""
 
 _SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
 _ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
@@ -64,6 +65,8 @@ class Parameter:
     name: str
     kind: Kind
     scalar: ScalarType
+    tile: tuple[int, ...] = ()
+    """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -74,7 +77,14 @@ class Parameter:
     def annotation(self) -> str:
         """The annotation as it is written."""
         names = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
+        if self.kind == "tiles":
+            return f"DisjointSlice[{self.scalar.name}, {layout_name(self.tile)}]"
         return names[self.kind].format(self.scalar.name)
+
+    @property
+    def alignment(self) -> int:
+        """What the address of a tiled output is a multiple of, in bytes."""
+        return alignment_of(self.tile, self.dtype.itemsize)
 
     @property
     def struct_format(self) -> str:
@@ -192,6 +202,7 @@ class Annotation:
 
     kind: Kind
     scalar: ScalarType
+    tile: tuple[int, ...] = ()
 
 
 def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
@@ -207,12 +218,14 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
     for name, annotation in function.__annotations__.items():
         what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
         value = names.evaluate(annotation, f"{what}: the annotation", name)
+        tile: tuple[int, ...] = ()
         if isinstance(value, ScalarType):
             kind: Kind = "scalar"
             scalar: Any = value
         elif get_origin(value) in (Slice, DisjointSlice):
             kind = "slice" if get_origin(value) is Slice else "disjoint"
-            (scalar,) = get_args(value)
+            scalar, tile = _tile_of(function, what, name, value)
+            kind = "tiles" if tile else kind
             if isinstance(scalar, TypeVar):
                 continue
         elif value in (int, float, bool, complex, str):
@@ -227,7 +240,7 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         if not isinstance(scalar, ScalarType) or scalar.name not in _FORMATS:
             problem = f"{what}: scalars and the elements of slices are {_SCALARS}"
             raise located(function, problem, *parameter_line(function, name))
-        found[name] = Annotation(kind, scalar)
+        found[name] = Annotation(kind, scalar, tile)
     return found
 
 
@@ -253,13 +266,48 @@ class _Names:
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
 
 
+def layout_name(tile: tuple[int, ...]) -> str:
+    """A layout as it is written."""
+    return f"{'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})"
+
+
+def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
+    """What a tiled output begins at a multiple of: the greatest power of two in a tile row's bytes, up to 16, the
+    longest vector that one thread moves."""
+    row = tile[-1] * itemsize
+    return min(row & -row, 16)
+
+
+def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any) -> tuple[Any, tuple[int, ...]]:
+    """The elements' type of a slice's annotation, and the sides of its layout's tiles, () without a layout."""
+    scalar, *layouts = get_args(annotation)
+    if not layouts:
+        return scalar, ()
+    from ..device.tiles import RowMajorTiles, Tiles
+
+    if (
+        get_origin(annotation) is not DisjointSlice
+        or len(layouts) > 1
+        or type(layouts[0])
+        not in (
+            Tiles,
+            RowMajorTiles,
+        )
+    ):
+        problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
+        raise located(function, problem + "Tiles(n) or RowMajorTiles(r, c)", *parameter_line(function, name))
+    return scalar, layouts[0].shape
+
+
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Parameter:
+    tile: tuple[int, ...] = ()
     if isinstance(annotation, ScalarType):
         kind: Kind = "scalar"
         scalar: Any = annotation
     elif get_origin(annotation) in _KINDS:
         kind = _KINDS[get_origin(annotation)]
-        (scalar,) = get_args(annotation)
+        scalar, tile = _tile_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
+        kind = "tiles" if tile else kind
     else:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
@@ -279,7 +327,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             function,
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
         )
-    return Parameter(kernel, name, kind, scalar)
+    return Parameter(kernel, name, kind, scalar, tile)
 
 
 def _bf16_bits(number: float) -> int:
