@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Parameter
-from oxide.driver.base import Code, Dim3, FunctionHandle, KernelResources
+from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import bind
-from oxide.runtime.context import Device
+from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission import ExecutionContext
@@ -105,7 +105,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         parameters = kernel.parameters
         self._binding = None if kernel.contracts else bind(parameters, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
-            self._specialization = kernel.specialize()
+            self._specialization = _specialize(kernel)
             self._check_shape(config)
             self._unused = True
             return
@@ -113,7 +113,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
         for part in parts:
             part.consume()
-        self._specialization = kernel.specialize()
+        self._specialization = _specialize(kernel)
         if len(arguments) != len(parameters):
             raise ArgumentError(
                 f"kernel {kernel.name} takes {len(parameters)} argument{'s' * (len(parameters) != 1)} "
@@ -279,6 +279,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return f"<oxide launch of {self._kernel.name}>"
 
 
+def _specialize(kernel: Kernel) -> Specialization:
+    specialization = kernel.specialize()
+    if not specialization.announced:
+        announce(specialization)
+    return specialization
+
+
 def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) -> KernelLaunch:
     """What ``kernel[config](*arguments)`` returns."""
     if config is None or isinstance(config, LaunchConfig):
@@ -357,18 +364,3 @@ def _refusal(kernel: Kernel, parameter: Parameter, found: str) -> ArgumentError:
 
 def _found(spec: Spec) -> str:
     return f"a box of {spec.dtype}" if isinstance(spec, BoxSpec) else "a tuple"
-
-
-def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
-    """The kernel's machine code, loaded on the device."""
-    functions = device.functions
-    # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
-    loaded: dict[Any, FunctionHandle] = functions.data  # type: ignore[attr-defined]
-    function = loaded.get(specialization.reference)
-    if function is None:
-        code: Code = specialization.code(device.info.target)
-        with device.runtime.loading:
-            function = functions.get(specialization)
-            if function is None:
-                function = functions[specialization] = device.driver.load(device.id, code)
-    return function
