@@ -125,7 +125,7 @@ class _Parser:
                 parameter = self._parameter(name)
                 if parameter.kind != "scalar":
                     raise self._error(f"compares the slice {name} itself; its length is len({name})")
-                if parameter.dtype.kind not in "iu":
+                if parameter.dtype.kind not in "iu" or parameter.scalar.name == "bf16":
                     raise self._error(f"uses {name}, a {parameter.annotation}; contracts are about integers")
                 self.names.add(name)
             case _:

@@ -12,7 +12,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
-from . import bounds, coroutines, native_primitives, parameters
+from . import bounds, coroutines, debugging, half, libm, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
 from .signature import Parameter
@@ -80,6 +80,9 @@ def _module(
     # A schedule of the threads that can be chosen needs them apart, barriers or not.
     suspends = kernel.suspends or target.seeded
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
+    support.append(libm.definitions(kernel.name, portable))
+    support.append(debugging.native_definitions(kernel.text))
+    support.append(half.native_definitions(kernel.name, kernel.text, target))
     if suspends:
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, ENTRY))
     else:
