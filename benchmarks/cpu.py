@@ -5,19 +5,20 @@ All run the same algorithm, one inner loop an element, on all cores; NumPy's BLA
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import oxide
 from benchmarks.harness import Contender, Session, WrongResult, expect, peer
-from oxide import DisjointSlice, LaunchConfig, SharedArray, Slice, f32, h2d, i64, kernel, thread, zeros
+from oxide import DisjointSlice, LaunchConfig, SharedArray, Slice, Tiles, f32, h2d, i64, kernel, thread, zeros
 from oxide.testing import use_driver
 from oxide_kernels import sgemm_naive
 
@@ -30,6 +31,28 @@ def saxpy(alpha: f32, x: Slice[f32], y: Slice[f32], out: DisjointSlice[f32]) -> 
     elem = out.get_mut(idx)
     if elem is not None:
         elem.value = alpha * x[idx.get()] + y[idx.get()]
+
+
+ROW = 64
+
+
+@kernel
+def softmax(x: Slice[f32], out: DisjointSlice[f32, Tiles[Literal[64]]]) -> None:
+    """A thread a row of 64."""
+    idx = thread.index_1d()
+    first = idx.get() * ROW
+    row = out.get_mut(idx)
+    if row is not None:
+        greatest = x[first]
+        for j in range(ROW):
+            greatest = max(greatest, x[first + j])
+        total = f32(0)
+        for j in range(ROW):
+            power = f32(math.exp(x[first + j] - greatest))
+            row[j] = power
+            total += power
+        for j in range(ROW):
+            row[j] = row[j] / total
 
 
 @kernel
@@ -60,6 +83,7 @@ def run(session: Session) -> None:
         with use_driver(driver):
             _gemm(session, session.choose(512, 96))
             _saxpy(session, session.choose(10_000_000, 100_000))
+            _softmax(session, session.choose(20_000, 200))
             _simulated_gemm(session, session.choose(64, 16))
             _simulated_reduction(session, session.choose(16, 1))
     finally:
@@ -184,6 +208,31 @@ def _saxpy(session: Session, n: int) -> None:
             "warp-lang, CPU": warp,
             "NumPy": numpy,
         },
+        turns=session.choose(20, 3),
+    )
+
+
+def _softmax(session: Session, rows: int) -> None:
+    x = np.random.default_rng().standard_normal((rows, ROW), np.float32)
+    powers = np.exp(x.astype(np.float64))
+    expected = powers / powers.sum(1, keepdims=True)
+
+    def ours() -> Contender:
+        boxes = [h2d(x).sync(), zeros(x.shape).sync()]
+        return _oxide(softmax[LaunchConfig.for_num_elems(rows)](*boxes), boxes[1], expected)
+
+    def warp() -> Contender:
+        wp = peer("warp", "warp-lang")
+        from benchmarks import warp_kernels
+
+        arrays = [wp.array(array, dtype=float, device="cpu") for array in (x, np.zeros_like(x))]
+        return _host(
+            lambda: wp.launch(warp_kernels.softmax, rows, inputs=arrays, device="cpu"), arrays[1].numpy(), expected
+        )
+
+    session.compare(
+        f"softmax, {rows} rows of {ROW}, one thread a row",
+        {"oxide, CPU device": ours, "warp-lang, CPU": warp},
         turns=session.choose(20, 3),
     )
 
