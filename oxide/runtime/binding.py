@@ -18,6 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
+from oxide.compiler.closures import captured
 from oxide.compiler.signature import Parameter
 from oxide.errors import ArgumentError
 from oxide.runtime.arc import Arc
@@ -58,6 +59,12 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
                 return None
             try:
                 words.append(parameter.convert(argument))
+            except ArgumentError:
+                return None
+            continue
+        if parameter.lifted is not None:
+            try:
+                words += captured(parameter.lifted, argument)
             except ArgumentError:
                 return None
             continue

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.compiler.closures import captured, is_function
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import Declared, Parameter
+from oxide.compiler.signature import Declared, OpenFunction, OpenParameter, Parameter
 from oxide.driver.base import Code, Dim3, FunctionHandle
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.arc import Arc
@@ -177,6 +178,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if parameter.kind == "scalar":
                 values.append(parameter.convert(argument))
                 continue
+            if parameter.lifted is not None:
+                values.append(captured(parameter.lifted, argument))
+                continue
             box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
             values.append((box.ptr, box.size))
@@ -187,7 +191,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     int(value) if parameter.kind == "scalar" else value[1]
                 )
                 for parameter, value in zip(specialization.parameters, values, strict=True)
-                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
+                if parameter.lifted is None and (parameter.kind != "scalar" or parameter.dtype.kind in "iu")
             }
             for contract in self._open_contracts:
                 contract.check(kernel.name, known)
@@ -300,6 +304,16 @@ def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
 
 def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
+    if parameter.kind == "function":
+        if is_function(argument):
+            if isinstance(parameter, Parameter) and parameter.lifted is not None:
+                captured(parameter.lifted, argument)
+            return None
+        raise ArgumentError(
+            f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}, the argument is "
+            f"{type(argument).__name__} {argument!r:.80}; pass a function: a lambda, a def or a @device function"
+        )
+    assert not isinstance(parameter, OpenFunction)
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
         if parameter.kind == "scalar":
@@ -329,14 +343,14 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {argument!r:.80}")
 
 
-def _check_dtype(kernel: Kernel, parameter: Declared, dtype: np.dtype[Any]) -> None:
+def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
     if isinstance(parameter, Parameter) and dtype != parameter.dtype:
         raise _refusal(
             kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
         )
 
 
-def _refusal(kernel: Kernel, parameter: Declared, found: str) -> ArgumentError:
+def _refusal(kernel: Kernel, parameter: Parameter | OpenParameter, found: str) -> ArgumentError:
     kind = "a scalar" if parameter.kind == "scalar" else "a device buffer"
     of = parameter.dtype if isinstance(parameter, Parameter) else parameter.variable
     return ArgumentError(f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {of}, got {found}")
