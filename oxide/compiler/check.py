@@ -26,7 +26,8 @@ from ..device.types import ScalarType
 from ..errors import CompileError
 from .assignment import unassigned_read
 from .function import DeviceFunction
-from .signature import Lifted, Parameter
+from .open_parameters import Lifted
+from .signature import Parameter
 from .source import located, trees
 
 Uniform: TypeAlias = tuple[str, object] | None

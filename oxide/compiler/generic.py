@@ -16,8 +16,10 @@ import numpy as np
 
 from ..device.types import ScalarType
 from ..errors import ArgumentError
-from .closures import is_function, lift
-from .signature import SCALARS, Declared, OpenFunction, OpenParameter, Parameter
+from .closures import lift
+from .function import is_function
+from .open_parameters import OpenFunction, OpenParameter
+from .signature import SCALARS, Declared, Parameter
 
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values()}
 _PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}

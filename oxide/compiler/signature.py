@@ -23,13 +23,13 @@ from ..errors import ArgumentError
 from .source import located, parameter_line
 
 if TYPE_CHECKING:
-    from .function import DeviceFunction
+    from .open_parameters import Lifted, OpenFunction, OpenParameter
 
 Kind = Literal["scalar", "slice", "disjoint", "atomic", "function"]
 
-_SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
-_ATOMIC = ("i32", "u32", "i64", "u64", "f32", "f64")
-_FORMATS = {
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
+ATOMIC = ("i32", "u32", "i64", "u64", "f32", "f64")
+FORMATS = {
     "i8": "b",
     "i16": "h",
     "i32": "i",
@@ -43,26 +43,18 @@ _FORMATS = {
     "bool_": "?",
 }
 
-_SHOWN = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
+SHOWN: dict[Kind, str] = {
+    "scalar": "{}",
+    "slice": "Slice[{}]",
+    "disjoint": "DisjointSlice[{}]",
+    "atomic": "AtomicSlice[{}]",
+}
 _LIMITS = {
     f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for sign in "iu"
     for bits in (8, 16, 32, 64)
 }
 _SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Lifted:
-    """A function that a kernel is compiled with: a device function that takes, after its own ``arity`` parameters, the
-    numbers that it captures, which are the ``parts`` of the kernel's parameter. See ``closures.py``."""
-
-    function: DeviceFunction[..., Any]
-    parts: tuple[Parameter, ...]
-    arity: int
-    annotation: str
-    identity: str
 
 
 @final
@@ -86,7 +78,7 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        return _SHOWN[self.kind].format(self.scalar.name) if self.lifted is None else self.lifted.annotation
+        return SHOWN[self.kind].format(self.scalar.name) if self.lifted is None else self.lifted.annotation
 
     @property
     def identity(self) -> str:
@@ -98,7 +90,7 @@ class Parameter:
         """What ``struct`` packs the parameter with."""
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
-        return _FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
+        return FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
 
     def convert(self, value: Any) -> int | float | bool:
         """A scalar argument as the Python number that the kernel gets.
@@ -152,73 +144,7 @@ class Parameter:
         )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class OpenParameter:
-    """One parameter of a generic kernel, whose type the argument decides: ``factor: T``, ``x: Slice[T]``.
-
-    It becomes a ``Parameter`` when the kernel is specialised; ``generic.py`` says how.
-    """
-
-    kernel: str
-    name: str
-    kind: Kind
-    variable: str
-    choices: tuple[ScalarType, ...]
-    """The scalar types that the variable may stand for: its constraints, or all."""
-
-    @property
-    def annotation(self) -> str:
-        """The annotation as it is written."""
-        return _SHOWN[self.kind].format(self.variable)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """None is known: void."""
-        return np.dtype(np.void)
-
-    def convert(self, value: Any) -> Any:
-        """A scalar argument, if it is a number. Raises ``ArgumentError`` for anything else."""
-        if isinstance(value, int | float | np.number | np.bool_) or (type(value) is np.ndarray and value.ndim == 0):
-            return value
-        raise ArgumentError(
-            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
-            f"{type(value).__name__} {value!r:.80}; pass a number"
-        )
-
-    def closed(self, scalar: ScalarType) -> Parameter:
-        """The parameter, where the variable stands for ``scalar``."""
-        return Parameter(self.kernel, self.name, self.kind, scalar)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class OpenFunction:
-    """A parameter that takes a function: ``f: Callable[[T], T]``.
-
-    ``takes`` are the types that the function's arguments are converted to, None for all of them where the annotation
-    says nothing, and ``returns`` what its result is converted to. Both may name type variables.
-    """
-
-    kernel: str
-    name: str
-    takes: tuple[ScalarType | str | None, ...] | None
-    returns: ScalarType | str | None
-    annotation: str
-    choices: tuple[tuple[str, tuple[ScalarType, ...]], ...]
-    """The type variables, and what each may stand for."""
-
-    @property
-    def kind(self) -> Kind:
-        return "function"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Void: a function is no number."""
-        return np.dtype(np.void)
-
-
-Declared: TypeAlias = Parameter | OpenParameter | OpenFunction
+Declared: TypeAlias = "Parameter | OpenParameter | OpenFunction"
 """A parameter as a kernel declares it."""
 
 
@@ -248,8 +174,8 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
         if parameter.annotation is inspect.Parameter.empty:
             raise located(
                 function,
-                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar ({_SCALARS}), "
-                "Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
+                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar "
+                f"({SCALAR_NAMES}), Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
                 *parameter_line(function, parameter.name),
             )
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
@@ -290,14 +216,14 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         elif value in (int, float, bool, complex, str):
             raise located(
                 function,
-                f"{what} is annotated {value.__name__}; annotate it as a scalar ({_SCALARS}), Slice[T] or "
+                f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
                 "DisjointSlice[T], or not at all",
                 *parameter_line(function, name),
             )
         else:
             continue
-        if not isinstance(scalar, ScalarType) or scalar.name not in _FORMATS:
-            problem = f"{what}: scalars and the elements of slices are {_SCALARS}"
+        if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
+            problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise located(function, problem, *parameter_line(function, name))
         found[name] = Annotation(kind, scalar)
     return found
@@ -323,7 +249,7 @@ class _Names:
             raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
 
 
-SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in _FORMATS}
+SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
 """The scalar types that kernels know, by name."""
 
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
@@ -331,7 +257,9 @@ _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlic
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Declared:
     if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
-        return _function_parameter(function, kernel, name, annotation)
+        from .open_parameters import function_parameter  # here, as few programs need it
+
+        return function_parameter(function, kernel, name, annotation)
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
@@ -342,84 +270,32 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
             function,
-            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
+            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({SCALAR_NAMES}), "
             "Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
             *parameter_line(function, name),
         )
     if isinstance(scalar, TypeVar):
-        return OpenParameter(kernel, name, kind, scalar.__name__, _choices(function, kernel, name, kind, scalar))
+        from .open_parameters import open_parameter
+
+        return open_parameter(function, kernel, name, kind, scalar)
     if not isinstance(scalar, ScalarType):
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}",
+            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {SCALAR_NAMES}",
             *parameter_line(function, name),
         )
-    if scalar.name not in _FORMATS:
+    if scalar.name not in FORMATS:
         raise located(
             function,
             f"kernel {kernel}: parameter {name}: {scalar.name} is not supported yet in kernels; use f32",
             *parameter_line(function, name),
         )
-    if kind == "atomic" and scalar.name not in _ATOMIC:
+    if kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
+            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar)
-
-
-def _function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
-    """``Callable``, ``Callable[[f32, T], T]``, ``Callable[..., f32]``; ``Any`` stands for no conversion."""
-    choices: dict[str, tuple[ScalarType, ...]] = {}
-
-    def meaning(each: Any) -> ScalarType | str | None:
-        if isinstance(each, TypeVar):
-            choices[each.__name__] = _choices(function, kernel, name, "scalar", each)
-            return each.__name__
-        if each is Any:
-            return None
-        if isinstance(each, ScalarType) and each.name in _FORMATS:
-            return each
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name}: a function takes and returns scalars ({_SCALARS}) in its annotation, "
-            f"not {getattr(each, '__name__', each)}; Any says nothing of a type",
-            *parameter_line(function, name),
-        )
-
-    taken, returned = get_args(annotation) or (..., Any)
-    takes = None if taken is ... else tuple(meaning(each) for each in taken)
-    returns = meaning(returned)
-    given = "..." if takes is None else f"[{', '.join(_type_name(each) for each in takes)}]"
-    shown = f"Callable[{given}, {_type_name(returns)}]"
-    return OpenFunction(kernel, name, takes, returns, shown, tuple(choices.items()))
-
-
-def _type_name(kind: ScalarType | str | None) -> str:
-    return "Any" if kind is None else str(kind)
-
-
-def _choices(
-    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
-) -> tuple[ScalarType, ...]:
-    """What a type variable may stand for: its constraints, or every scalar type that the parameter may have."""
-    possible = _ATOMIC if kind == "atomic" else tuple(_FORMATS)
-    problem = None
-    if variable.__bound__ is not None:
-        problem = "has a bound, which says nothing of machine types"
-    wrong = [each for each in variable.__constraints__ if not isinstance(each, ScalarType) or each.name not in possible]
-    if wrong:
-        problem = f"may be {getattr(wrong[0], '__name__', wrong[0])}, which {kind} parameters cannot have here"
-    if problem is not None:
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name}: the type variable {variable.__name__} {problem}; constrain it to "
-            f"scalar types, as in TypeVar({variable.__name__!r}, f32, f64); possible are {' '.join(possible)}",
-            *parameter_line(function, name),
-        )
-    if variable.__constraints__:
-        return tuple(variable.__constraints__)
-    return tuple(SCALARS[each] for each in possible)
 
 
 def _is_float(value: Any) -> bool:

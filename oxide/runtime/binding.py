@@ -18,7 +18,6 @@ from typing import Any, final
 
 import numpy as np
 
-from oxide.compiler.closures import captured
 from oxide.compiler.signature import Parameter
 from oxide.errors import ArgumentError
 from oxide.runtime.arc import Arc
@@ -64,7 +63,7 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
             continue
         if parameter.lifted is not None:
             try:
-                words += captured(parameter.lifted, argument)
+                words += parameter.lifted.words(argument)
             except ArgumentError:
                 return None
             continue
