@@ -42,6 +42,9 @@ class Uses:
     index_1d: bool = False
     index_2d: bool = False
     width: Uniform = None
+    sync_grid: bool = False
+    assertion: CompileError | None = None
+    """Why there may be no ``assert``, if the kernel syncs the grid; at the first."""
 
 
 def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, ...]) -> Uses:
@@ -54,6 +57,8 @@ def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, 
         else:
             values[parameter.name] = None if parameter.lifted is None else ("function", parameter.lifted)
     _Body(function, name, uses, (), is_kernel=True).check(values)
+    if uses.sync_grid and uses.assertion is not None:
+        raise uses.assertion
     return uses
 
 
@@ -102,6 +107,7 @@ _THREAD = {
     thread.index_2d,
     thread.index_2d_row,
     thread.index_2d_col,
+    thread.sync_grid,
     thread.sync_threads,
     thread.sync_threads_count,
     thread.sync_threads_and,
@@ -199,6 +205,11 @@ class _Body:
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
                     raise self._error(message, "the message of an assert in a kernel is a plain string")
                 self._visit(test)
+                self.uses.assertion = self.uses.assertion or self._error(
+                    node,
+                    f"kernel {self.kernel} uses thread.sync_grid(), so it has no assert: one that fails ends its "
+                    "thread, and the threads of the grid would wait for it forever",
+                )
                 return
             case ast.Compare(ops=operators, comparators=others):
                 for operator, other in zip(operators, others, strict=True):
@@ -241,6 +252,8 @@ class _Body:
         self._check_count(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
+        elif called is thread.sync_grid:
+            self.uses.sync_grid = True
         elif called is thread.index_2d:
             self._index_2d(node)
         elif isinstance(called, DeviceFunction):
@@ -255,7 +268,7 @@ class _Body:
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )
-        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col) and given:
+        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _index_2d(self, node: ast.Call) -> None:

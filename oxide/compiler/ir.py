@@ -25,7 +25,7 @@ import llvmlite.binding as llvm
 
 from . import atomics
 from .faults import FaultSite
-from .primitives import PREFIXES, SharedMemory, place_shared_memory, suspends
+from .primitives import PREFIXES, SharedMemory, cooperates, place_shared_memory, suspends
 from .source import located
 
 if TYPE_CHECKING:
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
     """A kernel for either back end: its IR, the function in it to call for each thread, its sites, its shared memory,
-    and whether a thread may have to wait for another of its block."""
+    whether a thread may have to wait for another of its block, and for the whole grid."""
 
     text: str
     symbol: str
     sites: tuple[FaultSite, ...]
     shared: SharedMemory
     suspends: bool
+    cooperative: bool = False
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
@@ -52,7 +53,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     module = link(
         [str(module), _site_definitions(used), atomics.definitions(str(module)), _known_functions(function, module)]
     )
-    waits = suspends(module)
+    waits, cooperative = suspends(module), cooperates(module)
     for defined in module.functions:
         if not defined.is_declaration:
             defined.add_function_attribute("alwaysinline")
@@ -60,7 +61,8 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
     text, shared = place_shared_memory(function, str(module))
-    return PortableKernel(text, lowered.symbol, tuple(lowered.sites[number] for number in used), shared, waits)
+    places = tuple(lowered.sites[number] for number in used)
+    return PortableKernel(text, lowered.symbol, places, shared, waits, cooperative)
 
 
 def link(texts: Iterable[str]) -> Any:

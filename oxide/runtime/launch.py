@@ -159,9 +159,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = _function(specialization, device)
         params = specialization.pack_words(binding.words, context.fault_address(specialization))
         with context.ordered(binding.reads, binding.writes):
-            context.driver.launch(
-                function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
-            )
+            try:
+                context.driver.launch(
+                    function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
+                )
+            except LaunchError as error:
+                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
         context.keep(function)
         return self._arguments
 
@@ -206,9 +209,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = _function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization))
         with context.ordered(reads, writes):
-            context.driver.launch(
-                function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
-            )
+            try:
+                context.driver.launch(
+                    function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
+                )
+            except LaunchError as error:
+                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
         context.keep(function)
         return tuple(results)
 
