@@ -33,16 +33,27 @@ class Target:
     features: str = ""
 
 
+COOPERATIVE_ENTRY = "oxide_run_cooperative"
+"""The entry of a native kernel whose threads meet across the grid: its launch record is longer, and the driver calls it
+as ``cpu_cooperative.py`` does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch.
-
-    All blocks of a ``cooperative`` kernel are on the device at once, as its threads meet across the grid."""
+    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch."""
 
     target: Target
     entry: str
     image: bytes
-    cooperative: bool = False
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether all blocks have to be on the device at once, since threads meet across the grid.
+
+        The code says so itself, wherever it was kept: its entry's name on the CPU, and the use of the workspace that a
+        cooperative launch has on a GPU.
+        """
+        return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
 
 
 @dataclass(frozen=True, slots=True)
