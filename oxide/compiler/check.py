@@ -43,8 +43,8 @@ class Uses:
     index_2d: bool = False
     width: Uniform = None
     sync_grid: bool = False
-    assertion: CompileError | None = None
-    """Why there may be no ``assert``, if the kernel syncs the grid; at the first."""
+    leaves: CompileError | None = None
+    """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
 
 
 def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, ...]) -> Uses:
@@ -57,8 +57,8 @@ def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, 
         else:
             values[parameter.name] = None if parameter.lifted is None else ("function", parameter.lifted)
     _Body(function, name, uses, (), is_kernel=True).check(values)
-    if uses.sync_grid and uses.assertion is not None:
-        raise uses.assertion
+    if uses.sync_grid and uses.leaves is not None:
+        raise uses.leaves
     return uses
 
 
@@ -205,11 +205,7 @@ class _Body:
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
                     raise self._error(message, "the message of an assert in a kernel is a plain string")
                 self._visit(test)
-                self.uses.assertion = self.uses.assertion or self._error(
-                    node,
-                    f"kernel {self.kernel} uses thread.sync_grid(), so it has no assert: one that fails ends its "
-                    "thread, and the threads of the grid would wait for it forever",
-                )
+                self._may_leave(node, "has no assert: one that fails")
                 return
             case ast.Compare(ops=operators, comparators=others):
                 for operator, other in zip(operators, others, strict=True):
@@ -249,6 +245,8 @@ class _Body:
         self._usable(node.func, called)
         if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
             raise self._error(node.args[2], "the step of range(...) must not be 0")
+        if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
+            self._may_leave(node.args[2], "has no range(...) with a step that is not constant: one of 0")
         self._check_count(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
@@ -295,6 +293,18 @@ class _Body:
             )
         self.uses.index_2d = True
         self.uses.width = width
+
+    def _may_leave(self, node: ast.AST, what: str) -> None:
+        """Notes a place at which a thread may end, which no thread may where the grid's threads meet."""
+        self.uses.leaves = self.uses.leaves or self._error(
+            node,
+            f"kernel {self.kernel} uses thread.sync_grid(), so it {what} ends its thread, and the threads of the grid "
+            "would wait for it forever",
+        )
+
+    def _is_constant(self, node: ast.expr) -> bool:
+        value = self._uniform(node.operand if isinstance(node, ast.UnaryOp) else node)
+        return value is not None and value[0] == "constant"
 
     def _function_of(self, node: ast.expr) -> Uniform:
         """What ``_uniform`` says of a function that is passed to another; None of anything else."""

@@ -151,6 +151,20 @@ def test_a_kernel_that_syncs_the_grid_has_no_assert() -> None:
         asserting.specialize()
 
 
+def test_a_kernel_that_syncs_the_grid_has_no_step_that_could_be_zero() -> None:
+    @kernel
+    def stepping(step: i32, x: Slice[f32]) -> None:
+        for _ in range(3, 0, -1):
+            thread.sync_grid()
+        for _ in range(0, 3, step):
+            thread.sync_grid()
+
+    with pytest.raises(
+        CompileError, match=r"stepping uses thread\.sync_grid\(\), so it has no range\(\.\.\.\) with a s"
+    ):
+        stepping.specialize()
+
+
 def test_sync_grid_takes_no_arguments() -> None:
     @kernel
     def wrong(x: Slice[f32]) -> None:
