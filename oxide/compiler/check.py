@@ -23,6 +23,7 @@ import numpy as np
 from ..device import atomic, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
+from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
 from .assignment import unassigned_read
 from .function import DeviceFunction
@@ -115,6 +116,7 @@ _THREAD = {
 }
 _BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
 _ATOMIC = {atomic.fence}
+_VIEWS = {MatrixView, zip_exact}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
 _WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
 _MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
@@ -198,9 +200,7 @@ class _Body:
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
-                called = self._resolve(iterated.func) if isinstance(iterated, ast.Call) else None
-                if called is not range:
-                    raise self._error(iterated, "a for loop in a kernel goes over range(...)")
+                self._check_iterated(iterated)
             case ast.Assert(test=test, msg=message):
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
                     raise self._error(message, "the message of an assert in a kernel is a plain string")
@@ -221,6 +221,17 @@ class _Body:
                 raise self._error(node, _UNSUPPORTED[type(child)])
             if not isinstance(child, ast.expr_context):
                 self._visit(child)
+
+    def _check_iterated(self, node: ast.expr) -> None:
+        """Refuses a loop over what is surely no range and no view; which a local is, its type will tell."""
+        if isinstance(node, ast.Call):
+            called = self._resolve(node.func)
+            fine = called is range or called is zip_exact or isinstance(called, DeviceFunction) or called is _UNRESOLVED
+        else:
+            local = self.assigned if self.is_kernel else {*self.assigned, *self.parameters}
+            fine = isinstance(node, ast.Name) and node.id in local
+        if not fine:
+            raise self._error(node, "a for loop in a kernel goes over range(...), a view or zip_exact(...)")
 
     def _call(self, node: ast.Call) -> None:
         called = self._resolve(node.func)
@@ -374,7 +385,7 @@ class _Body:
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _MATH
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH
         )
         if known or isinstance(value, ModuleType):
             return

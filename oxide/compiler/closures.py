@@ -112,7 +112,7 @@ def lift(
     identity = _identity(plain, numbers, takes, returns)
     words = functools.partial(_captured, parts)
     lifted = Lifted(made, parts, shape.arity(plain), parameter.annotation, identity, words)
-    return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted)
+    return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted=lifted)
 
 
 def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ...]:
