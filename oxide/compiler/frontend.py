@@ -48,7 +48,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
-from .lowering.function import DeviceDispatcher
+from .lowering.function import DeviceDispatcher, function_type
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (
     NUMBA_TYPES,
@@ -312,6 +312,8 @@ def _contexts() -> tuple[Any, Any]:
 
 
 def _parameter_type(parameter: Parameter) -> Any:
+    if parameter.lifted is not None:
+        return function_type(parameter.lifted)
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar

@@ -8,24 +8,29 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
+from ..device import types
 from ..device.atomic import AtomicSlice
 from ..device.slices import DisjointSlice, Slice
 from ..device.types import ScalarType
 from ..errors import ArgumentError
 from .source import located, parameter_line
 
-Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic"]
+if TYPE_CHECKING:
+    from .open_parameters import Lifted, OpenFunction, OpenParameter
+
+Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
-_SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
-_ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
-_FORMATS = {
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
+ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
+FORMATS = {
     "i8": "b",
     "i16": "h",
     "i32": "i",
@@ -41,6 +46,12 @@ _FORMATS = {
     "bool_": "?",
 }
 
+_SHOWN: dict[Kind, str] = {
+    "scalar": "{}",
+    "slice": "Slice[{}]",
+    "disjoint": "DisjointSlice[{}]",
+    "atomic": "AtomicSlice[{}]",
+}
 _LIMITS = {
     f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for sign in "iu"
@@ -59,7 +70,8 @@ _SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself."""
+    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself, and a
+    function as the numbers that it captures."""
 
     kernel: str
     name: str
@@ -67,6 +79,8 @@ class Parameter:
     scalar: ScalarType
     tile: tuple[int, ...] = ()
     """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
+    lifted: Lifted | None = None
+    """For a function, what it became."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -76,10 +90,12 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        names = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
-        if self.kind == "tiles":
-            return f"DisjointSlice[{self.scalar.name}, {layout_name(self.tile)}]"
-        return names[self.kind].format(self.scalar.name)
+        return shown(self.kind, self.scalar.name, self.tile) if self.lifted is None else self.lifted.annotation
+
+    @property
+    def identity(self) -> str:
+        """The annotation and, for a function, which one it is: the same text in every process."""
+        return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
     def alignment(self) -> int:
@@ -89,7 +105,9 @@ class Parameter:
     @property
     def struct_format(self) -> str:
         """What ``struct`` packs the parameter with."""
-        return _FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
+        if self.lifted is not None:
+            return "".join(part.struct_format for part in self.lifted.parts)
+        return FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
 
     def convert(self, value: Any) -> int | float | bool:
         """A scalar argument as the Python number that the kernel gets.
@@ -160,7 +178,11 @@ class Parameter:
         )
 
 
-def parse_parameters(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> tuple[Parameter, ...]:
+Declared: TypeAlias = "Parameter | OpenParameter | OpenFunction"
+"""A parameter as a kernel declares it."""
+
+
+def parse_parameters(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> tuple[Declared, ...]:
     """The parameters of a kernel, from its annotations, strings included. Raises ``CompileError``.
 
     ``local_names`` are those of the place where the kernel is defined: a string annotation may name one."""
@@ -169,7 +191,7 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
     returns = signature.return_annotation
     if returns is not inspect.Signature.empty and names.evaluate(returns, "the return annotation") is not None:
         raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
-    parameters = []
+    parameters: list[Declared] = []
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise located(
@@ -186,8 +208,8 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
         if parameter.annotation is inspect.Parameter.empty:
             raise located(
                 function,
-                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar ({_SCALARS}), "
-                "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
+                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar "
+                f"({SCALAR_NAMES}), Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
                 *parameter_line(function, parameter.name),
             )
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
@@ -231,14 +253,14 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         elif value in (int, float, bool, complex, str):
             raise located(
                 function,
-                f"{what} is annotated {value.__name__}; annotate it as a scalar ({_SCALARS}), Slice[T] or "
+                f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
                 "DisjointSlice[T], or not at all",
                 *parameter_line(function, name),
             )
         else:
             continue
-        if not isinstance(scalar, ScalarType) or scalar.name not in _FORMATS:
-            problem = f"{what}: scalars and the elements of slices are {_SCALARS}"
+        if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
+            problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise located(function, problem, *parameter_line(function, name))
         found[name] = Annotation(kind, scalar, tile)
     return found
@@ -251,7 +273,8 @@ class _Names:
         self.function = function
         closure = inspect.getclosurevars(function)
         self.globals = getattr(function, "__globals__", {})
-        self.locals = {**local_names, **closure.nonlocals}
+        own = {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
+        self.locals = {**local_names, **closure.nonlocals, **own}
 
     def evaluate(self, annotation: Any, what: str, name: str = "return") -> Any:
         if not isinstance(annotation, str):
@@ -263,7 +286,17 @@ class _Names:
             raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
 
 
+SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
+"""The scalar types that kernels know, by name."""
+
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
+
+
+def shown(kind: Kind, element: str, tile: tuple[int, ...]) -> str:
+    """An annotation as it is written."""
+    if kind == "tiles":
+        return f"DisjointSlice[{element}, {layout_name(tile)}]"
+    return _SHOWN[kind].format(element)
 
 
 def layout_name(tile: tuple[int, ...]) -> str:
@@ -299,9 +332,13 @@ def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any
     return scalar, layouts[0].shape
 
 
-def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Parameter:
+def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Declared:
+    if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
+        from .open_parameters import function_parameter  # here, as few programs need it
+
+        return function_parameter(function, kernel, name, annotation)
     tile: tuple[int, ...] = ()
-    if isinstance(annotation, ScalarType):
+    if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
     elif get_origin(annotation) in _KINDS:
@@ -312,20 +349,24 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
             function,
-            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
-            "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
+            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({SCALAR_NAMES}), "
+            "Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
             *parameter_line(function, name),
         )
+    if isinstance(scalar, TypeVar):
+        from .open_parameters import open_parameter
+
+        return open_parameter(function, kernel, name, kind, scalar, tile)
     if not isinstance(scalar, ScalarType):
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}",
+            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {SCALAR_NAMES}",
             *parameter_line(function, name),
         )
-    if kind == "atomic" and scalar.name not in _ATOMIC:
+    if kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
+            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar, tile)
 

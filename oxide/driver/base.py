@@ -38,6 +38,11 @@ class Target:
     seeded: bool = False
 
 
+COOPERATIVE_ENTRY = "oxide_run_cooperative"
+"""The entry of a native kernel whose threads meet across the grid: its launch record is longer, and the driver calls it
+as ``cpu_cooperative.py`` does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """Machine code for one kernel: PTX text or a native object file, and the symbol to launch. A sanitized kernel's
@@ -47,6 +52,15 @@ class Code:
     entry: str
     image: bytes
     sanitized: Sanitized | None = None
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether all blocks have to be on the device at once, since threads meet across the grid.
+
+        The code says so itself, wherever it was kept: its entry's name on the CPU, and the use of the workspace that a
+        cooperative launch has on a GPU.
+        """
+        return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +205,9 @@ class Driver(Protocol):
         params: bytes,
         stream: StreamHandle,
     ) -> None:
-        """Runs a kernel. ``params`` are its parameters as a C structure, each naturally aligned."""
+        """Runs a kernel. ``params`` are its parameters as a C structure, each naturally aligned.
+
+        Raises ``LaunchError`` where the blocks of a cooperative kernel cannot all be on the device at once."""
 
     # Graphs: a stream's work, recorded once and submitted as one piece again and again
 

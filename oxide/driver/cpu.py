@@ -19,6 +19,7 @@ from typing import TypeVar, final
 
 from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
+from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_graph import CpuGraph, recorded
 from oxide.driver.cpu_memory import (
@@ -355,7 +356,11 @@ class CpuDriver:
                 stream, Task(what, self._sanitized(function, grid, block, shared_bytes, params, stream.device))
             )
             return
-        run = function.bind(grid, block, shared_bytes, params, self._draw())
+        run: Callable[[int, int], None]
+        if function.cooperative:
+            run = CooperativeRun(function, grid, block, shared_bytes, params, self._draw())
+        else:
+            run = function.bind(grid, block, shared_bytes, params, self._draw())
         if Tracking.wanted:
             self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
         self._submit(stream, BlockRange(what, run, blocks))

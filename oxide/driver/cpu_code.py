@@ -27,7 +27,7 @@ _llvm_lock = threading.Lock()
 class CpuFunction:
     """A kernel in memory. What owns its machine code lives as long as this does."""
 
-    __slots__ = ("_memory", "call", "device", "entry", "sanitized")
+    __slots__ = ("_memory", "call", "cooperative", "device", "entry", "sanitized")
 
     def __init__(self, device: int, code: Code) -> None:
         if code.target.kind != "native":
@@ -40,6 +40,7 @@ class CpuFunction:
         self.device = device
         self.entry = code.entry
         self.sanitized = code.sanitized
+        self.cooperative = code.cooperative
         self.call = _Entry(address)
 
     def bind(

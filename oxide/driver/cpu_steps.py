@@ -123,14 +123,19 @@ class StepScheduler(Scheduler):
         self._random.shuffle(ranges)
         return ranges
 
+    def _run_blocks(self, blocks: BlockRange) -> None:
+        for first, end in self.block_order(blocks.total):
+            blocks.run(first, end)
+
     def _run(self, stream: CpuStream, item: Item) -> None:
         try:
             if isinstance(item, Record):
                 with self._lock:
                     pass_point(item.point)
             elif isinstance(item, BlockRange):
-                for first, end in self.block_order(item.total):
-                    item.run(first, end)
+                self._run_blocks(item)
+                while item.cooperative is not None and item.cooperative.goes_on():
+                    self._run_blocks(item)
             elif not isinstance(item, Wait):
                 item.run()
         except Exception as error:

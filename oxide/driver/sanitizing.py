@@ -93,6 +93,16 @@ def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
     )
 
 
+def warn_of_grid(kernel: str) -> None:
+    """Says once that a cooperative kernel is run as it is: its blocks take turns, which the order of time forbids."""
+    warnings.warn(
+        f"kernel {kernel} is to be sanitized, and holds thread.sync_grid(), which the sanitizer does not know: it runs "
+        "as it is; look into kernels that end where the grid's barriers are",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
 class Tracking:
     """Whether memory is tracked from its allocation on: once any kernel is to be sanitized."""
 

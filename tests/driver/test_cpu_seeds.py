@@ -59,6 +59,15 @@ def take_numbers_after_a_barrier(counter: AtomicSlice[u32], taken: DisjointSlice
         out.value = number
 
 
+@kernel
+def take_numbers_after_the_grid(counter: AtomicSlice[u32], taken: DisjointSlice[u32]) -> None:
+    thread.sync_grid()
+    number = counter.fetch_add(0, 1)
+    out = taken.get_mut(thread.index_1d())
+    if out is not None:
+        out.value = number
+
+
 def order_of(kernel: oxide.Kernel, grid: int, block: int) -> list[int]:
     *_, taken = kernel[grid, block](zeros(1, np.uint32), zeros(grid * block, np.uint32)).sync()
     return [int(number) for number in d2h(taken).sync()]
@@ -73,7 +82,9 @@ def under(seed: int, program: Callable[[], list[int]]) -> list[int]:
         driver.close()
 
 
-@pytest.mark.parametrize("kernel", [take_numbers, take_numbers_after_a_barrier], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [take_numbers, take_numbers_after_a_barrier, take_numbers_after_the_grid], ids=lambda kernel: kernel.name
+)
 def test_the_same_seed_gives_the_same_order_and_others_give_others(kernel: oxide.Kernel) -> None:
     def program() -> list[int]:
         return order_of(kernel, 5, 100)

@@ -577,6 +577,20 @@ def test_a_kernel_that_is_not_sanitized_has_nothing_of_it() -> None:
         assert "oxide.place" not in plain.llvm_ir()
 
 
+@kernel(sanitize="race")
+def met_by_the_grid(y: DisjointSlice[f32]) -> None:
+    out = y.get_mut(thread.index_1d())
+    thread.sync_grid()
+    if out is not None:
+        out.value = f32(1)
+
+
+def test_a_cooperative_kernel_runs_as_it_is_and_says_so() -> None:
+    with pytest.warns(RuntimeWarning, match=r"met_by_the_grid.*sync_grid\(\)"):
+        y = d2h(met_by_the_grid[2, 4](zeros(8)).last()).sync()
+    assert y.sum() == 8
+
+
 def test_a_graph_is_sanitized_at_each_launch() -> None:
     graph = half_filled_tile[1, 64](zeros(64)).graph()
     for _ in range(2):
