@@ -32,7 +32,7 @@ from ..errors import CompileError
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import atomic, barrier, shared, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import atomic, barrier, shared, vectors, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher

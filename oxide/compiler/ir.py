@@ -10,7 +10,7 @@ Four things happen to the text:
   on such an index could be argued away;
 - products and sums may be fused, as CUDA compilers do, on both devices alike.
 
-Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.assertion_failed``,
+Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
 ``oxide.register.*``, ``oxide.fault_record``, and those of ``primitives.py``: shared memory, barriers and warps.
 """
 
@@ -46,7 +46,7 @@ class PortableKernel:
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
     """One module with the kernel and all it calls. Raises ``CompileError`` for a call that no back end can resolve."""
-    context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.assertion_failed"}
+    context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
     module = link(_modernise(text, context_functions, fastmath) for text in lowered.modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
     module = link(
@@ -96,7 +96,7 @@ def _opaque_pointers(text: str) -> str:
     while before != text:
         before = text
         text = re.sub(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*', "ptr", text)
-        text = re.sub(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\])\*", "ptr", text)
+        text = re.sub(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>)\*", "ptr", text)
     return text
 
 

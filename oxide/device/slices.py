@@ -15,12 +15,13 @@ from __future__ import annotations
 from typing import Generic, NoReturn, TypeVar, final
 
 from .thread import ThreadIndex
+from .vectors import Alignment, UncheckedMutSlice, VectorReads
 
 T = TypeVar("T")
 
 
 @final
-class Slice(Generic[T]):
+class Slice(VectorReads[T], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
 
     ``a[i]`` takes any integer; a negative one, or one past the end, is a fault: it reads as zero, and the launch fails
@@ -44,7 +45,7 @@ class Slice(Generic[T]):
 
 
 @final
-class UncheckedSlice(Generic[T]):
+class UncheckedSlice(VectorReads[T]):
     """What ``a.unchecked`` is: a ``Slice`` to be read without checks."""
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class UncheckedSlice(Generic[T]):
 
 
 @final
-class DisjointSlice(Generic[T]):
+class DisjointSlice(Alignment, Generic[T]):
     """A kernel's output: each thread reaches the element of its own ``ThreadIndex`` and no other.
 
     ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``.
@@ -66,6 +67,12 @@ class DisjointSlice(Generic[T]):
 
     def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
         """This thread's element, or None where the index is outside the slice."""
+        _only_in_a_kernel("DisjointSlice")
+
+    @property
+    def unchecked_mut(self) -> UncheckedMutSlice[T]:
+        """The output without its rules: ``c.unchecked_mut[i]`` takes any integer, and nothing checks that it is inside,
+        nor that no other thread writes the same element."""
         _only_in_a_kernel("DisjointSlice")
 
     def __len__(self) -> int:
