@@ -23,6 +23,7 @@ import numpy as np
 from ..device import atomic, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
+from ..device.unroll import unroll
 from ..errors import CompileError
 from .assignment import unassigned_read
 from .function import DeviceFunction
@@ -103,7 +104,7 @@ _THREAD = {
     thread.sync_threads_and,
     thread.sync_threads_or,
 }
-_BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
+_BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
 _ATOMIC = {atomic.fence}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
 _WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
@@ -185,6 +186,8 @@ class _Body:
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
+                if isinstance(iterated, ast.Call) and self._resolve(iterated.func) is unroll and iterated.args:
+                    iterated = iterated.args[0]
                 called = self._resolve(iterated.func) if isinstance(iterated, ast.Call) else None
                 if called is not range:
                     raise self._error(iterated, "a for loop in a kernel goes over range(...)")

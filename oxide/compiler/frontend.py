@@ -35,6 +35,7 @@ from .lowering import assertions as assertion_lowering
 from .lowering import atomic, barrier, shared, vectors, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
+from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (

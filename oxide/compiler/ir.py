@@ -27,6 +27,7 @@ from . import atomics
 from .faults import FaultSite
 from .primitives import PREFIXES, SharedMemory, place_shared_memory, suspends
 from .source import located
+from .unroll import unroll_marked_loops
 
 if TYPE_CHECKING:
     from .frontend import LoweredKernel
@@ -83,7 +84,7 @@ def _defined_names(modules: tuple[str, ...]) -> set[str]:
 
 def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
     lines = [line for line in text.split("\n") if not line.startswith(_DROPPED)]
-    text = _opaque_pointers("\n".join(lines))
+    text = unroll_marked_loops(_opaque_pointers("\n".join(lines)))
     # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
     text = _CALL_OR_DEFINE.sub(lambda match: _with_context(match, context_functions), text)

@@ -217,13 +217,14 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         )
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
-        """A thread for each element of the output: along x, or along y and x for a block of two axes."""
-        block = self._kernel.default_block
+        """A thread for each ``items_per_thread`` elements of the output: along x, or y and x for a block of two axes."""
+        block, items = self._kernel.default_block, self._kernel.items_per_thread
         assert block is not None
         if block[1] == block[2] == 1:
-            return LaunchConfig.for_num_elems(math.prod(shape), block[0])
+            return LaunchConfig.for_num_elems(-(-math.prod(shape) // items[0]), block[0])
         if block[2] == 1 and len(shape) == 2:
-            return LaunchConfig((max(1, -(-shape[1] // block[0])), max(1, -(-shape[0] // block[1]))), block)
+            x, y = block[0] * items[0], block[1] * items[1]
+            return LaunchConfig((max(1, -(-shape[1] // x)), max(1, -(-shape[0] // y))), block)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
             f"write {self._kernel.name}[grid, block](…)"
