@@ -66,7 +66,7 @@ _ENOUGH_TILES = 200
 """With fewer tiles of 128×128 than this, a large GPU, which works on two in each of its processors, gets smaller ones."""
 
 
-def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = STEP) -> Kernel:
+def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = STEP, registers: int = 128) -> Kernel:
     """The kernel for tiles of ``tile_m`` by ``tile_n``, of which a thread has 8 by ``thread_n`` elements.
 
     With ``vectors`` all rows begin at a multiple of 16 bytes.
@@ -123,7 +123,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
             place = (half, quad // quads_of_b, quad % quads_of_b * 4)
             b_tile.store4(place, b_next[q, 0], b_next[q, 1], b_next[q, 2], b_next[q, 3])
 
-    @kernel(block=threads, max_registers=128, requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"))
+    @kernel(block=threads, max_registers=registers, requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"))
     def sgemm_tiled(
         m: u32, n: u32, k: u32, alpha: f32, a: Slice[f32], b: Slice[f32], beta: f32, c: DisjointSlice[f32]
     ) -> None:
