@@ -118,11 +118,13 @@ class _Parser:
                 self._check(left)
                 self._check(right)
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
-                if self._parameter(name).kind == "scalar":
+                if self._parameter(name).kind in ("scalar", "function"):
                     raise self._error(f"takes the length of {name}, which is no slice")
                 self.names.add(f"len({name})")
             case ast.Name(id=name):
                 parameter = self._parameter(name)
+                if parameter.kind == "function":
+                    raise self._error(f"uses {name}, which is a function")
                 if parameter.kind != "scalar":
                     raise self._error(f"compares the slice {name} itself; its length is len({name})")
                 if parameter.dtype.kind not in "iu":

@@ -36,7 +36,7 @@ from .lowering import atomic, barrier, shared, vectors, warp  # noqa: F401  (imp
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
-from .lowering.function import DeviceDispatcher
+from .lowering.function import DeviceDispatcher, function_type
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (
     NUMBA_TYPES,
@@ -262,6 +262,8 @@ def _contexts() -> tuple[Any, Any]:
 
 
 def _parameter_type(parameter: Parameter) -> Any:
+    if parameter.lifted is not None:
+        return function_type(parameter.lifted)
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar

@@ -16,7 +16,10 @@ import numpy as np
 
 from ..device.types import ScalarType
 from ..errors import ArgumentError
-from .signature import SCALARS, Declared, OpenParameter, Parameter
+from .closures import lift
+from .function import is_function
+from .open_parameters import OpenFunction, OpenParameter
+from .signature import SCALARS, Declared, Parameter
 
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values()}
 _PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}
@@ -39,9 +42,11 @@ class Evidence:
 
 
 def close_by_arguments(
-    kernel: str, declared: Sequence[Declared], found: Mapping[str, Evidence]
+    kernel: str, declared: Sequence[Declared], found: Mapping[str, Evidence], functions: Mapping[str, Any]
 ) -> tuple[Parameter, ...]:
-    """The parameters for arguments of which ``found`` says, by parameter, what is known. Raises ``ArgumentError``."""
+    """The parameters for arguments of which ``found`` says, by parameter, what is known, and for ``functions``.
+
+    Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
     chosen: dict[str, tuple[ScalarType, OpenParameter]] = {}
     opened = [parameter for parameter in declared if isinstance(parameter, OpenParameter)]
     # Buffers decide, then NumPy's scalars, then plain numbers, which convert.
@@ -72,28 +77,78 @@ def close_by_arguments(
                 "says what it is: an operation that does not say beforehand what it yields was given; launch the "
                 "kernel on its result, as in operation.and_then(lambda box: kernel[...](box, ...))"
             )
-    return tuple(p.closed(chosen[p.variable][0]) if isinstance(p, OpenParameter) else p for p in declared)
+    return _closed(declared, {name: scalar for name, (scalar, _) in chosen.items()}, functions)
 
 
-def close_by_name(kernel: str, declared: Sequence[Declared], types: Mapping[str, Any]) -> tuple[Parameter, ...]:
-    """The parameters, where ``types`` says what each type variable stands for. Raises ``ArgumentError``."""
-    opened = {p.variable: p for p in declared if isinstance(p, OpenParameter)}
-    for name in types:
-        if name not in opened:
-            takes = f"it takes {', '.join(opened)}" if opened else "it is not generic"
+def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str, Any]) -> tuple[Parameter, ...]:
+    """The parameters, where ``given`` says what each type variable stands for, and each function is.
+
+    Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
+    needed: dict[str, str] = {}
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            needed.setdefault(parameter.variable, parameter.choices[0].name)
+        elif isinstance(parameter, OpenFunction):
+            needed.update({name: choices[0].name for name, choices in parameter.choices if name not in needed})
+            needed[parameter.name] = "lambda ...: ..."
+    for name in given:
+        if name not in needed:
+            takes = f"it takes {', '.join(needed)}" if needed else "it is not generic"
             raise ArgumentError(f"kernel {kernel} has no type variable {name}: {takes}")
-    for name, parameter in opened.items():
-        if name not in types:
+    for name in needed:
+        if name not in given:
+            example = ", ".join(f"{each}={value}" for each, value in needed.items())
             raise ArgumentError(
-                f"kernel {kernel} is generic in {', '.join(opened)}: say what {name} is, as in "
-                f"{kernel}.specialize({name}={parameter.choices[0].name})"
+                f"kernel {kernel} is generic in {', '.join(needed)}: say what {name} is, as in "
+                f"{kernel}.specialize({example})"
             )
-        if not isinstance(types[name], ScalarType):
-            raise ArgumentError(f"kernel {kernel}: {name} is {types[name]!r}; give a scalar type, such as f32")
-    for each in declared:
-        if isinstance(each, OpenParameter):
-            _allowed(each, Evidence(types[each.variable].dtype))
-    return tuple(p.closed(types[p.variable]) if isinstance(p, OpenParameter) else p for p in declared)
+    functions = {p.name: given[p.name] for p in declared if isinstance(p, OpenFunction)}
+    for name, value in given.items():
+        if name in functions:
+            if not is_function(value):
+                raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a function")
+        elif not isinstance(value, ScalarType):
+            raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a scalar type, such as f32")
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            _allowed(parameter, Evidence(given[parameter.variable].dtype))
+    return _closed(declared, {name: value for name, value in given.items() if name not in functions}, functions)
+
+
+def _closed(
+    declared: Sequence[Declared], chosen: Mapping[str, ScalarType], functions: Mapping[str, Any]
+) -> tuple[Parameter, ...]:
+    """The parameters, once all is decided."""
+    closed: list[Parameter] = []
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            closed.append(parameter.closed(chosen[parameter.variable]))
+        elif isinstance(parameter, OpenFunction):
+            takes, returns = parameter.takes, parameter.returns
+            closed.append(
+                lift(
+                    parameter,
+                    functions[parameter.name],
+                    None if takes is None else tuple(_known(parameter, each, chosen) for each in takes),
+                    _known(parameter, returns, chosen),
+                )
+            )
+        else:
+            closed.append(parameter)
+    return tuple(closed)
+
+
+def _known(
+    parameter: OpenFunction, kind: ScalarType | str | None, chosen: Mapping[str, ScalarType]
+) -> ScalarType | None:
+    if not isinstance(kind, str):
+        return kind
+    if kind not in chosen:
+        raise ArgumentError(
+            f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, and no other parameter "
+            f"says what {kind} is; name a type in its place"
+        )
+    return chosen[kind]
 
 
 def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:

@@ -14,13 +14,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 
 from ..driver.base import Code, Dim3, Target
 from ..errors import ArgumentError
 from .faults import FaultSite
 from .function import DeviceFunction, device
-from .generic import close_by_name
 from .signature import Declared, Parameter, parse_parameters
 from .source import located
 
@@ -108,16 +107,19 @@ class Kernel:
     def specialize(self, **types: Any) -> Specialization:
         """The kernel for certain types: typed and lowered, the first time; from any thread.
 
-        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``; any other kernel
-        needs nothing. Raises ``ArgumentError`` for a type that is missing or cannot be, and ``CompileError``.
+        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, and a function for
+        each parameter that takes one, by the parameter's name; any other kernel needs nothing. Raises
+        ``ArgumentError`` for what is missing or cannot be, and ``CompileError``.
         """
         if self.only is not None and not types:
             return self.only
+        if not self.is_generic and not types:
+            self.only = self.specialization(cast(tuple[Parameter, ...], self.parameters))
+            return self.only
+        from .generic import close_by_name  # here, as few programs need it
+
         parameters = close_by_name(self.name, self.parameters, types)
-        special = self.specialization(parameters)
-        if not self.is_generic:
-            self.only = special
-        return special
+        return self.specialization(parameters)
 
     def specialization(self, parameters: tuple[Parameter, ...]) -> Specialization:
         """``specialize``, where the type of each parameter is known. Raises ``CompileError``."""
@@ -387,7 +389,7 @@ def _stable_hash(kernel: Kernel, parameters: tuple[Parameter, ...]) -> int:
     import hashlib  # here, since it takes a thirtieth of `import oxide`
 
     function = kernel.function
-    types = ", ".join(f"{parameter.name}: {parameter.annotation}" for parameter in parameters)
+    types = ", ".join(f"{parameter.name}: {parameter.identity}" for parameter in parameters)
     place = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}"
     identity = f"{place}:{kernel.name}({types})"
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
@@ -21,11 +22,14 @@ from ..device.types import ScalarType
 from ..errors import ArgumentError
 from .source import located, parameter_line
 
-Kind = Literal["scalar", "slice", "disjoint", "atomic"]
+if TYPE_CHECKING:
+    from .open_parameters import Lifted, OpenFunction, OpenParameter
 
-_SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
-_ATOMIC = ("i32", "u32", "i64", "u64", "f32", "f64")
-_FORMATS = {
+Kind = Literal["scalar", "slice", "disjoint", "atomic", "function"]
+
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
+ATOMIC = ("i32", "u32", "i64", "u64", "f32", "f64")
+FORMATS = {
     "i8": "b",
     "i16": "h",
     "i32": "i",
@@ -39,7 +43,12 @@ _FORMATS = {
     "bool_": "?",
 }
 
-_SHOWN = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
+SHOWN: dict[Kind, str] = {
+    "scalar": "{}",
+    "slice": "Slice[{}]",
+    "disjoint": "DisjointSlice[{}]",
+    "atomic": "AtomicSlice[{}]",
+}
 _LIMITS = {
     f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for sign in "iu"
@@ -51,12 +60,15 @@ _SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself."""
+    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself, and a
+    function as the numbers that it captures."""
 
     kernel: str
     name: str
     kind: Kind
     scalar: ScalarType
+    lifted: Lifted | None = None
+    """For a function, what it became."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -66,12 +78,19 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        return _SHOWN[self.kind].format(self.scalar.name)
+        return SHOWN[self.kind].format(self.scalar.name) if self.lifted is None else self.lifted.annotation
+
+    @property
+    def identity(self) -> str:
+        """The annotation and, for a function, which one it is: the same text in every process."""
+        return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
     def struct_format(self) -> str:
         """What ``struct`` packs the parameter with."""
-        return _FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
+        if self.lifted is not None:
+            return "".join(part.struct_format for part in self.lifted.parts)
+        return FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
 
     def convert(self, value: Any) -> int | float | bool:
         """A scalar argument as the Python number that the kernel gets.
@@ -125,46 +144,7 @@ class Parameter:
         )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class OpenParameter:
-    """One parameter of a generic kernel, whose type the argument decides: ``factor: T``, ``x: Slice[T]``.
-
-    It becomes a ``Parameter`` when the kernel is specialised; ``generic.py`` says how.
-    """
-
-    kernel: str
-    name: str
-    kind: Kind
-    variable: str
-    choices: tuple[ScalarType, ...]
-    """The scalar types that the variable may stand for: its constraints, or all."""
-
-    @property
-    def annotation(self) -> str:
-        """The annotation as it is written."""
-        return _SHOWN[self.kind].format(self.variable)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """None is known: void."""
-        return np.dtype(np.void)
-
-    def convert(self, value: Any) -> Any:
-        """A scalar argument, if it is a number. Raises ``ArgumentError`` for anything else."""
-        if isinstance(value, int | float | np.number | np.bool_) or (type(value) is np.ndarray and value.ndim == 0):
-            return value
-        raise ArgumentError(
-            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
-            f"{type(value).__name__} {value!r:.80}; pass a number"
-        )
-
-    def closed(self, scalar: ScalarType) -> Parameter:
-        """The parameter, where the variable stands for ``scalar``."""
-        return Parameter(self.kernel, self.name, self.kind, scalar)
-
-
-Declared: TypeAlias = Parameter | OpenParameter
+Declared: TypeAlias = "Parameter | OpenParameter | OpenFunction"
 """A parameter as a kernel declares it."""
 
 
@@ -194,8 +174,8 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
         if parameter.annotation is inspect.Parameter.empty:
             raise located(
                 function,
-                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar ({_SCALARS}), "
-                "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
+                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar "
+                f"({SCALAR_NAMES}), Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
                 *parameter_line(function, parameter.name),
             )
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
@@ -236,14 +216,14 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         elif value in (int, float, bool, complex, str):
             raise located(
                 function,
-                f"{what} is annotated {value.__name__}; annotate it as a scalar ({_SCALARS}), Slice[T] or "
+                f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
                 "DisjointSlice[T], or not at all",
                 *parameter_line(function, name),
             )
         else:
             continue
-        if not isinstance(scalar, ScalarType) or scalar.name not in _FORMATS:
-            problem = f"{what}: scalars and the elements of slices are {_SCALARS}"
+        if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
+            problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise located(function, problem, *parameter_line(function, name))
         found[name] = Annotation(kind, scalar)
     return found
@@ -269,13 +249,17 @@ class _Names:
             raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
 
 
-SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in _FORMATS}
+SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
 """The scalar types that kernels know, by name."""
 
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
 
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Declared:
+    if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
+        from .open_parameters import function_parameter  # here, as few programs need it
+
+        return function_parameter(function, kernel, name, annotation)
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
@@ -286,53 +270,32 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
             function,
-            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
-            "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
+            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({SCALAR_NAMES}), "
+            "Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
             *parameter_line(function, name),
         )
     if isinstance(scalar, TypeVar):
-        return OpenParameter(kernel, name, kind, scalar.__name__, _choices(function, kernel, name, kind, scalar))
+        from .open_parameters import open_parameter
+
+        return open_parameter(function, kernel, name, kind, scalar)
     if not isinstance(scalar, ScalarType):
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}",
+            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {SCALAR_NAMES}",
             *parameter_line(function, name),
         )
-    if scalar.name not in _FORMATS:
+    if scalar.name not in FORMATS:
         raise located(
             function,
             f"kernel {kernel}: parameter {name}: {scalar.name} is not supported yet in kernels; use f32",
             *parameter_line(function, name),
         )
-    if kind == "atomic" and scalar.name not in _ATOMIC:
+    if kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
+            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar)
-
-
-def _choices(
-    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
-) -> tuple[ScalarType, ...]:
-    """What a type variable may stand for: its constraints, or every scalar type that the parameter may have."""
-    possible = _ATOMIC if kind == "atomic" else tuple(_FORMATS)
-    problem = None
-    if variable.__bound__ is not None:
-        problem = "has a bound, which says nothing of machine types"
-    wrong = [each for each in variable.__constraints__ if not isinstance(each, ScalarType) or each.name not in possible]
-    if wrong:
-        problem = f"may be {getattr(wrong[0], '__name__', wrong[0])}, which {kind} parameters cannot have here"
-    if problem is not None:
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name}: the type variable {variable.__name__} {problem}; constrain it to "
-            f"scalar types, as in TypeVar({variable.__name__!r}, f32, f64); possible are {' '.join(possible)}",
-            *parameter_line(function, name),
-        )
-    if variable.__constraints__:
-        return tuple(variable.__constraints__)
-    return tuple(SCALARS[each] for each in possible)
 
 
 def _is_float(value: Any) -> bool:

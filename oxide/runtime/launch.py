@@ -7,12 +7,14 @@ them. Only what an argument that is itself an operation will yield has to wait, 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Declared, Parameter
 from oxide.driver.base import Code, Dim3, FunctionHandle
@@ -22,11 +24,11 @@ from oxide.runtime.binding import bind
 from oxide.runtime.context import Device
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
-from oxide.runtime.specializing import known_specialization, specialize_for
 from oxide.runtime.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide.compiler.contracts import Contract
+    from oxide.compiler.open_parameters import OpenFunction, OpenParameter
 
 # The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
 _MAX_BLOCK = (1024, 1024, 64)
@@ -101,7 +103,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
-        special = known_specialization(kernel, arguments) if kernel.is_generic else kernel.only
+        special = _specializing().known_specialization(kernel, arguments) if kernel.is_generic else kernel.only
         if special is None:
             _consume(arguments)
             special = self._specialize(kernel, arguments)
@@ -147,7 +149,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             raise _wrong_count(kernel, arguments)
         for parameter, argument in zip(kernel.parameters, arguments, strict=True):
             _check(kernel, parameter, argument)
-        return specialize_for(kernel, arguments)
+        special: Specialization = _specializing().specialize_for(kernel, arguments)
+        return special
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
@@ -177,6 +180,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if parameter.kind == "scalar":
                 values.append(parameter.convert(argument))
                 continue
+            if parameter.lifted is not None:
+                values.append(parameter.lifted.words(argument))
+                continue
             box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
             values.append((box.ptr, box.size))
@@ -187,7 +193,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     int(value) if parameter.kind == "scalar" else value[1]
                 )
                 for parameter, value in zip(specialization.parameters, values, strict=True)
-                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
+                if parameter.lifted is None and (parameter.kind != "scalar" or parameter.dtype.kind in "iu")
             }
             for contract in self._open_contracts:
                 contract.check(kernel.name, known)
@@ -291,6 +297,14 @@ def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
     return parts
 
 
+@functools.cache
+def _specializing() -> Any:
+    """What only generic kernels need, loaded with the first."""
+    from oxide.runtime import specializing
+
+    return specializing
+
+
 def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
     count = len(kernel.parameters)
     return ArgumentError(
@@ -301,6 +315,17 @@ def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
 
 def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
+    if parameter.kind == "function":
+        if is_function(argument):
+            if isinstance(parameter, Parameter) and parameter.lifted is not None:
+                parameter.lifted.words(argument)
+            return None
+        raise ArgumentError(
+            f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}, the argument is "
+            f"{type(argument).__name__} {argument!r:.80}; pass a function: a lambda, a def or a @device function"
+        )
+    if TYPE_CHECKING:
+        assert not isinstance(parameter, OpenFunction)
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
         if parameter.kind == "scalar":
@@ -330,14 +355,14 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {argument!r:.80}")
 
 
-def _check_dtype(kernel: Kernel, parameter: Declared, dtype: np.dtype[Any]) -> None:
+def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
     if isinstance(parameter, Parameter) and dtype != parameter.dtype:
         raise _refusal(
             kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
         )
 
 
-def _refusal(kernel: Kernel, parameter: Declared, found: str) -> ArgumentError:
+def _refusal(kernel: Kernel, parameter: Parameter | OpenParameter, found: str) -> ArgumentError:
     kind = "a scalar" if parameter.kind == "scalar" else "a device buffer"
     of = parameter.dtype if isinstance(parameter, Parameter) else parameter.variable
     return ArgumentError(f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {of}, got {found}")

@@ -1,7 +1,8 @@
 """Which specialization of a generic kernel a launch's arguments call for.
 
-The arguments' kinds (a buffer's dtype, a number's type) make a key, and what a key led to once is found in the
-kernel's own table: one look at each open argument and one at a dictionary. Everything else goes the long way.
+The arguments' kinds (a buffer's dtype, a number's type, a function's code and the types it captures) make a key, and
+what a key led to once is found in the kernel's own table: one look at each open argument and one at a dictionary.
+Everything else goes the long way.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from oxide.compiler.closures import kind_of
+from oxide.compiler.function import is_function
 from oxide.compiler.generic import Evidence, close_by_arguments
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import OpenParameter
+from oxide.compiler.open_parameters import OpenFunction, OpenParameter
 from oxide.runtime.arc import Arc
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import BoxSpec, DeviceOperation
@@ -36,7 +39,12 @@ def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization
         for parameter, argument in zip(declared, arguments, strict=True)
         if isinstance(parameter, OpenParameter)
     }
-    special = kernel.specialization(close_by_arguments(kernel.name, declared, found))
+    functions = {
+        parameter.name: argument
+        for parameter, argument in zip(declared, arguments, strict=True)
+        if isinstance(parameter, OpenFunction)
+    }
+    special = kernel.specialization(close_by_arguments(kernel.name, declared, found, functions))
     kernel.by_arguments[_key(kernel, arguments)] = special
     return special
 
@@ -50,6 +58,8 @@ def _key(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             argument = argument.value
         if type(argument) is DeviceBox:
             parts.append(argument.dtype)
+        elif is_function(argument):
+            parts.append(kind_of(argument))
         elif isinstance(argument, DeviceOperation):
             spec = argument.spec()
             parts.append((DeviceOperation, spec.dtype if isinstance(spec, BoxSpec) else None))
