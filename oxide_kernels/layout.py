@@ -25,3 +25,14 @@ def transpose(rows: u32, columns: u32, input: Slice[f32], output: DisjointSlice[
     for i in unroll(range(0, 32, 8)):
         if column + y + i < columns and row + x < rows:
             out[(column + y + i) * rows + row + x] = tile[x, y + i]
+
+
+@kernel(block=256)
+def gather(width: u32, table: Slice[f32], indices: Slice[i32], output: DisjointSlice[f32]) -> None:
+    """``output[i] = table[indices[i]]`` for rows of ``width`` float32, an embedding lookup: ``table`` is a matrix of such
+    rows, ``output`` has as many as there are ``indices``. An index that is no row of the table is a ``BoundsError``."""
+    index = thread.index_1d()
+    element = output.get_mut(index)
+    if element is not None and width > 0:
+        row, column = index.get() // width, index.get() % width
+        element.value = table[i64(indices[row]) * width + column]
