@@ -112,7 +112,10 @@ _BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
 _ATOMIC = {atomic.fence}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
 _WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
-_MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
+_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs
+floor fma fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nextafter pow radians
+remainder sin sinh sqrt tan tanh trunc"""
+_MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
 _UNRESOLVED = object()
 _LARGEST = 2**64 - 1
 
@@ -365,7 +368,7 @@ class _Body:
             raise self._error(node, "print is not supported in kernels yet: write values to a DisjointSlice")
         if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
             names = ", ".join(sorted(function.__name__ for function in _MATH))
-            raise self._error(node, f"{shown} is not supported in kernels yet; of math there are {names}")
+            raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
         if isinstance(value, FunctionType):
             raise self._error(node, f"{shown} is an ordinary Python function: mark it with @device to call it here")
         if callable(value):
