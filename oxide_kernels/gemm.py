@@ -1,17 +1,19 @@
 """``sgemm_tiled``: a matrix product as a specialist writes it, for matrices of every size.
 
-A block computes a tile of ``c``. It walks along ``k``, eight columns of ``a`` and eight rows of ``b`` at a time: while it
-multiplies one such pair out of shared memory, the next is on its way from global memory to registers, and then goes to
-the other half of a double buffer, so there is one barrier for each step. A thread keeps its 8×8 elements of the tile in
-registers, and for each of the eight reads 8 + 8 numbers as four vectors for 64 multiply-adds. The eight are two groups of
-four, far apart: so the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no two of
+A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time: while
+it multiplies those out of shared memory, the next are on their way from global memory to registers, and then go to the
+other half of a double buffer, so there is one barrier for each step. A thread keeps its 8×8 elements of the tile in
+registers, and for each of the sixteen reads 8 + 8 numbers as four vectors for 64 multiply-adds. The eight are two groups
+of four, far apart: so the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no two of
 them the same bank of shared memory. The tile of ``a`` lies transposed, its rows padded by four for the same reason.
 
 Nothing is checked in the loops. Shared memory's indices are remainders, which the compiler proves. Global memory is
 read unchecked, at rows and columns that are clamped or tested, within matrices whose sizes the launch has checked; the
 threads' elements of ``c`` follow from the thread's place, and no two are the same.
 
-The scheme is CUTLASS's for single precision.
+The scheme is CUTLASS's for single precision. Measured on one H100 beside cuBLAS, float32, TFLOPS: n = 4096: 44.8 to 51.2,
+and 40.7 with steps of 8; n = 1000, where tiles of 128×128 are too few for the device: 19.1 with them, 27.2 with 64×64, 28.7
+with 32×64, cuBLAS 38.7.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from oxide import (
 
 from .operands import Operand, with_boxes
 
-STEP = 8
+STEP = 16
 """How many columns of ``a`` and rows of ``b`` are multiplied between two barriers."""
 
 
@@ -47,23 +49,23 @@ def sgemm_tiled(
 ) -> DeviceOperation[tuple[Any, ...]]:
     """``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
 
-    The matrices are boxes, or operations that yield them; the operation yields the eight arguments. With a ``beta`` of 0
-    ``c`` is not read, and may be uninitialised. ``c`` must not be ``a`` or ``b``. Fastest where k and n are multiples of
-    four. Raises ``LaunchError`` for a matrix that is too small, ``ArgumentError`` for one of another type.
+    The matrices are boxes, or operations that yield them; the operation yields the eight arguments. With a ``beta``
+    of 0 ``c`` is not read, and may be uninitialised. ``c`` must not be ``a`` or ``b``. Fastest where k and n are
+    multiples of four. Raises ``LaunchError`` for a matrix that is too small, ``ArgumentError`` for one of another type.
     """
 
     def product(a: Any, b: Any, c: Any) -> DeviceOperation[tuple[Any, ...]]:
         vectors = k % 4 == 0 and n % 4 == 0 and all(matrix.ptr % 16 == 0 for matrix in (a, b, c))
         large = -(-m // 128) * -(-n // 128) >= _ENOUGH_TILES
-        side = 128 if large else 64
-        config = LaunchConfig((max(1, -(-n // side)), max(1, -(-m // side))), 256 if large else 128)
+        tile_m, tile_n, threads = (128, 128, 256) if large else (32, 64, 64)
+        config = LaunchConfig((max(1, -(-n // tile_n)), max(1, -(-m // tile_m))), threads)
         return _KERNELS[large, vectors][config](m, n, k, alpha, a, b, beta, c)
 
     return with_boxes(product, a, b, c)
 
 
 _ENOUGH_TILES = 200
-"""With fewer tiles of 128×128 than this, a large GPU, which works on two in each of its processors, gets smaller ones."""
+"""With fewer tiles of 128×128 than this, a large GPU, which works on two in each multiprocessor, gets smaller ones."""
 
 
 def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = STEP, registers: int = 128) -> Kernel:
@@ -90,8 +92,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
         b_next: LocalArray[f32],
     ) -> None:
         """This thread's part of a step's columns of ``a`` and rows of ``b``, from global memory to registers. Past the
-        last of ``k`` there is 0; a row of ``a`` or column of ``b`` outside is any other: what comes of it is not stored.
-        """
+        last of ``k`` there is 0; of a row of ``a`` outside there is another's, as what comes of it is not stored."""
         t = thread.thread_idx.x % threads
         for q in unroll(range(a_quads)):
             quad = t + q * threads
@@ -123,7 +124,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
             place = (half, quad // quads_of_b, quad % quads_of_b * 4)
             b_tile.store4(place, b_next[q, 0], b_next[q, 1], b_next[q, 2], b_next[q, 3])
 
-    @kernel(block=threads, max_registers=registers, requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"))
+    @kernel(block=threads, max_registers=128, requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"))
     def sgemm_tiled(
         m: u32, n: u32, k: u32, alpha: f32, a: Slice[f32], b: Slice[f32], beta: f32, c: DisjointSlice[f32]
     ) -> None:
@@ -239,7 +240,7 @@ def store_one(c: DisjointSlice[f32], at: i64, product: f32, beta: f32) -> None:
 _KERNELS = {
     (True, True): tiled(128, 128, 8, True),
     (True, False): tiled(128, 128, 8, False),
-    (False, True): tiled(64, 64, 4, True),
-    (False, False): tiled(64, 64, 4, False),
+    (False, True): tiled(32, 64, 4, True),
+    (False, False): tiled(32, 64, 4, False),
 }
 """By whether the matrix is large and whether all rows begin at a multiple of 16 bytes."""
