@@ -1,20 +1,20 @@
 """``sgemm_tiled``: a matrix product as a specialist writes it, for matrices of every size.
 
-A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time: while
-it multiplies those out of shared memory, the next are on their way from global memory to registers, and then go to the
-other half of a double buffer, so there is one barrier for each step. A thread keeps its 8×8 elements of the tile in
-registers, and for each of the sixteen reads 8 + 8 numbers as four vectors for 64 multiply-adds. The eight are two groups
-of four, far apart: so the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no two of
-them the same bank of shared memory. The tile of ``a`` lies transposed, its rows padded by four for the same reason.
+A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time:
+while it multiplies those out of shared memory, the next are on their way from global memory to registers, and then go
+to the other half of a double buffer, so there is one barrier for each step. A thread keeps its 8×8 elements of the tile
+in registers, and for each of the sixteen reads 8 + 8 numbers as four vectors for 64 multiply-adds. The eight are two
+groups of four, far apart: so the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no
+two of them the same bank of shared memory. The tile of ``a`` lies transposed, its rows padded by four for the same
+reason.
 
 Nothing is checked in the loops. Shared memory's indices are remainders, which the compiler proves. Global memory is
 read unchecked, at rows and columns that are clamped or tested, within matrices whose sizes the launch has checked; the
 threads' elements of ``c`` follow from the thread's place, and no two are the same.
 
-The scheme is CUTLASS's for single precision. Measured on one H100 beside cuBLAS, float32, TFLOPS: n = 4096: 44.8 to 51.2,
-and 40.7 with steps of 8; n = 1000, where tiles of 128×128 are too few for the device: 19.1 with them, 27.2 with 64×64, 28.7
-with 32×64, cuBLAS 38.7.
-"""
+The scheme is CUTLASS's for single precision. Measured on one H100 beside cuBLAS, float32, TFLOPS: n = 4096: 44.8 to
+51.2, and 40.7 with steps of 8; n = 1000, where tiles of 128×128 are too few for the device: 19.1 with them, 27.2 with
+64×64, 28.7 with 32×64, cuBLAS 38.7."""
 
 from __future__ import annotations
 

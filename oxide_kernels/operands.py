@@ -27,6 +27,6 @@ def box_of(operand: object) -> DeviceBox:
     if isinstance(box, DeviceBox):
         return box
     raise TypeError(
-        f"an operand is a DeviceBox, an Arc of one or an operation that yields one, not {type(box).__name__}; h2d copies a "
-        "host array to the device, and first(), last() or unzip() pick one of a tuple"
+        f"an operand is a DeviceBox, an Arc of one or an operation that yields one, not {type(box).__name__}; h2d "
+        "copies a host array to the device, and first(), last() or unzip() pick one of a tuple"
     )

@@ -1,9 +1,8 @@
 """One number out of many: ``reduce_sum``, ``reduce_max``, ``argmax``, ``dot``.
 
-Each takes two launches: blocks that fill the device walk over the input together and leave a part each, and one more block
-combines the parts, always in the same order. So a result is the same at every run, and a float sum is nearly as exact as
-one in pairs, as each thread's is short.
-"""
+Each takes two launches: blocks that fill the device walk over the input together and leave a part each, and one more
+block combines the parts, always in the same order. So a result is the same at every run, and a float sum is nearly as
+exact as one in pairs, as each thread's is short."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ..
 
 
 def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` where the greatest of ``input``, float32, is first, an i64; a NaN counts as the greatest, as in NumPy.
-    Yields input and output.
+    """``output[0] =`` where the greatest of ``input``, float32, is first, an i64; a NaN counts as the greatest, as in
+    NumPy. Yields input and output.
 
     Raises ``ValueError`` for an empty input, which has none.
     """
@@ -69,7 +68,7 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
 
 
 def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` the sum of ``a[i] * b[i]``, float32. Yields the three. Raises ``LaunchError`` for other lengths."""
+    """``output[0] =`` the sum of ``a[i] * b[i]``, float32. Yields the three. ``LaunchError`` where lengths differ."""
 
     def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         blocks = _blocks(x)

@@ -4,9 +4,9 @@ Each element is read once and written once, and what comes between happens in re
 belongs to a warp, one of up to 32768 to a block, and a thread holds up to 32 of them, as eight vectors. A wider row is
 walked over once for each sum and once more to write it.
 
-A row is the last axis of the input; the other axes are rows. The sums are those of the textbook, in two steps: first the
-mean or the greatest, then the squares or the exponentials of the distances from it, which loses nothing to cancellation.
-"""
+A row is the last axis of the input; the other axes are rows. The sums are those of the textbook, in two steps: first
+the mean or the greatest, then the squares or the exponentials of the distances from it, which loses nothing to
+cancellation."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]
 def layer_norm(
     input: Operand, weight: Operand, bias: Operand, output: Operand, eps: float = 1e-5
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row, float32; the variance is that of
-    all elements, divided by their number. Yields input, weight, bias and output.
+    """``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row, float32; the variance is that
+    of all elements, divided by their number. Yields input, weight, bias and output.
 
     Output and input have the same shape and may be the same box; weight and bias have the length of a row. Raises
     ``ValueError`` for other shapes.
@@ -119,7 +119,7 @@ def _launch(
 
 
 def registers(threads: int) -> int:
-    """So many that a multiprocessor still holds enough rows at a time to wait for memory, and the elements stay in them."""
+    """So many that a thread's elements stay in them, and enough rows are in flight on a multiprocessor."""
     return 64 if threads == 1024 else 96
 
 
@@ -206,7 +206,7 @@ def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
 
 @functools.cache
 def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
-    row, column, load, store, total, greatest = _tools(threads, held, aligned)
+    row, _, load, store, total, greatest = _tools(threads, held, aligned)
 
     @kernel(max_registers=registers(threads), requires=_INPUT_AND_OUTPUT)
     def softmax(rows: i64, width: i64, input: Slice[f32], output: DisjointSlice[f32]) -> None:
@@ -323,7 +323,7 @@ def _softmax_wide() -> Kernel:
         start, t, threads = thread.block_idx.x * width, thread.thread_idx.x, thread.block_dim.x
         if thread.block_idx.x >= rows:
             return
-        # The sum is of exponentials of the distance from the greatest so far, and scaled down where a greater one comes.
+        # The sum is of exponentials of the distance from the greatest so far: a greater one scales it down.
         most, weight = f32(-math.inf), f32(0)
         for i in range(t, width, threads):
             x = input.unchecked[start + i]

@@ -1,10 +1,9 @@
 """Running sums: ``inclusive_scan`` and ``exclusive_scan`` of any length.
 
-Three steps, and the middle one is a scan itself: every block sums its tile; the tiles' sums are scanned; every block scans
-its tile again, from the sum of those before it. The input is read twice and the result is the same at every run. (In one
-pass, a block would have to wait for those before it: decoupled look-back. That needs blocks that run at the same time,
-which neither CUDA nor the CPU device promises.)
-"""
+Three steps, and the middle one is a scan itself: every block sums its tile; the tiles' sums are scanned; every block
+scans its tile again, from the sum of those before it. The input is read twice and the result is the same at every run.
+(In one pass, a block would have to wait for those before it: decoupled look-back. That needs blocks that run at the
+same time, which neither CUDA nor the CPU device promises.)"""
 
 from __future__ import annotations
 

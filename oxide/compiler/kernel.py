@@ -332,13 +332,12 @@ def kernel(
     """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
 
     ``block`` is the block's shape in threads for launches that name none, and ``items_per_thread``, CUB's term, how
-    many elements of the output a thread of such a launch makes, along each axis: the grid follows from both. ``fastmath`` allows floating point
-    reassociation and approximate division. ``unchecked`` leaves the bounds checks out: an index outside a slice then
-    touches other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the first
-    use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
-    the host, and accesses that follow from them are not checked in the kernel.
-    ``max_registers`` bounds a thread's registers on a GPU.
-    """
+    many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
+    ``fastmath`` allows floating point reassociation and approximate division. ``unchecked`` leaves the bounds checks
+    out: an index outside a slice then touches other memory. ``deny_checks`` makes a check that would stay inside a loop
+    a ``CompileError`` at the first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each
+    launch is checked against them on the host, and accesses that follow from them are not checked in the kernel.
+    ``max_registers`` bounds a thread's registers on a GPU."""
     options: dict[str, Any] = {
         "block": block,
         "items_per_thread": items_per_thread,

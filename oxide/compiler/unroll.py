@@ -1,9 +1,8 @@
 """``unroll``: from the front end's mark to LLVM's metadata.
 
-The front end calls ``oxide.unroll`` before a loop. From there control comes to the loop's header, past blocks that numba
-adds to count the rounds; a header is a block of the bytecode's, and named so. Every other branch to it closes the loop,
-and gets the metadata that LLVM unrolls by. The call goes.
-"""
+The front end calls ``oxide.unroll`` before a loop. From there control comes to the loop's header, past blocks that
+numba adds to count the rounds; a header is a block of the bytecode's, and named so. Every other branch to it closes the
+loop, and gets the metadata that LLVM unrolls by. The call goes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``unroll``: a loop written out, one copy of its body for each round.
 
-Where each round's number is a constant, a ``LocalArray`` can live in registers, and the instructions of different rounds
-can overlap. The compiler unrolls short loops by itself; this is CUDA's ``#pragma unroll`` for the others::
+Where each round's number is a constant, a ``LocalArray`` can live in registers, and the instructions of different
+rounds can overlap. The compiler unrolls short loops by itself; this is CUDA's ``#pragma unroll`` for the others::
 
     for i in unroll(range(8)):
         sums[i] += x[i] * y

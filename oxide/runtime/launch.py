@@ -223,7 +223,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         )
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
-        """A thread for each ``items_per_thread`` elements of the output: along x, or y and x for a block of two axes."""
+        """A thread for each ``items_per_thread`` of the output: along x, or y and x for a block of two axes."""
         block, items = self._kernel.default_block, self._kernel.items_per_thread
         assert block is not None
         if block[1] == block[2] == 1:

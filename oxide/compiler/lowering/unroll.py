@@ -1,4 +1,4 @@
-"""``unroll(range(…))``: the range itself, and a call in front of the loop that ``compiler.unroll`` finds the loop by."""
+"""``unroll(range(…))``: the range itself, and in front of the loop a call that ``compiler.unroll`` finds it by."""
 
 from __future__ import annotations
 

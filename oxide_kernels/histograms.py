@@ -16,9 +16,8 @@ _IN_SHARED_MEMORY = 4096
 def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Adds to ``counts[v]`` how often ``v`` is in ``values``; both are u32. Yields the two.
 
-    A value that is no index of ``counts`` is a ``BoundsError``, and the other counts are then not to be relied on. With up
-    to 4096 bins a block counts in its own shared memory first, where many threads may meet at one bin.
-    """
+    A value that is no index of ``counts`` is a ``BoundsError``, and the other counts are then not to be relied on. With
+    up to 4096 bins a block counts in its own shared memory first, where many threads may meet at one bin."""
 
     def count(x: DeviceBox, bins: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         blocks = max(1, min(_MOST_BLOCKS, -(-x.size // (8 * _BLOCK))))
