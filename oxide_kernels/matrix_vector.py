@@ -24,6 +24,7 @@ from oxide import (
 from .operands import Operand, with_boxes
 
 _BLOCK = 256
+_WARPS = _BLOCK // 32
 
 
 def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
@@ -67,12 +68,12 @@ def _rows_of(threads: int, vectors: bool) -> Kernel:
         for step in unroll(range(5)):
             total += warp.shuffle_xor(total, 16 >> step)
         if threads > 32:
-            of_warps = SharedArray(_BLOCK // 32, f32)
+            of_warps = SharedArray(_WARPS, f32)
             if t % 32 == 0:
                 of_warps[t // 32] = total
             thread.sync_threads()
             total = f32(0)
-            for number in unroll(range(_BLOCK // 32)):
+            for number in unroll(range(_WARPS)):
                 total += of_warps[number]
         if t == 0:
             output.unchecked_mut[row] = total
