@@ -226,7 +226,7 @@ def test_matvec(m: int, n: int) -> None:
     assert_close(d2h(ops.matvec(h2d(matrix), h2d(vector))).sync(), matrix.astype(np.float64) @ vector, 2e-6)
 
 
-# Multiples of the tile and not; rows that begin at a multiple of a vector and not; steps that end early; nothing at all.
+# Multiples of the tile and not; rows that begin at a multiple of a vector and not; steps that end early; nothing.
 SHAPES = [
     (1, 1, 1),
     (0, 5, 5),
