@@ -9,12 +9,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from oxide import DeviceBox, DeviceOperation, DisjointSlice, Slice, bool_, empty, f32, kernel, thread, unroll, zeros
+from oxide import (
+    DeviceBox,
+    DeviceOperation,
+    DisjointSlice,
+    LocalArray,
+    SharedArray,
+    Slice,
+    bool_,
+    device,
+    empty,
+    f32,
+    i64,
+    kernel,
+    thread,
+    unroll,
+    warp,
+    zeros,
+)
 
-from .cooperative import block_exclusive_sum, block_sum
+from .cooperative import block_sum
 from .operands import Operand, with_boxes
 
 _BLOCK = 256
+_WARPS = _BLOCK // 32
 _TILE = 16 * _BLOCK
 
 
@@ -45,13 +63,39 @@ def _scan(x: DeviceBox, result: DeviceBox, inclusive: bool) -> DeviceOperation[t
     )
 
 
+@device
+def four_of(input: Slice[f32], at: i64, vectors: bool_) -> tuple[f32, f32, f32, f32]:
+    """The four elements from ``at``, 0 where there are none."""
+    length = len(input)
+    a, b, c, d = f32(0), f32(0), f32(0), f32(0)
+    if vectors and at + 4 <= length:
+        a, b, c, d = input.unchecked.load4(at)
+    else:
+        if at < length:
+            a = input[at]
+        if at + 1 < length:
+            b = input[at + 1]
+        if at + 2 < length:
+            c = input[at + 2]
+        if at + 3 < length:
+            d = input[at + 3]
+    return a, b, c, d
+
+
+@device
+def place_in_tile(part: i64) -> i64:
+    """Where the ``part``-th four of this thread's elements begin. Those of a warp are neighbours."""
+    t = thread.thread_idx.x % _BLOCK
+    return thread.block_idx.x * _TILE + (t // 32 * 4 + part) * 128 + t % 32 * 4
+
+
 @kernel
 def _sum_tiles(input: Slice[f32], sums: DisjointSlice[f32]) -> None:
-    first, length = thread.block_idx.x * _TILE + thread.thread_idx.x, len(input)
     total = f32(0)
-    for i in unroll(range(0, _TILE, _BLOCK)):
-        if first + i < length:
-            total += input[first + i]
+    vectors = input.is_aligned(4)
+    for part in unroll(range(4)):
+        a, b, c, d = four_of(input, place_in_tile(part), vectors)
+        total += (a + b) + (c + d)
     total = block_sum(total, f32)
     if thread.thread_idx.x == 0 and thread.block_idx.x < len(sums):
         sums.unchecked_mut[thread.block_idx.x] = total
@@ -59,32 +103,38 @@ def _sum_tiles(input: Slice[f32], sums: DisjointSlice[f32]) -> None:
 
 @kernel(requires=("len(output) >= len(input)",))
 def _scan_tiles(inclusive: bool_, input: Slice[f32], before: Slice[f32], output: DisjointSlice[f32]) -> None:
-    """Four elements a thread and round; ``before`` has the sum of what comes before each tile."""
-    length, out = len(input), output.unchecked_mut
-    carry = before[thread.block_idx.x]
+    """``before`` has the sum of what comes before each tile. Warps scan their elements by shuffles, then they meet."""
+    of_warps = SharedArray(_WARPS, f32)
+    x = LocalArray((4, 4), f32)
+    starts = LocalArray(4, f32)
     vectors = input.is_aligned(4) and output.is_aligned(4)
-    for i in range(0, _TILE, 4 * _BLOCK):
-        at = thread.block_idx.x * _TILE + i + 4 * thread.thread_idx.x
-        a, b, c, d = f32(0), f32(0), f32(0), f32(0)
-        whole = vectors and at + 4 <= length
-        if whole:
-            a, b, c, d = input.unchecked.load4(at)
-        else:
-            if at < length:
-                a = input[at]
-            if at + 1 < length:
-                b = input[at + 1]
-            if at + 2 < length:
-                c = input[at + 2]
-            if at + 3 < length:
-                d = input[at + 3]
-        mine = (a + b) + (c + d)
-        start = carry + block_exclusive_sum(mine, f32)
-        carry += block_sum(mine, f32)
-        p, q, r, s = start, start + a, start + a + b, start + a + b + c
+    lane, warp_number = thread.thread_idx.x % 32, thread.thread_idx.x % _BLOCK // 32
+    of_warp = f32(0)
+    for part in unroll(range(4)):
+        a, b, c, d = four_of(input, place_in_tile(part), vectors)
+        x[part, 0], x[part, 1], x[part, 2], x[part, 3] = a, a + b, a + b + c, a + b + c + d
+        through = x[part, 3]
+        for step in unroll(range(5)):
+            below = warp.shuffle_up(through, 1 << step)
+            if lane >= 1 << step:
+                through += below
+        below = warp.shuffle_up(through, 1)
+        starts[part] = of_warp + below if lane > 0 else of_warp
+        of_warp += warp.shuffle(through, 31)
+    if lane == 0:
+        of_warps[warp_number] = of_warp
+    thread.sync_threads()
+    start = before[thread.block_idx.x]
+    for number in unroll(range(_WARPS)):
+        if number < warp_number:
+            start += of_warps[number]
+    length, out = len(input), output.unchecked_mut
+    for part in unroll(range(4)):
+        at, base = place_in_tile(part), start + starts[part]
+        p, q, r, s = base, base + x[part, 0], base + x[part, 1], base + x[part, 2]
         if inclusive:
-            p, q, r, s = q, r, s, start + a + b + c + d
-        if whole:
+            p, q, r, s = q, r, s, base + x[part, 3]
+        if vectors and at + 4 <= length:
             out.store4(at, p, q, r, s)
         else:
             if at < length:
