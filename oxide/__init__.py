@@ -50,18 +50,30 @@ from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.transfers import arange, d2h, dup, empty, full, h2d, memcpy, ones, randn, zeros
 
 if TYPE_CHECKING:
+    from oxide.device.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
+    from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.graph import CudaGraph, GraphScope
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.peer import to_device
+    from oxide.runtime.resources import KernelResources
 
 __version__ = "0.1.0"
 
 _LATER = {
-    "CudaGraph": "graph",
-    "GraphScope": "graph",
-    "from_cuda_array_interface": "interop",
-    "from_dlpack": "interop",
-    "to_device": "peer",
+    "CudaGraph": "runtime.graph",
+    "GraphScope": "runtime.graph",
+    "MatrixTileRef": "device.tiles",
+    "MatrixView": "device.views",
+    "RowMajorTiles": "device.tiles",
+    "TileRef": "device.tiles",
+    "TileView": "device.views",
+    "Tiles": "device.tiles",
+    "VectorView": "device.views",
+    "KernelResources": "runtime.resources",
+    "from_cuda_array_interface": "runtime.interop",
+    "from_dlpack": "runtime.interop",
+    "to_device": "runtime.peer",
+    "zip_exact": "device.views",
 }
 """Names that few programs use, and the modules they are loaded from at first use: a tenth of the import's own time."""
 
@@ -71,7 +83,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'oxide' has no attribute {name!r}")
     import importlib
 
-    found = globals()[name] = getattr(importlib.import_module(f"oxide.runtime.{_LATER[name]}"), name)
+    found = globals()[name] = getattr(importlib.import_module(f"oxide.{_LATER[name]}"), name)
     return found
 
 
@@ -101,15 +113,19 @@ __all__ = [
     "KernelAssertionError",
     "KernelFault",
     "KernelLaunch",
+    "KernelResources",
     "LaunchConfig",
     "LaunchError",
     "LocalArray",
+    "MatrixTileRef",
+    "MatrixView",
     "NoEventLoopError",
     "OperationCancelledError",
     "OrderingError",
     "OutOfMemoryError",
     "OxideError",
     "Ref",
+    "RowMajorTiles",
     "SchedulingPolicy",
     "SharedArray",
     "SingleStream",
@@ -119,6 +135,10 @@ __all__ = [
     "StreamPoolRoundRobin",
     "StreamStatistics",
     "ThreadIndex",
+    "TileRef",
+    "TileView",
+    "Tiles",
+    "VectorView",
     "arange",
     "as_completed",
     "atomic",
@@ -165,4 +185,5 @@ __all__ = [
     "with_context",
     "zeros",
     "zip",
+    "zip_exact",
 ]

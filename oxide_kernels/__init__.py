@@ -11,13 +11,20 @@ from . import ops
 from .activations import gelu, relu, sigmoid, silu
 from .cooperative import (
     block_broadcast,
+    block_exclusive_scan,
     block_exclusive_sum,
+    block_inclusive_scan,
     block_inclusive_sum,
     block_max,
     block_min,
+    block_reduce,
     block_sum,
+    warp_exclusive_scan,
+    warp_inclusive_scan,
     warp_inclusive_sum,
+    warp_reduce,
 )
+from .elementwise import map_, zip_map
 from .gemm import sgemm_tiled
 from .histograms import histogram
 from .layout import gather, transpose
@@ -32,10 +39,13 @@ __all__ = [
     "argmax",
     "axpy",
     "block_broadcast",
+    "block_exclusive_scan",
     "block_exclusive_sum",
+    "block_inclusive_scan",
     "block_inclusive_sum",
     "block_max",
     "block_min",
+    "block_reduce",
     "block_sum",
     "dot",
     "exclusive_scan",
@@ -44,6 +54,7 @@ __all__ = [
     "histogram",
     "inclusive_scan",
     "layer_norm",
+    "map_",
     "matvec",
     "matvec_naive",
     "ops",
@@ -57,5 +68,9 @@ __all__ = [
     "silu",
     "softmax",
     "transpose",
+    "warp_exclusive_scan",
+    "warp_inclusive_scan",
     "warp_inclusive_sum",
+    "warp_reduce",
+    "zip_map",
 ]

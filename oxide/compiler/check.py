@@ -24,6 +24,7 @@ from ..device import atomic, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..device.unroll import unroll
+from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
 from .assignment import unassigned_read
 from .function import DeviceFunction
@@ -43,6 +44,9 @@ class Uses:
     index_1d: bool = False
     index_2d: bool = False
     width: Uniform = None
+    sync_grid: bool = False
+    leaves: CompileError | None = None
+    """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
 
 
 def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, ...]) -> Uses:
@@ -55,6 +59,8 @@ def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, 
         else:
             values[parameter.name] = None if parameter.lifted is None else ("function", parameter.lifted)
     _Body(function, name, uses, (), is_kernel=True).check(values)
+    if uses.sync_grid and uses.leaves is not None:
+        raise uses.leaves
     return uses
 
 
@@ -103,6 +109,7 @@ _THREAD = {
     thread.index_2d,
     thread.index_2d_row,
     thread.index_2d_col,
+    thread.sync_grid,
     thread.sync_threads,
     thread.sync_threads_count,
     thread.sync_threads_and,
@@ -110,6 +117,7 @@ _THREAD = {
 }
 _BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
 _ATOMIC = {atomic.fence}
+_VIEWS = {MatrixView, zip_exact}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
 _WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
 _MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs
@@ -196,15 +204,12 @@ class _Body:
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
-                if isinstance(iterated, ast.Call) and self._resolve(iterated.func) is unroll and iterated.args:
-                    iterated = iterated.args[0]
-                called = self._resolve(iterated.func) if isinstance(iterated, ast.Call) else None
-                if called is not range:
-                    raise self._error(iterated, "a for loop in a kernel goes over range(...)")
+                self._check_iterated(iterated)
             case ast.Assert(test=test, msg=message):
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
                     raise self._error(message, "the message of an assert in a kernel is a plain string")
                 self._visit(test)
+                self._may_leave(node, "has no assert: one that fails")
                 return
             case ast.Compare(ops=operators, comparators=others):
                 for operator, other in zip(operators, others, strict=True):
@@ -220,6 +225,21 @@ class _Body:
                 raise self._error(node, _UNSUPPORTED[type(child)])
             if not isinstance(child, ast.expr_context):
                 self._visit(child)
+
+    def _check_iterated(self, node: ast.expr) -> None:
+        """Refuses a loop over what is surely no range and no view; which a local is, its type will tell."""
+        if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
+            node = node.args[0]
+            if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:
+                raise self._error(node, "unroll takes a range, as in: for i in unroll(range(8))")
+        if isinstance(node, ast.Call):
+            called = self._resolve(node.func)
+            fine = called is range or called is zip_exact or isinstance(called, DeviceFunction) or called is _UNRESOLVED
+        else:
+            local = self.assigned if self.is_kernel else {*self.assigned, *self.parameters}
+            fine = isinstance(node, ast.Name) and node.id in local
+        if not fine:
+            raise self._error(node, "a for loop in a kernel goes over range(...), a view or zip_exact(...)")
 
     def _call(self, node: ast.Call) -> None:
         called = self._resolve(node.func)
@@ -244,9 +264,13 @@ class _Body:
         self._usable(node.func, called)
         if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
             raise self._error(node.args[2], "the step of range(...) must not be 0")
+        if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
+            self._may_leave(node.args[2], "has no range(...) with a step that is not constant: one of 0")
         self._check_count(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
+        elif called is thread.sync_grid:
+            self.uses.sync_grid = True
         elif called is thread.index_2d:
             self._index_2d(node)
         elif isinstance(called, DeviceFunction):
@@ -261,7 +285,7 @@ class _Body:
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )
-        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col) and given:
+        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _index_2d(self, node: ast.Call) -> None:
@@ -288,6 +312,18 @@ class _Body:
             )
         self.uses.index_2d = True
         self.uses.width = width
+
+    def _may_leave(self, node: ast.AST, what: str) -> None:
+        """Notes a place at which a thread may end, which no thread may where the grid's threads meet."""
+        self.uses.leaves = self.uses.leaves or self._error(
+            node,
+            f"kernel {self.kernel} uses thread.sync_grid(), so it {what} ends its thread, and the threads of the grid "
+            "would wait for it forever",
+        )
+
+    def _is_constant(self, node: ast.expr) -> bool:
+        value = self._uniform(node.operand if isinstance(node, ast.UnaryOp) else node)
+        return value is not None and value[0] == "constant"
 
     def _function_of(self, node: ast.expr) -> Uniform:
         """What ``_uniform`` says of a function that is passed to another; None of anything else."""
@@ -357,7 +393,7 @@ class _Body:
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _MATH
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH
         )
         if known or isinstance(value, ModuleType):
             return

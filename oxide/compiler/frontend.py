@@ -32,7 +32,15 @@ from ..errors import CompileError
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import atomic, barrier, shared, vectors, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import (  # noqa: F401 - importing them registers their topics
+    atomic,
+    barrier,
+    shared,
+    tiles,
+    vectors,
+    view_loops,
+    warp,
+)
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
@@ -152,9 +160,21 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def unify_pairs(self, first: Any, second: Any) -> Any:
         return unify_mixed(first, second) or super().unify_pairs(first, second)
 
+    def resolve_static_getitem(self, value: Any, index: Any) -> Any:
+        if isinstance(value, tiles.TileRefType):
+            tiles.check_position(value, index)
+        return super().resolve_static_getitem(value, index)
+
+    def resolve_static_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        if isinstance(target, tiles.TileRefType):
+            tiles.check_position(target, index)
+        return super().resolve_static_setitem(target, index, value)
+
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         # Here, as the templates see a constant's type without its number.
-        if isinstance(target, shared.BlockArrayType) and not shared.check_value(target.dtype, value):
+        if isinstance(target, shared.BlockArrayType | tiles.TileRefType) and not shared.check_value(
+            target.dtype, value
+        ):
             return None
         try:
             return super().resolve_setitem(target, index, value)
@@ -269,7 +289,7 @@ def _parameter_type(parameter: Parameter) -> Any:
         return scalar
     if parameter.kind == "atomic":
         return atomic.AtomicSliceType(scalar, parameter.name)
-    return slice_lowering.SliceType(scalar, parameter.kind == "disjoint", parameter.name)
+    return slice_lowering.SliceType(scalar, parameter.kind != "slice", parameter.name, parameter.tile)
 
 
 def _linked(library: Any) -> list[Any]:
