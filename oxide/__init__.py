@@ -50,6 +50,7 @@ from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.transfers import arange, d2h, dup, empty, full, h2d, memcpy, ones, randn, zeros
 
 if TYPE_CHECKING:
+    from oxide.device import debug, fast, intrinsics
     from oxide.device.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.graph import CudaGraph, GraphScope
@@ -62,6 +63,9 @@ __version__ = "0.1.0"
 _LATER = {
     "CudaGraph": "runtime.graph",
     "GraphScope": "runtime.graph",
+    "debug": "device.debug",
+    "fast": "device.fast",
+    "intrinsics": "device.intrinsics",
     "MatrixTileRef": "device.tiles",
     "MatrixView": "device.views",
     "RowMajorTiles": "device.tiles",
@@ -83,7 +87,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'oxide' has no attribute {name!r}")
     import importlib
 
-    found = globals()[name] = getattr(importlib.import_module(f"oxide.{_LATER[name]}"), name)
+    module = importlib.import_module(f"oxide.{_LATER[name]}")
+    found = globals()[name] = module if _LATER[name].endswith(f".{name}") else getattr(module, name)
     return found
 
 
@@ -145,6 +150,7 @@ __all__ = [
     "bf16",
     "bool_",
     "d2h",
+    "debug",
     "device",
     "devices",
     "dup",
@@ -152,6 +158,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "fast",
     "from_cuda_array_interface",
     "from_dlpack",
     "full",
@@ -162,6 +169,7 @@ __all__ = [
     "i32",
     "i64",
     "init_device_contexts",
+    "intrinsics",
     "kernel",
     "memcpy",
     "ones",

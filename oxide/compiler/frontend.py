@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
@@ -35,12 +36,16 @@ from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
     barrier,
+    constant,
+    half,
+    mathematics,
     shared,
     tiles,
     vectors,
     view_loops,
     warp,
 )
+from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
@@ -147,10 +152,13 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         self.install_registry(typing_registry)
 
     def resolve_value_type(self, val: Any) -> Any:
+        if isinstance(val, np.ndarray) and (kind := constant.constant_array_type(val)) is not None:
+            return kind
         return super().resolve_value_type(bool if val is bool_ else val)
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         _refuse(func, args)
+        args = mathematics.power_arguments(func, half.half_arguments(func, args))
         try:
             return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
         except core_errors.TypingError as error:
@@ -158,7 +166,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             raise errors.TypingError(str(error)) from error
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        return unify_mixed(first, second) or super().unify_pairs(first, second)
+        return half.unify_half(first, second) or unify_mixed(first, second) or super().unify_pairs(first, second)
 
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
         if isinstance(value, tiles.TileRefType):
@@ -194,6 +202,8 @@ def _refuse(function: Any, args: Any) -> None:
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
         note("range(...) takes integers; convert a float, as in i64(x)")
         raise errors.TypingError("range of a float")
+    if key is print and not debug_lowering.check_print(args):
+        raise errors.TypingError("print of something else")
     if key is operator.getitem and isinstance(args[0], types.BaseTuple):
         note("a tuple in a kernel is indexed with a constant: its elements are variables; use a LocalArray")
         raise errors.TypingError("index of a tuple")
@@ -214,6 +224,14 @@ class _Lower(CUDALower):  # type: ignore[misc]
         if inst.exc_class is AssertionError:
             assertion_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
+
+    def lower_print(self, inst: Any) -> None:
+        kinds = list(self.fndesc.calltypes[inst].args)
+        for number, text in inst.consts.items():
+            if isinstance(text, str):
+                kinds[number] = types.literal(text)
+        values = [self.loadvar(argument.name) for argument in inst.args]
+        debug_lowering.lower_print(self.context, self.builder, kinds, values)
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         kinds = self.fndesc.calltypes[expr].args

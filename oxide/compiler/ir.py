@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from . import atomics, instructions
+from . import atomics, half, instructions
 from .faults import FaultSite
 from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .source import located
@@ -54,8 +54,15 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
     module = link(_modernise(text, context_functions, fastmath) for text in lowered.modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
+    shared_conversions = half.portable_definitions(str(module))
     module = link(
-        [str(module), _site_definitions(used), atomics.definitions(str(module)), _known_functions(function, module)]
+        [
+            str(module),
+            shared_conversions,
+            _site_definitions(used),
+            atomics.definitions(str(module)),
+            _known_functions(function, module),
+        ]
     )
     waits, cooperative = suspends(module), cooperates(module)
     for defined in module.functions:
@@ -92,8 +99,14 @@ def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
     text = unroll_marked_loops(_opaque_pointers("\n".join(lines)))
     # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
+    if _FAST_TANH.search(text):
+        text = _FAST_TANH.sub(r'\1@"__nv_fast_tanhf"', text) + '\ndeclare float @"__nv_fast_tanhf"(float)\n'
     text = _CALL_OR_DEFINE.sub(lambda match: _with_context(match, context_functions), text)
     return _total_arithmetic(text, fastmath)
+
+
+# numba-cuda writes the GPU's instruction into the IR under fastmath; the CPU has a function.
+_FAST_TANH = re.compile(r'(call [\w ]*float )asm\s+"tanh\.approx\.f32 \$0, \$1;",\s*"=f,f"\s*')
 
 
 def _opaque_pointers(text: str) -> str:
