@@ -6,7 +6,8 @@ walked over once for each sum and once more to write it.
 
 A row is the last axis of the input; the other axes are rows. The sums are those of the textbook, in two steps: first
 the mean or the greatest, then the squares or the exponentials of the distances from it, which loses nothing to
-cancellation."""
+cancellation. The exponentials are the GPU's fast ones: right to some 1e-6 of each at distances that count.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from oxide import (
     Slice,
     device,
     f32,
+    fast,
     i64,
     kernel,
     thread,
@@ -36,6 +38,9 @@ from .cooperative import block_sum
 from .operands import Operand, with_boxes
 
 _INPUT_AND_OUTPUT = ("len(input) >= rows * width", "len(output) >= rows * width")
+
+_REGISTERS = 64
+"""So many that a thread's elements stay in them, and a multiprocessor has enough rows in flight."""
 
 _WARPS = 4
 """How many rows a block takes, where a row is a warp's."""
@@ -116,11 +121,6 @@ def _launch(
             grid, block = max(1, -(-rows // per_block)), threads * per_block
             return narrow(threads, held, aligned)[grid, block](rows, width, *arguments)
     return wide()[max(1, rows), 1024](rows, width, *arguments)
-
-
-def registers(threads: int) -> int:
-    """So many that a thread's elements stay in them, and enough rows are in flight on a multiprocessor."""
-    return 64 if threads == 1024 else 96
 
 
 def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
@@ -208,7 +208,7 @@ def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
 def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
     row, _, load, store, total, greatest = _tools(threads, held, aligned)
 
-    @kernel(max_registers=registers(threads), requires=_INPUT_AND_OUTPUT)
+    @kernel(max_registers=_REGISTERS, requires=_INPUT_AND_OUTPUT)
     def softmax(rows: i64, width: i64, input: Slice[f32], output: DisjointSlice[f32]) -> None:
         if row() >= rows:
             return
@@ -222,7 +222,7 @@ def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
         weight = f32(0)
         for v in unroll(range(held)):
             for j in unroll(range(4)):
-                x[v, j] = math.exp(x[v, j] - most)
+                x[v, j] = fast.exp(x[v, j] - most)
                 weight += x[v, j]
         factor = f32(1) / total(weight, SharedArray(32, f32))
         for v in unroll(range(held)):
@@ -235,9 +235,7 @@ def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
 def _layer_norm(threads: int, held: int, aligned: bool) -> Kernel:
     row, column, load, store, total, _ = _tools(threads, held, aligned)
 
-    @kernel(
-        max_registers=registers(threads), requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width", "len(bias) >= width")
-    )
+    @kernel(max_registers=_REGISTERS, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width", "len(bias) >= width"))
     def layer_norm(
         rows: i64,
         width: i64,
@@ -283,7 +281,7 @@ def _layer_norm(threads: int, held: int, aligned: bool) -> Kernel:
 def _rms_norm(threads: int, held: int, aligned: bool) -> Kernel:
     row, _, load, store, total, _ = _tools(threads, held, aligned)
 
-    @kernel(max_registers=registers(threads), requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width"))
+    @kernel(max_registers=_REGISTERS, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width"))
     def rms_norm(
         rows: i64, width: i64, eps: f32, input: Slice[f32], weight: Slice[f32], output: DisjointSlice[f32]
     ) -> None:
@@ -328,17 +326,17 @@ def _softmax_wide() -> Kernel:
         for i in range(t, width, threads):
             x = input.unchecked[start + i]
             if x > most:
-                weight = weight * math.exp(most - x)
+                weight = weight * fast.exp(most - x)
                 most = x
-            weight += math.exp(x - most)
+            weight += fast.exp(x - most)
         # A thread with nothing but -inf has no distance to speak of: it counts as 0, unless all are like it.
         of_row = greatest_wide(most)
         if most < of_row:
-            weight = f32(0) if most == f32(-math.inf) else weight * math.exp(most - of_row)
+            weight = f32(0) if most == f32(-math.inf) else weight * fast.exp(most - of_row)
         factor = f32(1) / block_sum(weight, f32)
         out = output.unchecked_mut
         for i in range(t, width, threads):
-            out[start + i] = math.exp(input.unchecked[start + i] - of_row) * factor
+            out[start + i] = fast.exp(input.unchecked[start + i] - of_row) * factor
 
     return softmax
 
