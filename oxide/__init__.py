@@ -13,6 +13,7 @@ from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.device.slices import DisjointSlice, Ref, Slice
 from oxide.device.thread import ThreadIndex
 from oxide.device.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from oxide.device.unroll import unroll
 from oxide.errors import (
     ArgumentError,
     BarrierError,
@@ -30,6 +31,7 @@ from oxide.errors import (
     OrderingError,
     OutOfMemoryError,
     OxideError,
+    SanitizerError,
 )
 from oxide.runtime import reclaim
 from oxide.runtime.arc import Arc
@@ -46,9 +48,10 @@ from oxide.runtime.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.stream import Event, Stream
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
-from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, zeros
+from oxide.runtime.transfers import arange, d2h, dup, empty, full, h2d, memcpy, ones, randn, zeros
 
 if TYPE_CHECKING:
+    from oxide.device import debug, fast, intrinsics
     from oxide.device.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.graph import CudaGraph, GraphScope
@@ -61,6 +64,9 @@ __version__ = "0.1.0"
 _LATER = {
     "CudaGraph": "runtime.graph",
     "GraphScope": "runtime.graph",
+    "debug": "device.debug",
+    "fast": "device.fast",
+    "intrinsics": "device.intrinsics",
     "MatrixTileRef": "device.tiles",
     "MatrixView": "device.views",
     "RowMajorTiles": "device.tiles",
@@ -82,7 +88,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'oxide' has no attribute {name!r}")
     import importlib
 
-    found = globals()[name] = getattr(importlib.import_module(f"oxide.{_LATER[name]}"), name)
+    module = importlib.import_module(f"oxide.{_LATER[name]}")
+    found = globals()[name] = module if _LATER[name].endswith(f".{name}") else getattr(module, name)
     return found
 
 
@@ -125,6 +132,7 @@ __all__ = [
     "OxideError",
     "Ref",
     "RowMajorTiles",
+    "SanitizerError",
     "SchedulingPolicy",
     "SharedArray",
     "SingleStream",
@@ -144,12 +152,15 @@ __all__ = [
     "bf16",
     "bool_",
     "d2h",
+    "debug",
     "device",
     "devices",
     "dup",
+    "empty",
     "f16",
     "f32",
     "f64",
+    "fast",
     "from_cuda_array_interface",
     "from_dlpack",
     "full",
@@ -160,6 +171,7 @@ __all__ = [
     "i32",
     "i64",
     "init_device_contexts",
+    "intrinsics",
     "kernel",
     "memcpy",
     "ones",
@@ -176,6 +188,7 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "unroll",
     "unzip",
     "value",
     "warp",

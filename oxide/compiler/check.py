@@ -20,18 +20,21 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..device import atomic, thread, warp
+from ..device import atomic, debug, fast, intrinsics, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
-from ..device.types import ScalarType
+from ..device.types import ScalarType, of_dtype
+from ..device.unroll import unroll
 from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
 from .assignment import unassigned_read
 from .function import DeviceFunction
+from .open_parameters import Lifted
 from .signature import Parameter
-from .source import located
+from .source import located, trees
 
 Uniform: TypeAlias = tuple[str, object] | None
-"""Where a value that all threads share comes from: ("parameter", name) or ("constant", number). None: it may differ."""
+"""Where a value that all threads share comes from: ("parameter", name), ("constant", number) or, for a function that
+was passed, ("function", a ``DeviceFunction`` or a ``Lifted``). None: it may differ."""
 
 
 @dataclass(slots=True)
@@ -41,16 +44,23 @@ class Uses:
     index_1d: bool = False
     index_2d: bool = False
     width: Uniform = None
+    sync_grid: bool = False
+    leaves: CompileError | None = None
+    """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
 
 
 def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, ...]) -> Uses:
     """Checks a kernel and every device function it reaches. Raises ``CompileError``."""
     uses = Uses()
-    values: dict[str, Uniform] = {
-        parameter.name: ("parameter", parameter.name) if parameter.kind == "scalar" else None
-        for parameter in parameters
-    }
+    values: dict[str, Uniform] = {}
+    for parameter in parameters:
+        if parameter.kind == "scalar":
+            values[parameter.name] = ("parameter", parameter.name)
+        else:
+            values[parameter.name] = None if parameter.lifted is None else ("function", parameter.lifted)
     _Body(function, name, uses, (), is_kernel=True).check(values)
+    if uses.sync_grid and uses.leaves is not None:
+        raise uses.leaves
     return uses
 
 
@@ -86,31 +96,38 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.Match: "match is not supported in kernels: write if and elif",
     ast.Slice: "a[i:j] is not supported in kernels: loop over the indices",
     ast.MatMult: "@ is not supported in kernels: write the loops",
-    ast.Pow: "** is not supported in kernels yet: write the product",
     ast.In: "in is not supported in kernels: write a loop that compares",
     ast.NotIn: "not in is not supported in kernels: write a loop that compares",
     ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
 }
 
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
-_BUILTINS = {range, len, min, max, abs, int, float, bool}
+_BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
 _THREAD = {
     thread.index_1d,
     thread.index_2d,
     thread.index_2d_row,
     thread.index_2d_col,
+    thread.sync_grid,
     thread.sync_threads,
     thread.sync_threads_count,
     thread.sync_threads_and,
     thread.sync_threads_or,
 }
-_BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
+_BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
 _ATOMIC = {atomic.fence}
 _VIEWS = {MatrixView, zip_exact}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
-_WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
-_MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
+_WARP, _INTRINSICS, _FAST, _DEBUG = (
+    {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
+    for module in (warp, intrinsics, fast, debug)
+)
+_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs
+floor fma fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nextafter pow radians
+remainder sin sinh sqrt tan tanh trunc"""
+_MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
 _UNRESOLVED = object()
+_CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
 _LARGEST = 2**64 - 1
 
 
@@ -148,6 +165,9 @@ class _Body:
     def check(self, values: dict[str, Uniform]) -> None:
         """Checks the body, where the parameters have ``values``."""
         self.values = {name: value for name, value in values.items() if name not in self.assigned}
+        for name, value in values.items():
+            if name in self.assigned and value is not None and value[0] == "function":
+                raise self._error(self.tree, f"{name} is a function that was passed: assign to another name")
         for number, statement in enumerate(self.tree.body):
             if number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 continue
@@ -192,6 +212,7 @@ class _Body:
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
                     raise self._error(message, "the message of an assert in a kernel is a plain string")
                 self._visit(test)
+                self._may_leave(node, "has no assert: one that fails")
                 return
             case ast.Compare(ops=operators, comparators=others):
                 for operator, other in zip(operators, others, strict=True):
@@ -210,6 +231,10 @@ class _Body:
 
     def _check_iterated(self, node: ast.expr) -> None:
         """Refuses a loop over what is surely no range and no view; which a local is, its type will tell."""
+        if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
+            node = node.args[0]
+            if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:
+                raise self._error(node, "unroll takes a range, as in: for i in unroll(range(8))")
         if isinstance(node, ast.Call):
             called = self._resolve(node.func)
             fine = called is range or called is zip_exact or isinstance(called, DeviceFunction) or called is _UNRESOLVED
@@ -221,8 +246,18 @@ class _Body:
 
     def _call(self, node: ast.Call) -> None:
         called = self._resolve(node.func)
+        passed = self._uniform(node.func) if called is _UNRESOLVED else None
+        if passed is not None and passed[0] == "function":
+            called = passed[1]
+        takes_functions = isinstance(called, DeviceFunction | Lifted)
         for argument in node.args:
+            if takes_functions and self._function_of(argument) is not None:
+                continue
+            if called is print and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                continue
             self._visit(argument)
+        if called is print and node.keywords:
+            raise self._error(node, "print in a kernel takes no sep, end or file: a call is one line")
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
@@ -230,12 +265,19 @@ class _Body:
         if called is _UNRESOLVED:
             self._visit(node.func)
             return
+        if isinstance(called, Lifted):
+            self._device_function(node, called.function, called)
+            return
         self._usable(node.func, called)
         if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
             raise self._error(node.args[2], "the step of range(...) must not be 0")
+        if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
+            self._may_leave(node.args[2], "has no range(...) with a step that is not constant: one of 0")
         self._check_count(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
+        elif called is thread.sync_grid:
+            self.uses.sync_grid = True
         elif called is thread.index_2d:
             self._index_2d(node)
         elif isinstance(called, DeviceFunction):
@@ -250,13 +292,13 @@ class _Body:
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )
-        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col) and given:
+        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _index_2d(self, node: ast.Call) -> None:
         if len(node.args) != 1 or node.keywords:
             raise self._error(node, "thread.index_2d takes one argument, the width, by position")
-        width = self._uniform(node.args[0])
+        width = None if self._function_of(node.args[0]) is not None else self._uniform(node.args[0])
         if isinstance(node.args[0], ast.Constant) and width is None:
             raise self._error(
                 node.args[0], f"the width of thread.index_2d must be an integer; it is {node.args[0].value!r}"
@@ -278,22 +320,44 @@ class _Body:
         self.uses.index_2d = True
         self.uses.width = width
 
-    def _device_function(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
+    def _may_leave(self, node: ast.AST, what: str) -> None:
+        """Notes a place at which a thread may end, which no thread may where the grid's threads meet."""
+        self.uses.leaves = self.uses.leaves or self._error(
+            node,
+            f"kernel {self.kernel} uses thread.sync_grid(), so it {what} ends its thread, and the threads of the grid "
+            "would wait for it forever",
+        )
+
+    def _is_constant(self, node: ast.expr) -> bool:
+        value = self._uniform(node.operand if isinstance(node, ast.UnaryOp) else node)
+        return value is not None and value[0] == "constant"
+
+    def _function_of(self, node: ast.expr) -> Uniform:
+        """What ``_uniform`` says of a function that is passed to another; None of anything else."""
+        value = self._uniform(node)
+        return value if value is not None and value[0] == "function" else None
+
+    def _device_function(self, node: ast.Call, called: DeviceFunction[..., Any], lifted: Lifted | None = None) -> None:
         if called.function in self.callers:
             raise self._error(node, f"{called.function.__name__} calls itself; recursion is not supported in kernels")
         body = _Body(called.function, self.kernel, self.uses, self.callers)
         given = dict(zip(body.parameters, node.args, strict=False))
         given.update({keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None})
-        if len(node.args) + len(node.keywords) != len(body.parameters) or set(given) != set(body.parameters):
-            raise self._error(
-                node, f"{called.function.__name__} takes ({', '.join(body.parameters)}); the call does not match"
-            )
-        body.check({name: self._uniform(given[name]) for name in body.parameters})
+        own = body.parameters if lifted is None else body.parameters[: lifted.arity]
+        if len(node.args) + len(node.keywords) != len(own) or set(given) != set(own):
+            raise self._error(node, f"{called.function.__name__} takes ({', '.join(own)}); the call does not match")
+        values: dict[str, Uniform] = {name: self._uniform(given[name]) for name in own}
+        if lifted is not None:
+            captures = zip(body.parameters[lifted.arity :], lifted.parts, strict=True)
+            values.update({name: ("parameter", part.name) for name, part in captures})
+        body.check(values)
 
     def _uniform(self, node: ast.expr) -> Uniform:
         if isinstance(node, ast.Name) and node.id in self.values:
             return self.values[node.id]
         value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
+        if isinstance(value, DeviceFunction):
+            return "function", value
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             return "constant", int(value)
         return None
@@ -302,6 +366,10 @@ class _Body:
         """A name that is read other than to call it."""
         value = self._resolve(node)
         if value is _UNRESOLVED:
+            if self._function_of(node) is not None:
+                raise self._error(
+                    node, f"{ast.unparse(node)} is a function: it can only be called, or passed to a device function"
+                )
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, f"{node.id} is not defined")
             return
@@ -312,8 +380,6 @@ class _Body:
     def _usable(self, node: ast.expr, value: Any) -> None:
         """Refuses an outside object that kernels know nothing of."""
         if isinstance(value, ScalarType):
-            if value.name in ("f16", "bf16"):
-                raise self._error(node, f"{value.name} is not supported yet in kernels; use f32")
             return
         if isinstance(value, int) and not -(2**63) <= value <= _LARGEST:
             raise self._error(node, f"{ast.unparse(node)} is {value}, which does not fit in 64 bits")
@@ -332,18 +398,19 @@ class _Body:
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST | _DEBUG
         )
         if known or isinstance(value, ModuleType):
             return
         shown = ast.unparse(node)
+        if isinstance(value, np.ndarray):
+            self._constant_array(node, shown, value)
+            return
         if value is thread.ThreadIndex:
             raise self._error(node, "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)")
-        if value is print:
-            raise self._error(node, "print is not supported in kernels yet: write values to a DisjointSlice")
         if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
             names = ", ".join(sorted(function.__name__ for function in _MATH))
-            raise self._error(node, f"{shown} is not supported in kernels yet; of math there are {names}")
+            raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
         if isinstance(value, FunctionType):
             raise self._error(node, f"{shown} is an ordinary Python function: mark it with @device to call it here")
         if callable(value):
@@ -352,6 +419,19 @@ class _Body:
             node,
             f"{shown} is a {type(value).__name__}, which kernels cannot use: pass it as a parameter, or use a number",
         )
+
+    def _constant_array(self, node: ast.expr, shown: str, array: np.ndarray[Any, Any]) -> None:
+        if of_dtype(array.dtype) is None:
+            raise self._error(
+                node, f"{shown} is an array of {array.dtype}; constant arrays are of oxide's scalar types"
+            )
+        if not 1 <= array.ndim <= 3 or array.size == 0:
+            raise self._error(node, f"{shown} has shape {array.shape}; constant arrays have 1 to 3 axes, none empty")
+        if array.nbytes > _CONSTANT_BYTES:
+            raise self._error(
+                node,
+                f"{shown} has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice",
+            )
 
     def _resolve(self, node: ast.expr) -> Any:
         """The object outside the function that an expression names."""
@@ -375,6 +455,8 @@ class _Body:
 
 def _parse(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
     """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
+    if function in trees:
+        return trees[function], 0
     try:
         source = inspect.getsource(function)
     except OSError:

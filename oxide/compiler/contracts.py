@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ..errors import CompileError, LaunchError
-from .signature import Parameter
+from .signature import Declared
 from .source import located
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -66,7 +66,7 @@ class Contract:
 
 
 def parse_contracts(
-    function: Callable[..., Any], kernel: str, parameters: tuple[Parameter, ...], texts: Iterable[str]
+    function: Callable[..., Any], kernel: str, parameters: tuple[Declared, ...], texts: Iterable[str]
 ) -> tuple[Contract, ...]:
     """The contracts of a kernel. Raises ``CompileError`` for a name or an operation that a contract cannot have."""
     if isinstance(texts, str):
@@ -80,7 +80,7 @@ def parse_contracts(
 @final
 class _Parser:
     def __init__(
-        self, function: Callable[..., Any], kernel: str, parameters: tuple[Parameter, ...], text: object
+        self, function: Callable[..., Any], kernel: str, parameters: tuple[Declared, ...], text: object
     ) -> None:
         self.function = function
         self.kernel = kernel
@@ -118,14 +118,16 @@ class _Parser:
                 self._check(left)
                 self._check(right)
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
-                if self._parameter(name).kind == "scalar":
+                if self._parameter(name).kind in ("scalar", "function"):
                     raise self._error(f"takes the length of {name}, which is no slice")
                 self.names.add(f"len({name})")
             case ast.Name(id=name):
                 parameter = self._parameter(name)
+                if parameter.kind == "function":
+                    raise self._error(f"uses {name}, which is a function")
                 if parameter.kind != "scalar":
                     raise self._error(f"compares the slice {name} itself; its length is len({name})")
-                if parameter.dtype.kind not in "iu":
+                if parameter.dtype.kind not in "iu" or parameter.annotation == "bf16":
                     raise self._error(f"uses {name}, a {parameter.annotation}; contracts are about integers")
                 self.names.add(name)
             case _:
@@ -133,7 +135,7 @@ class _Parser:
                     f"has {ast.unparse(node)}; there may be +, -, *, //, %, integers, parameters and len(…)"
                 )
 
-    def _parameter(self, name: str) -> Parameter:
+    def _parameter(self, name: str) -> Declared:
         if name not in self.parameters:
             raise self._error(f"names {name}, but the parameters are {', '.join(self.parameters)}")
         return self.parameters[name]

@@ -25,12 +25,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
 from .. import disk
 from ..device.types import ScalarType
+from . import libdevice
 from .function import DeviceFunction
 from .signature import Parameter
 
@@ -49,7 +50,9 @@ def fingerprint(kernel: Kernel, parameters: tuple[Parameter, ...]) -> str:
     text = _Text()
     text.add("environment", *environment())
     for parameter in parameters:
-        text.add("parameter", parameter.name, parameter.kind, parameter.annotation)
+        text.add("parameter", parameter.name, parameter.kind, parameter.identity)
+        if parameter.lifted is not None:
+            text.value(parameter.lifted.function, ())
     # Every plain value that a kernel carries is one of its options, so that no option can be forgotten here.
     for name, value in sorted(vars(kernel).items()):
         if not name.startswith("_") and _is_plain(value):
@@ -73,7 +76,7 @@ def environment() -> tuple[str, ...]:
         raise Unknown("the compiler's source cannot be read")
     versions = [disk.version_text(name) for name in ("numba", "numba_cuda", "llvmlite")]
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
-    return disk.digest(sources), sys.version, np.__version__, *versions, *settings
+    return disk.digest(sources), sys.version, np.__version__, libdevice.identity(), *versions, *settings
 
 
 def _sources(root: str) -> Iterator[str]:
@@ -171,6 +174,9 @@ class _Text:
             self._namespace(value, attributes)
         elif isinstance(value, BuiltinFunctionType | MethodDescriptorType | WrapperDescriptorType | np.ufunc):
             self.add("builtin function", str(getattr(value, "__module__", "")), value.__name__)
+        elif isinstance(value, TypeVar):
+            self.add("type variable", value.__name__)
+            self.value(value.__constraints__, ())
         elif get_origin(value) is not None:
             self.add("alias")
             self.value(get_origin(value), ())

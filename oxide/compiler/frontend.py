@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from llvmlite import ir
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
@@ -32,10 +34,23 @@ from ..errors import CompileError
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import atomic, barrier, shared, tiles, view_loops, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import (  # noqa: F401 - importing them registers their topics
+    atomic,
+    barrier,
+    constant,
+    half,
+    mathematics,
+    shared,
+    tiles,
+    vectors,
+    view_loops,
+    warp,
+)
+from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
-from .lowering.function import DeviceDispatcher
+from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
+from .lowering.function import DeviceDispatcher, function_type
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (
     NUMBA_TYPES,
@@ -60,11 +75,20 @@ class LoweredKernel:
 
 
 @global_compiler_lock
-def lower(name: str, function: Callable[..., Any], parameters: tuple[Parameter, ...], fastmath: bool) -> LoweredKernel:
-    """Types and lowers a kernel. Raises ``CompileError`` in the user's terms."""
+def lower(
+    name: str,
+    function: Callable[..., Any],
+    parameters: tuple[Parameter, ...],
+    fastmath: bool,
+    *,
+    located: bool = False,
+) -> LoweredKernel:
+    """Types and lowers a kernel; with ``located``, its loads, stores and calls carry their places in the source.
+    Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
     session.fastmath = fastmath
+    session.located = located
     session.file, session.line = function.__code__.co_filename, 0
     try:
         with _no_overloads():
@@ -138,10 +162,13 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         self.install_registry(typing_registry)
 
     def resolve_value_type(self, val: Any) -> Any:
+        if isinstance(val, np.ndarray) and (kind := constant.constant_array_type(val)) is not None:
+            return kind
         return super().resolve_value_type(bool if val is bool_ else val)
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         _refuse(func, args)
+        args = mathematics.power_arguments(func, half.half_arguments(func, args))
         try:
             return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
         except core_errors.TypingError as error:
@@ -149,7 +176,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             raise errors.TypingError(str(error)) from error
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        return unify_mixed(first, second) or super().unify_pairs(first, second)
+        return half.unify_half(first, second) or unify_mixed(first, second) or super().unify_pairs(first, second)
 
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
         if isinstance(value, tiles.TileRefType):
@@ -185,6 +212,8 @@ def _refuse(function: Any, args: Any) -> None:
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
         note("range(...) takes integers; convert a float, as in i64(x)")
         raise errors.TypingError("range of a float")
+    if key is print and not debug_lowering.check_print(args):
+        raise errors.TypingError("print of something else")
     if key is operator.getitem and isinstance(args[0], types.BaseTuple):
         note("a tuple in a kernel is indexed with a constant: its elements are variables; use a LocalArray")
         raise errors.TypingError("index of a tuple")
@@ -199,12 +228,24 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 class _Lower(CUDALower):  # type: ignore[misc]
     def notify_loc(self, loc: Any) -> None:
         session.file, session.line = loc.filename, loc.line
+        if session.located:
+            # llvmlite puts this on every instruction that follows; ir.py keeps it where memory is touched.
+            place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
+            self.builder.debug_metadata = self.module.add_metadata(place)
 
     def lower_static_raise(self, inst: Any) -> None:
         # What is left of an assert in bytecode; `raise` itself was refused before.
         if inst.exc_class is AssertionError:
             assertion_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
+
+    def lower_print(self, inst: Any) -> None:
+        kinds = list(self.fndesc.calltypes[inst].args)
+        for number, text in inst.consts.items():
+            if isinstance(text, str):
+                kinds[number] = types.literal(text)
+        values = [self.loadvar(argument.name) for argument in inst.args]
+        debug_lowering.lower_print(self.context, self.builder, kinds, values)
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         kinds = self.fndesc.calltypes[expr].args
@@ -273,6 +314,8 @@ def _contexts() -> tuple[Any, Any]:
 
 
 def _parameter_type(parameter: Parameter) -> Any:
+    if parameter.lifted is not None:
+        return function_type(parameter.lifted)
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar

@@ -10,8 +10,9 @@ Four things happen to the text:
   on such an index could be argued away;
 - products and sums may be fused, as CUDA compilers do, on both devices alike.
 
-Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.assertion_failed``,
-``oxide.register.*``, ``oxide.fault_record``, and those of ``primitives.py``: shared memory, barriers and warps.
+Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
+``oxide.register.*``, ``oxide.fault_record``, those of ``primitives.py``: shared memory, barriers and warps; and
+``__nv_*``, libdevice's functions (``libdevice.py``, ``libm.py``).
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from . import atomics
+from . import atomics, half, instructions
 from .faults import FaultSite
-from .primitives import PREFIXES, SharedMemory, place_shared_memory, suspends
+from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .source import located
+from .unroll import unroll_marked_loops
 
 if TYPE_CHECKING:
     from .frontend import LoweredKernel
@@ -35,32 +37,43 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
     """A kernel for either back end: its IR, the function in it to call for each thread, its sites, its shared memory,
-    and whether a thread may have to wait for another of its block."""
+    whether a thread may have to wait for another of its block, the kernel's name, and whether a thread may have to wait
+    for the whole grid."""
 
     text: str
     symbol: str
     sites: tuple[FaultSite, ...]
     shared: SharedMemory
     suspends: bool
+    name: str
+    cooperative: bool = False
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
     """One module with the kernel and all it calls. Raises ``CompileError`` for a call that no back end can resolve."""
-    context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.assertion_failed"}
+    context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
     module = link(_modernise(text, context_functions, fastmath) for text in lowered.modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
+    shared_conversions = half.portable_definitions(str(module))
     module = link(
-        [str(module), _site_definitions(used), atomics.definitions(str(module)), _known_functions(function, module)]
+        [
+            str(module),
+            shared_conversions,
+            _site_definitions(used),
+            atomics.definitions(str(module)),
+            _known_functions(function, module),
+        ]
     )
-    waits = suspends(module)
+    waits, cooperative = suspends(module), cooperates(module)
     for defined in module.functions:
         if not defined.is_declaration:
             defined.add_function_attribute("alwaysinline")
         if waits:
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
-    text, shared = place_shared_memory(function, str(module))
-    return PortableKernel(text, lowered.symbol, tuple(lowered.sites[number] for number in used), shared, waits)
+    text, shared = place_shared_memory(function, _pure_mathematics(str(module)))
+    places = tuple(lowered.sites[number] for number in used)
+    return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
 
 
 def link(texts: Iterable[str]) -> Any:
@@ -82,12 +95,28 @@ def _defined_names(modules: tuple[str, ...]) -> set[str]:
 
 
 def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
-    lines = [line for line in text.split("\n") if not line.startswith(_DROPPED)]
-    text = _opaque_pointers("\n".join(lines))
+    lines = [_placed(line) for line in text.split("\n") if not line.startswith(_DROPPED)]
+    text = unroll_marked_loops(_opaque_pointers("\n".join(lines)))
     # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
+    if _FAST_TANH.search(text):
+        text = _FAST_TANH.sub(r'\1@"__nv_fast_tanhf"', text) + '\ndeclare float @"__nv_fast_tanhf"(float)\n'
     text = _CALL_OR_DEFINE.sub(lambda match: _with_context(match, context_functions), text)
     return _total_arithmetic(text, fastmath)
+
+
+def _placed(line: str) -> str:
+    """An instruction's place in the source, where the front end gave it one, under a name that LLVM leaves alone."""
+    body, mark, place = line.partition(", !dbg !")
+    if not mark:
+        return line
+    body = body.rstrip()
+    return f"{body}, !oxide.place !{place}" if _TOUCHES_MEMORY.match(body) else body
+
+
+_TOUCHES_MEMORY = re.compile(r"\s*(?:%\S+ = )?(?:load|store|call|atomicrmw|cmpxchg)\b")
+# numba-cuda writes the GPU's instruction into the IR under fastmath; the CPU has a function.
+_FAST_TANH = re.compile(r'(call [\w ]*float )asm\s+"tanh\.approx\.f32 \$0, \$1;",\s*"=f,f"\s*')
 
 
 def _opaque_pointers(text: str) -> str:
@@ -96,7 +125,7 @@ def _opaque_pointers(text: str) -> str:
     while before != text:
         before = text
         text = re.sub(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*', "ptr", text)
-        text = re.sub(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\])\*", "ptr", text)
+        text = re.sub(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>)\*", "ptr", text)
     return text
 
 
@@ -119,8 +148,6 @@ def _with_context(match: re.Match[str], context_functions: set[str]) -> str:
 
 _FLAGS = re.compile(r"(?<== )(add|sub|mul|shl|lshr|ashr|sdiv|udiv)(?: nsw| nuw| exact)+ ")
 _FLOATING = re.compile(r"(?<== )(fadd|fsub|fmul|fdiv) (?=float|double)")
-# LLVM's `fast` would also promise that there are no NaNs and infinities, and make nonsense of a branch where there are.
-_FAST = "reassoc nsz arcp contract afn"
 _PARTIAL = re.compile(r"(?<== )(shl|lshr|ashr|sdiv|udiv|srem|urem) (i\d+) ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
 _TO_INTEGER = re.compile(r"(?<== )(fptosi|fptoui) (float|double)\s+(.+?) to (i\d+)$", re.MULTILINE)
 _FLOAT_SUFFIX = {"float": "f32", "double": "f64"}
@@ -128,7 +155,7 @@ _FLOAT_SUFFIX = {"float": "f32", "double": "f64"}
 
 def _total_arithmetic(text: str, fastmath: bool) -> str:
     text = _FLAGS.sub(r"\1 ", text)
-    text = _FLOATING.sub(rf"\1 {_FAST if fastmath else 'contract'} ", text)
+    text = _FLOATING.sub(rf"\1 {instructions.FAST if fastmath else 'contract'} ", text)
     helpers: dict[str, str] = {}
 
     def call_helper(match: re.Match[str]) -> str:
@@ -188,49 +215,29 @@ def _site_definitions(used: list[int]) -> str:
     )
 
 
-_INSTRUCTIONS = {
-    "__nv_sqrt": "sqrt",
-    "__nv_fabs": "fabs",
-    "__nv_floor": "floor",
-    "__nv_ceil": "ceil",
-    "__nv_trunc": "trunc",
-    "__nv_fmin": "minnum",
-    "__nv_fmax": "maxnum",
-    "__nv_copysign": "copysign",
-}
-
-
-_FAST_DIVIDE = f"""define float @__nv_fast_fdividef(float %a, float %b) alwaysinline {{
-  %quotient = fdiv {_FAST} float %a, %b
-  ret float %quotient
-}}"""
-
-
 def _known_functions(kernel: Callable[..., Any], module: Any) -> str:
-    """Definitions of libdevice's functions that are one instruction. Every other function left open is an error."""
+    """Definitions of libdevice's functions that are instructions; the back ends define its others. What is neither
+    libdevice's, nor LLVM's, nor ours is an error."""
     texts = []
     for function in module.functions:
         symbol = function.name
         if not function.is_declaration or symbol.startswith(("llvm.", "oxide.")):
             continue
-        if symbol == "__nv_fast_fdividef":
-            texts.append(_FAST_DIVIDE)
-            continue
-        double = _INSTRUCTIONS.get(symbol)
-        single = _INSTRUCTIONS.get(symbol.removesuffix("f")) if symbol.endswith("f") else None
-        if double is None and single is None:
-            raise located(
-                kernel,
-                f"kernel {kernel.__name__}: {symbol.removeprefix('__nv_')} is not supported in kernels yet; of math "
-                "there are sqrt, fabs, floor, ceil, trunc and copysign, and the built-in abs, min and max",
-            )
-        kind, suffix = ("double", "f64") if double else ("float", "f32")
-        count = len(list(function.arguments))
-        parameters = ", ".join(f"{kind} %p{i}" for i in range(count))
-        intrinsic = f"llvm.{double or single}.{suffix}"
-        texts.append(
-            f"declare {kind} @{intrinsic}({', '.join([kind] * count)})\n"
-            f"define {kind} @{symbol}({parameters}) alwaysinline {{\n"
-            f"  %r = call {kind} @{intrinsic}({parameters})\n  ret {kind} %r\n}}"
-        )
-    return "\n".join(dict.fromkeys(texts))
+        text = instructions.definition(symbol)
+        if text is not None:
+            texts += text.split("\n", 1) if text.startswith("declare") else [text]
+        elif not symbol.startswith("__nv_"):
+            raise located(kernel, f"kernel {kernel.__name__}: {symbol} is not supported in kernels")
+    return declared_once("\n".join(dict.fromkeys(texts)))
+
+
+def _pure_mathematics(text: str) -> str:
+    """Says of libdevice's functions that are left open what every back end's keep: they return, and touch no memory
+    but what an argument points to."""
+    return _OPEN_MATHEMATICS.sub(
+        lambda match: f"{match[0]} nounwind willreturn memory({'argmem: readwrite' if 'ptr' in match[1] else 'none'})",
+        text,
+    )
+
+
+_OPEN_MATHEMATICS = re.compile(r"^declare [^@\n]*@__nv_\w+(\([^\n]*\))[^\n]*$", re.MULTILINE)

@@ -1,7 +1,8 @@
 """``@kernel``: the decorator, the ``Kernel`` it makes, and its ``Specialization``.
 
-Decorating reads annotations and no more. The first launch, or ``specialize()``, types and lowers the body, once, for no
-particular device; ``Specialization.code`` makes machine code for one. This package does not know how to launch:
+Decorating reads annotations and no more. The first launch, or ``specialize()``, types and lowers the body, for no
+particular device, once, or once for each choice of types that a generic kernel is used with; ``Specialization.code``
+makes machine code for a device. This package does not know how to launch:
 the runtime puts that in ``Kernel.launcher``.
 """
 
@@ -12,14 +13,15 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final, overload
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 
+from ..driver import sanitizing
 from ..driver.base import Code, Dim3, KernelResources, Target
 from ..errors import ArgumentError
 from .faults import FaultSite
 from .function import DeviceFunction, device
-from .signature import Parameter, parse_parameters
+from .signature import Declared, Parameter, parse_parameters
 from .source import located
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfiguredKernel", "DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
 
-ResourceReader = Callable[["Kernel", "int | tuple[int, ...] | None", int], KernelResources]
+ResourceReader = Callable[["Specialization", "int | tuple[int, ...] | None", int], KernelResources]
 Launcher = Callable[["Kernel", object, tuple[Any, ...]], "DeviceOperation[tuple[Any, ...]]"]
 
 
@@ -48,7 +50,7 @@ class Kernel:
     """What a call does with a kernel, the brackets' content or None, and the arguments in order. Set by the runtime."""
 
     resource_reader: ClassVar[ResourceReader | None] = None
-    """What answers ``resources``, from the kernel, the block and its dynamic shared memory. Set by the runtime."""
+    """What answers ``resources``, from the block and its dynamic shared memory too. Set by the runtime."""
 
     __wrapped__: Callable[..., Any]
 
@@ -57,18 +59,21 @@ class Kernel:
         function: Callable[..., Any],
         *,
         block: int | tuple[int, ...] | None = None,
+        items_per_thread: int | tuple[int, ...] = 1,
         fastmath: bool = False,
         unchecked: bool = False,
         deny_checks: bool = False,
         requires: Iterable[str] = (),
         max_registers: int | None = None,
+        sanitize: str | Iterable[str] = (),
         names: Mapping[str, Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name: str = function.__name__
-        self.parameters: tuple[Parameter, ...] = parse_parameters(function, self.name, names or {})
+        self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {})
         self.default_block: Dim3 | None = None if block is None else _dim3(function, self.name, block)
+        self.items_per_thread: Dim3 = _items(function, self.name, items_per_thread)
         self.fastmath = fastmath
         self.unchecked = unchecked
         self.deny_checks = deny_checks
@@ -82,8 +87,16 @@ class Kernel:
         if max_registers is not None and not 1 <= max_registers <= 255:
             raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
         self.max_registers = max_registers
+        self.sanitize = sanitizing.kinds_of(sanitize, self.name)
+        self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Parameter))
+        """The places of the parameters whose types the arguments decide."""
+        self.is_generic = bool(self.open_places)
+        self.by_arguments: dict[Hashable, Specialization] = {}
+        """What the kinds of a launch's arguments lead to, as the runtime found it: a shortcut, not the truth."""
         self._lock = threading.Lock()
-        self._specialization: Specialization | None = None
+        self._specializations: dict[tuple[Parameter, ...], Specialization] = {}
+        self.only: Specialization | None = None
+        """The one specialization of a kernel that is not generic, once there is one."""
 
     def __getitem__(self, config: object) -> ConfiguredKernel:
         """The kernel with a launch configuration: a ``LaunchConfig``, or grid and block."""
@@ -99,39 +112,44 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
 
-    def specialize(self) -> Specialization:
-        """Types and lowers the body, the first time; from any thread. Raises ``CompileError``."""
-        if self._specialization is not None:
-            return self._specialization
-        with self._lock:
-            if self._specialization is None:
-                self._specialization = Specialization(self)
-            return self._specialization
+    def specialize(self, **types: Any) -> Specialization:
+        """The kernel for certain types: typed and lowered, the first time; from any thread.
+
+        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, and a function for
+        each parameter that takes one, by the parameter's name; any other kernel needs nothing. Raises
+        ``ArgumentError`` for what is missing or cannot be, and ``CompileError``.
+        """
+        if self.only is not None and not types:
+            return self.only
+        if not self.is_generic and not types:
+            self.only = self.specialization(cast(tuple[Parameter, ...], self.parameters))
+            return self.only
+        from .generic import close_by_name  # here, as few programs need it
+
+        parameters = close_by_name(self.name, self.parameters, types)
+        return self.specialization(parameters)
+
+    def specialization(self, parameters: tuple[Parameter, ...]) -> Specialization:
+        """``specialize``, where the type of each parameter is known. Raises ``CompileError``."""
+        special = self._specializations.get(parameters)
+        if special is None:
+            with self._lock:
+                special = self._specializations.get(parameters)
+                if special is None:
+                    special = self._specializations[parameters] = Specialization(self, parameters)
+        return special
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
-        """The PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
-
-        Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
-        """
-        from .ptx import target_of
-
-        if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
-            raise TypeError(f"cc is {cc!r}; give a pair, as (9, 0) for compute capability 9.0")
-
-        return self.specialize().code(target_of(self.name, cc)).image.decode()
+        """``Specialization.ptx`` of a kernel that is not generic; ``k.specialize(T=f32).ptx()`` of one that is."""
+        return self.specialize().ptx(cc)
 
     def llvm_ir(self) -> str:
-        """The IR that both back ends start from."""
-        return self.specialize().portable.text
+        """``Specialization.llvm_ir`` of a kernel that is not generic."""
+        return self.specialize().llvm_ir()
 
     def native_asm(self) -> str:
-        """The assembly for this machine's CPU."""
-        from .native import host_target, native_assembly
-
-        special = self.specialize()
-        return native_assembly(
-            special.portable, self.parameters, special.kernel_id, host_target(), unchecked=self.unchecked
-        )
+        """``Specialization.native_asm`` of a kernel that is not generic."""
+        return self.specialize().native_asm()
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
         """Registers, memory, spills and occupancy on the GPU that operations run on, as its driver says.
@@ -139,16 +157,11 @@ class Kernel:
         ``block`` is the block's shape in threads, by default the kernel's own, else 256 threads; ``shared_mem_bytes``
         its dynamic shared memory. Raises ``DeviceError`` on the CPU device, which has none of these.
         """
-        reader = Kernel.resource_reader
-        if reader is None:
-            raise RuntimeError(f"kernel {self.name} has no device to ask: import oxide, which brings the runtime")
-        return reader(self, block, shared_mem_bytes)
+        return self.specialize().resources(block, shared_mem_bytes=shared_mem_bytes)
 
     def checks(self) -> tuple[Check, ...]:
-        """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
-        from .report import checks_of
-
-        return checks_of(self.specialize())
+        """``Specialization.checks`` of a kernel that is not generic."""
+        return self.specialize().checks()
 
     def _launch(
         self, config: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -195,22 +208,25 @@ class ConfiguredKernel:
 
 @final
 class Specialization:
-    """A kernel, typed and lowered, and its machine code for each target so far: from the cache, or compiled."""
+    """A kernel for certain types, typed and lowered, and its machine code for each target so far: from the cache, or
+    compiled."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, parameters: tuple[Parameter, ...]) -> None:
         from .cache import entry_of
 
         self.kernel = kernel
-        self._entry = entry_of(kernel, kernel.parameters)
+        self.parameters = parameters
+        self._entry = entry_of(kernel, parameters)
         kept = self._entry.facts() if self._entry is not None else None
-        self._facts: Facts = kept if kept is not None else _front_end(kernel)
+        self._facts: Facts = kept if kept is not None else _front_end(kernel, parameters)
         self.uses_index_1d: bool = self._facts.uses_index_1d
         self.uses_index_2d: bool = self._facts.uses_index_2d
-        self.kernel_id: int = _stable_hash(kernel)
-        self._struct = struct.Struct("@" + "".join(p.struct_format for p in kernel.parameters) + "Q")
+        self.kernel_id: int = _stable_hash(kernel, parameters)
+        self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
         self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
+        self._sanitized_sites: tuple[FaultSite, ...] = ()
         self.announced = False  # whether the runtime knows that a launch of it was built
         if kept is None:
             if kernel.deny_checks:
@@ -230,21 +246,63 @@ class Specialization:
         """Where the check of each access went; none if they are left out."""
         return self._facts.placements
 
+    def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
+        """The PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
+
+        Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
+        """
+        from .ptx import target_of
+
+        if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
+            raise TypeError(f"cc is {cc!r}; give a pair, as (9, 0) for compute capability 9.0")
+        return self.code(target_of(self.kernel.name, cc)).image.decode()
+
+    def llvm_ir(self) -> str:
+        """The IR that both back ends start from."""
+        return self.portable.text
+
+    def native_asm(self) -> str:
+        """The assembly for this machine's CPU."""
+        from .native import host_target, native_assembly
+
+        unchecked = self.kernel.unchecked
+        return native_assembly(self.portable, self.parameters, self.kernel_id, host_target(), unchecked=unchecked)
+
+    def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
+        """Registers, memory, spills and occupancy on the GPU that operations run on; see ``Kernel.resources``."""
+        reader = Kernel.resource_reader
+        if reader is None:
+            raise RuntimeError(
+                f"kernel {self.kernel.name} has no device to ask: import oxide, which brings the runtime"
+            )
+        return reader(self, block, shared_mem_bytes)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
+        from .report import checks_of
+
+        return checks_of(self)
+
     @property
     def sites(self) -> tuple[FaultSite, ...]:
         """The accesses that are checked; a fault record's ``site`` is a place in it."""
-        return self._facts.sites
+        return self._sanitized_sites or self._facts.sites
 
     def code(self, target: Target) -> Code:
         """Machine code for a target, made the first time; from any thread."""
         with self._lock:
             code = self._codes.get(target)
-            if code is None and self._entry is not None:
-                code = self._entry.code(target)
+            kinds = self.kernel.sanitize | sanitizing.requested()
+            # What is sanitized is for this run, and no file of the cache takes what comes with it.
+            entry = self._entry if target.kind == "ptx" or not kinds else None
+            if code is None and target.kind == "ptx" and kinds:
+                sanitizing.warn_of_gpu(self.kernel.name, kinds)
+            if code is None and entry is not None:
+                code = entry.code(target)
             if code is None:
-                code = self._compile(target)
-                if self._entry is not None:
-                    self._entry.keep_code(code)
+                code = self._compile(target, kinds)
+                if entry is not None:
+                    entry.keep_code(code)
             self._codes[target] = code
             return code
 
@@ -266,26 +324,44 @@ class Specialization:
         """``pack`` of the words one after the other: a scalar, or an address and then a length for a slice."""
         return self._struct.pack(*words, fault_address)
 
-    def _compile(self, target: Target) -> Code:
+    def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.kernel
         if target.kind == "native":
+            if kinds and self.portable.cooperative:
+                sanitizing.warn_of_grid(kernel.name)
+            elif kinds:
+                return self._compile_sanitized(target, kinds)
             from .native import compile_native
 
-            return compile_native(self.portable, kernel.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
+            return compile_native(self.portable, self.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
         from .ptx import compile_ptx
 
         return compile_ptx(
             self.portable,
             kernel.name,
-            kernel.parameters,
+            self.parameters,
             self.kernel_id,
             target,
             unchecked=kernel.unchecked,
             max_registers=kernel.max_registers,
         )
 
+    def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
+        """Lowered a second time, for accesses that know their places in the source; no check leaves its access."""
+        from .frontend import lower
+        from .ir import translate
+        from .sanitizer import compile_sanitized
 
-def _front_end(kernel: Kernel) -> Facts:
+        kernel = self.kernel
+        lowered = lower(kernel.name, kernel.function, self.parameters, kernel.fastmath, located=True)
+        portable = translate(kernel.function, lowered, kernel.fastmath)
+        self._sanitized_sites = portable.sites
+        return compile_sanitized(
+            kernel.name, portable, self.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked
+        )
+
+
+def _front_end(kernel: Kernel, parameters: tuple[Parameter, ...]) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
     from .cache import Facts
     from .check import check
@@ -294,14 +370,14 @@ def _front_end(kernel: Kernel) -> Facts:
     from .hoist import hoist_checks, leave_checks_out
     from .ir import translate
 
-    uses = check(kernel.function, kernel.name, kernel.parameters)
-    lowered = lower(kernel.name, kernel.function, kernel.parameters, kernel.fastmath)
+    uses = check(kernel.function, kernel.name, parameters)
+    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath)
     portable = translate(kernel.function, lowered, kernel.fastmath)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:
         portable = leave_checks_out(portable)
     else:
-        portable, placements = hoist_checks(portable, kernel.parameters, kernel.contracts)
+        portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
     return Facts(
         uses_index_1d=uses.index_1d,
@@ -320,39 +396,47 @@ def kernel(
     /,
     *,
     block: int | tuple[int, ...] | None = None,
+    items_per_thread: int | tuple[int, ...] = 1,
     fastmath: bool = False,
     unchecked: bool = False,
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    sanitize: str | Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None,
     /,
     *,
     block: int | tuple[int, ...] | None = None,
+    items_per_thread: int | tuple[int, ...] = 1,
     fastmath: bool = False,
     unchecked: bool = False,
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    sanitize: str | Iterable[str] = (),
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
 
-    ``block`` is the block's shape in threads for launches that name none. ``fastmath`` allows floating point
-    reassociation and approximate division. ``unchecked`` leaves the bounds checks out: an index outside a slice then
-    touches other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the first
-    use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
-    the host, and accesses that follow from them are not checked in the kernel.
-    ``max_registers`` bounds a thread's registers on a GPU.
+    ``block`` is the block's shape in threads for launches that name none, and ``items_per_thread``, CUB's term, how
+    many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
+    ``fastmath`` allows floating point reassociation and approximate division. ``unchecked`` leaves the bounds checks
+    out: an index outside a slice then touches other memory. ``deny_checks`` makes a check that would stay inside a loop
+    a ``CompileError`` at the first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each
+    launch is checked against them on the host, and accesses that follow from them are not checked in the kernel.
+    ``max_registers`` bounds a thread's registers on a GPU. ``sanitize``, of ``"memory"`` and ``"race"``, makes the CPU
+    device check every access: docs/sanitizer.md says for what.
     """
     options: dict[str, Any] = {
         "block": block,
+        "items_per_thread": items_per_thread,
         "fastmath": fastmath,
         "unchecked": unchecked,
         "deny_checks": deny_checks,
         "requires": requires,
         "max_registers": max_registers,
+        "sanitize": sanitize,
         # Annotations are strings mostly, and may name a local of the function that defines the kernel.
         "names": dict(sys._getframe(1).f_locals),
     }
@@ -375,15 +459,27 @@ def _dim3(function: Callable[..., Any], name: str, block: int | tuple[int, ...])
     return x, y, z
 
 
+def _items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
+    sizes = (items,) if isinstance(items, int) else tuple(items)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise located(
+            function, f"kernel {name}: items_per_thread is {items!r}; give one to three numbers of at least 1"
+        )
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
 # CUDA's limits, the same for every compute capability; along x and y the limit is that of the block.
 _MAX_THREADS = 1024
 _MAX_Z = 64
 
 
-def _stable_hash(kernel: Kernel) -> int:
-    """The same number for the same kernel in every process."""
+def _stable_hash(kernel: Kernel, parameters: tuple[Parameter, ...]) -> int:
+    """The same number for the same kernel and types in every process."""
     import hashlib  # here, since it takes a thirtieth of `import oxide`
 
     function = kernel.function
-    identity = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}:{kernel!r}"
+    types = ", ".join(f"{parameter.name}: {parameter.identity}" for parameter in parameters)
+    place = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}"
+    identity = f"{place}:{kernel.name}({types})"
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")

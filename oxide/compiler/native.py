@@ -6,20 +6,22 @@ kernel, inlined. Their coordinates live in a structure on the stack that LLVM ta
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
 import llvmlite.binding as llvm
 
-from ..driver.base import Code, Target
-from . import bounds, coroutines, native_primitives, parameters
+from ..driver.base import COOPERATIVE_ENTRY, Code, Target
+from . import bounds, coroutines, debugging, half, libm, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
 from .signature import Parameter
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
-grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest."""
+grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A cooperative kernel
+has ``COOPERATIVE_ENTRY`` in its place; what follows in its record is in ``coroutine_grid.py``."""
 
 _REGISTERS = native_primitives.REGISTERS
 _CONTEXT = native_primitives.CONTEXT
@@ -37,6 +39,11 @@ def host_machine(target: Target) -> Any:
     return _machine(target)
 
 
+def entry_of(kernel: PortableKernel) -> str:
+    """The name of the entry."""
+    return COOPERATIVE_ENTRY if kernel.cooperative else ENTRY
+
+
 def compile_native(
     kernel: PortableKernel,
     signature: tuple[Parameter, ...],
@@ -47,7 +54,7 @@ def compile_native(
 ) -> Code:
     """A host object file that exports ``oxide_run_blocks``."""
     module, machine = _module(kernel, signature, kernel_id, target, unchecked)
-    return Code(target, ENTRY, machine.emit_object(module))
+    return Code(target, entry_of(kernel), machine.emit_object(module))
 
 
 def native_assembly(
@@ -77,16 +84,50 @@ def _module(
     header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     portable = llvm.parse_assembly(kernel.text)
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
+    # A schedule of the threads that can be chosen needs them apart, barriers or not.
+    suspends = kernel.suspends or target.seeded
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
-    if kernel.suspends:
-        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, ENTRY))
+    support.append(libm.definitions(kernel.name, portable))
+    support.append(debugging.native_definitions(kernel.text))
+    support.append(half.native_definitions(kernel.name, kernel.text, target))
+    if suspends:
+        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry_of(kernel)))
     else:
         support.append(_run_blocks(kernel, portable, signature))
-    module = link(header + text for text in (kernel.text, check, "\n".join(support)))
-    if kernel.suspends:
+    text, extremes = _plain_extremes(kernel.text)
+    module = link(header + part for part in (text, check, "\n".join([*support, *extremes])))
+    if suspends:
         module = coroutines.inline_all(module, machine)
-    optimise(module, machine, exported=ENTRY)
+    optimise(module, machine, exported=entry_of(kernel))
     return module, machine
+
+
+def _plain_extremes(text: str) -> tuple[str, list[str]]:
+    """``min`` and ``max`` of floats as comparisons: the text, and the definitions that it calls then.
+
+    LLVM 22's vectoriser takes a loop that reduces by ``llvm.maxnum`` for one it knows, and where the loop's number of
+    iterations is bounded by a small constant its two cost models disagree, which ends the process.
+    """
+    text = _NUMBER_EXTREME.sub(r"@oxide.\1.\2", text)
+    return text, [_plain_extreme(*found) for found in sorted(set(_PLAIN_EXTREME.findall(text)))]
+
+
+_NUMBER_EXTREME = re.compile(r"@llvm\.(maxnum|minnum)\.(f32|f64)\b")
+_PLAIN_EXTREME = re.compile(r"@oxide\.(maxnum|minnum)\.(f32|f64)\b")
+
+
+def _plain_extreme(name: str, suffix: str) -> str:
+    """As IEEE 754's maxNum and minNum: of a number and a NaN, the number."""
+    kind = {"f32": "float", "f64": "double"}[suffix]
+    comparison = {"maxnum": "ogt", "minnum": "olt"}[name]
+    return f"""
+define linkonce_odr {kind} @oxide.{name}.{suffix}({kind} %a, {kind} %b) alwaysinline {{
+  %beyond = fcmp {comparison} {kind} %a, %b
+  %alone = fcmp uno {kind} %b, %b
+  %first = or i1 %beyond, %alone
+  %result = select i1 %first, {kind} %a, {kind} %b
+  ret {kind} %result
+}}"""
 
 
 def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Parameter, ...]) -> str:

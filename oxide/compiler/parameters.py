@@ -16,6 +16,8 @@ _TYPES = {
     "u16": "i16",
     "u32": "i32",
     "u64": "i64",
+    "f16": "i16",
+    "bf16": "i16",
     "f32": "float",
     "f64": "double",
     "bool_": "i8",
@@ -23,10 +25,13 @@ _TYPES = {
 
 
 def word_types(parameters: tuple[Parameter, ...]) -> list[str]:
-    """The type of each word that is passed: one for a scalar, two for a slice."""
+    """The type of each word that is passed: one for a scalar or a captured number, two for a slice."""
     types: list[str] = []
     for parameter in parameters:
-        types += [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", "i64"]
+        if parameter.lifted is not None:
+            types += word_types(parameter.lifted.parts)
+        else:
+            types += [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", "i64"]
     return types
 
 

@@ -8,24 +8,29 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
+from ..device import types
 from ..device.atomic import AtomicSlice
 from ..device.slices import DisjointSlice, Slice
 from ..device.types import ScalarType
 from ..errors import ArgumentError
 from .source import located, parameter_line
 
-Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic"]
+if TYPE_CHECKING:
+    from .open_parameters import Lifted, OpenFunction, OpenParameter
+
+Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
-_SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
-_ATOMIC = ("i32", "u32", "i64", "u64", "f32", "f64")
-_FORMATS = {
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
+ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
+FORMATS = {
     "i8": "b",
     "i16": "h",
     "i32": "i",
@@ -34,23 +39,39 @@ _FORMATS = {
     "u16": "H",
     "u32": "I",
     "u64": "Q",
+    "f16": "H",
+    "bf16": "H",
     "f32": "f",
     "f64": "d",
     "bool_": "?",
 }
 
+_SHOWN: dict[Kind, str] = {
+    "scalar": "{}",
+    "slice": "Slice[{}]",
+    "disjoint": "DisjointSlice[{}]",
+    "atomic": "AtomicSlice[{}]",
+}
 _LIMITS = {
     f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for sign in "iu"
     for bits in (8, 16, 32, 64)
 }
+_CLASSES = {
+    **{name: name[0] for name in _LIMITS},
+    **dict.fromkeys(("f16", "bf16"), "h"),
+    **dict.fromkeys(("f32", "f64"), "f"),
+    "bool_": "b",
+}
+"""How a scalar's argument is converted: i, u, f, b, or h for the 16-bit floats, which are passed as their bits."""
 _SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself."""
+    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself, and a
+    function as the numbers that it captures."""
 
     kernel: str
     name: str
@@ -58,27 +79,31 @@ class Parameter:
     scalar: ScalarType
     tile: tuple[int, ...] = ()
     """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
+    lifted: Lifted | None = None
+    """For a function, what it became."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     """The scalar's dtype, or that of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
     """What an integer scalar holds; None for anything else."""
     is_float: bool = field(init=False, repr=False, compare=False)
-    """Whether it is a floating-point scalar."""
+    """Whether it is a scalar that is passed as a float: an f32 or an f64."""
 
     def __post_init__(self) -> None:
         # Every launch asks for these, of every argument.
         limits = _LIMITS.get(self.scalar.name) if self.kind == "scalar" else None
         object.__setattr__(self, "dtype", self.scalar.dtype)
         object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
-        object.__setattr__(self, "is_float", self.kind == "scalar" and self.scalar.dtype.kind == "f")
+        object.__setattr__(self, "is_float", self.kind == "scalar" and _CLASSES.get(self.scalar.name) == "f")
 
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        names = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
-        if self.kind == "tiles":
-            return f"DisjointSlice[{self.scalar.name}, {layout_name(self.tile)}]"
-        return names[self.kind].format(self.scalar.name)
+        return shown(self.kind, self.scalar.name, self.tile) if self.lifted is None else self.lifted.annotation
+
+    @property
+    def identity(self) -> str:
+        """The annotation and, for a function, which one it is: the same text in every process."""
+        return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
     def alignment(self) -> int:
@@ -88,7 +113,9 @@ class Parameter:
     @property
     def struct_format(self) -> str:
         """What ``struct`` packs the parameter with."""
-        return _FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
+        if self.lifted is not None:
+            return "".join(part.struct_format for part in self.lifted.parts)
+        return FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
 
     def convert(self, value: Any) -> int | float | bool:
         """A scalar argument as the Python number that the kernel gets.
@@ -102,9 +129,13 @@ class Parameter:
                 return value
         elif type(value) is float and self.is_float and -_SAFE_FLOAT <= value <= _SAFE_FLOAT:
             return value
-        kind = self.dtype.kind
+        kind = _CLASSES[self.scalar.name]
         if type(value) is np.ndarray and value.ndim == 0:
             value = value[()]
+        if kind == "h":
+            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+                return self._to_half(float(value))
+            raise self._refuse(value, "pass a number")
         if kind == "b":
             if isinstance(value, bool | np.bool_):
                 return bool(value)
@@ -134,6 +165,19 @@ class Parameter:
             return rounded
         return number
 
+    def _to_half(self, number: float) -> int:
+        """The bits of an f16 or bf16, rounded to nearest, ties to even."""
+        if self.scalar.name == "f16":
+            with np.errstate(over="ignore"):
+                bits = int(np.float16(number).view(np.uint16))
+            infinity = 0x7C00
+        else:
+            bits, infinity = _bf16_bits(number), 0x7F80
+        if bits & 0x7FFF == infinity and math.isfinite(number):
+            limit = "65504" if self.scalar.name == "f16" else "3.39e38"
+            raise self._refuse(number, f"{self.scalar.name} holds magnitudes up to {limit}")
+        return bits
+
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
         found = f"{value!r} ({type(value).__name__})" if np.ndim(value) == 0 else type(value).__name__
         return ArgumentError(
@@ -141,7 +185,11 @@ class Parameter:
         )
 
 
-def parse_parameters(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> tuple[Parameter, ...]:
+Declared: TypeAlias = "Parameter | OpenParameter | OpenFunction"
+"""A parameter as a kernel declares it."""
+
+
+def parse_parameters(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> tuple[Declared, ...]:
     """The parameters of a kernel, from its annotations, strings included. Raises ``CompileError``.
 
     ``local_names`` are those of the place where the kernel is defined: a string annotation may name one."""
@@ -150,7 +198,7 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
     returns = signature.return_annotation
     if returns is not inspect.Signature.empty and names.evaluate(returns, "the return annotation") is not None:
         raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
-    parameters = []
+    parameters: list[Declared] = []
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise located(
@@ -167,8 +215,8 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
         if parameter.annotation is inspect.Parameter.empty:
             raise located(
                 function,
-                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar ({_SCALARS}), "
-                "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
+                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar "
+                f"({SCALAR_NAMES}), Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
                 *parameter_line(function, parameter.name),
             )
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
@@ -212,14 +260,14 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         elif value in (int, float, bool, complex, str):
             raise located(
                 function,
-                f"{what} is annotated {value.__name__}; annotate it as a scalar ({_SCALARS}), Slice[T] or "
+                f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
                 "DisjointSlice[T], or not at all",
                 *parameter_line(function, name),
             )
         else:
             continue
-        if not isinstance(scalar, ScalarType) or scalar.name not in _FORMATS:
-            problem = f"{what}: scalars and the elements of slices are {_SCALARS}"
+        if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
+            problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise located(function, problem, *parameter_line(function, name))
         found[name] = Annotation(kind, scalar, tile)
     return found
@@ -232,7 +280,8 @@ class _Names:
         self.function = function
         closure = inspect.getclosurevars(function)
         self.globals = getattr(function, "__globals__", {})
-        self.locals = {**local_names, **closure.nonlocals}
+        own = {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
+        self.locals = {**local_names, **closure.nonlocals, **own}
 
     def evaluate(self, annotation: Any, what: str, name: str = "return") -> Any:
         if not isinstance(annotation, str):
@@ -244,7 +293,17 @@ class _Names:
             raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
 
 
+SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
+"""The scalar types that kernels know, by name."""
+
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
+
+
+def shown(kind: Kind, element: str, tile: tuple[int, ...]) -> str:
+    """An annotation as it is written."""
+    if kind == "tiles":
+        return f"DisjointSlice[{element}, {layout_name(tile)}]"
+    return _SHOWN[kind].format(element)
 
 
 def layout_name(tile: tuple[int, ...]) -> str:
@@ -280,9 +339,13 @@ def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any
     return scalar, layouts[0].shape
 
 
-def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Parameter:
+def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Declared:
+    if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
+        from .open_parameters import function_parameter  # here, as few programs need it
+
+        return function_parameter(function, kernel, name, annotation)
     tile: tuple[int, ...] = ()
-    if isinstance(annotation, ScalarType):
+    if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
     elif get_origin(annotation) in _KINDS:
@@ -293,28 +356,38 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
             function,
-            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
-            "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
+            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({SCALAR_NAMES}), "
+            "Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
             *parameter_line(function, name),
         )
+    if isinstance(scalar, TypeVar):
+        from .open_parameters import open_parameter
+
+        return open_parameter(function, kernel, name, kind, scalar, tile)
     if not isinstance(scalar, ScalarType):
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}",
+            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {SCALAR_NAMES}",
             *parameter_line(function, name),
         )
-    if scalar.name not in _FORMATS:
+    if kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: {scalar.name} is not supported yet in kernels; use f32",
-            *parameter_line(function, name),
-        )
-    if kind == "atomic" and scalar.name not in _ATOMIC:
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
+            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar, tile)
+
+
+def _bf16_bits(number: float) -> int:
+    """A bf16 is the upper half of an f32. Rounded once: from the double, in steps of the last place that is kept."""
+    if not math.isfinite(number):
+        with np.errstate(invalid="ignore"):
+            return int(np.float32(number).view(np.uint32)) >> 16 | (0x40 if math.isnan(number) else 0)
+    fraction, exponent = math.frexp(number)
+    step = max(exponent, -125) - 8
+    rounded = math.ldexp(round(math.ldexp(fraction, exponent - step)), step)
+    with np.errstate(over="ignore"):
+        return int(np.float32(rounded).view(np.uint32)) >> 16
 
 
 def _is_float(value: Any) -> bool:

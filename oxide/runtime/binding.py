@@ -61,6 +61,12 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
             except ArgumentError:
                 return None
             continue
+        if parameter.lifted is not None:
+            try:
+                words += parameter.lifted.words(argument)
+            except ArgumentError:
+                return None
+            continue
         box = argument.value if type(argument) is Arc else argument
         if type(box) is not DeviceBox or box._dtype is not parameter.dtype:
             return None

@@ -7,6 +7,7 @@ them. Only what an argument that is itself an operation will yield has to wait, 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import Parameter
+from oxide.compiler.signature import Declared, Parameter
 from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.aliasing import refuse_shared_outputs
@@ -29,6 +31,7 @@ from oxide.runtime.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide.compiler.contracts import Contract
+    from oxide.compiler.open_parameters import OpenFunction, OpenParameter
 
 # The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
 _MAX_BLOCK = (1024, 1024, 64)
@@ -116,23 +119,24 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
-        parameters = kernel.parameters
+        special = _specializing().known_specialization(kernel, arguments) if kernel.is_generic else kernel.only
+        if special is None:
+            _consume(arguments)
+            special = self._specialize(kernel, arguments)
+        if not special.announced:
+            announce(special)
+        self._specialization = special
+        if not special.announced:
+            announce(special)
+        parameters = special.parameters
         self._binding = None if kernel.contracts else bind(parameters, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
-            self._specialization = _specialize(kernel)
             self._check_shape(config)
             self._unused = True
             return
-        # Whatever is wrong below, the operations among the arguments were used for something.
-        parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
-        for part in parts:
-            part.consume()
-        self._specialization = _specialize(kernel)
+        parts = _consume(arguments)
         if len(arguments) != len(parameters):
-            raise ArgumentError(
-                f"kernel {kernel.name} takes {len(parameters)} argument{'s' * (len(parameters) != 1)} "
-                f"({', '.join(parameter.name for parameter in parameters)}), got {len(arguments)}"
-            )
+            raise _wrong_count(kernel, arguments)
         known = self._known = self.spec()
         self._refuse_shared_outputs(arguments)
         if kernel.contracts:
@@ -159,6 +163,18 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             self._check_shape(self._config)
         super().__init__(*parts)
 
+    @staticmethod
+    def _specialize(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
+        """The specialization for arguments that were not seen before. Raises ``ArgumentError``, ``CompileError``."""
+        if not kernel.is_generic:
+            return kernel.specialize()
+        if len(arguments) != len(kernel.parameters):
+            raise _wrong_count(kernel, arguments)
+        for parameter, argument in zip(kernel.parameters, arguments, strict=True):
+            _check(kernel, parameter, argument)
+        special: Specialization = _specializing().specialize_for(kernel, arguments)
+        return special
+
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
@@ -166,9 +182,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = loaded_function(specialization, device)
         params = specialization.pack_words(binding.words, context.fault_address(specialization))
         with context.ordered(binding.reads, binding.writes):
-            context.driver.launch(
-                function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
-            )
+            try:
+                context.driver.launch(
+                    function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
+                )
+            except LaunchError as error:
+                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
         context.keep(function)
         return self._arguments
 
@@ -179,13 +198,16 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         values: list[Any] = []
         reads: list[Allocation] = []
         writes: list[Allocation] = []
-        for parameter, argument in zip(kernel.parameters, self._arguments, strict=True):
+        for parameter, argument in zip(specialization.parameters, self._arguments, strict=True):
             if isinstance(argument, DeviceOperation):
                 argument = argument.run(context)
                 _check(kernel, parameter, argument)
             results.append(argument)
             if parameter.kind == "scalar":
                 values.append(parameter.convert(argument))
+                continue
+            if parameter.lifted is not None:
+                values.append(parameter.lifted.words(argument))
                 continue
             box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
@@ -197,8 +219,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 (parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"): (
                     int(value) if parameter.kind == "scalar" else value[1]
                 )
-                for parameter, value in zip(kernel.parameters, values, strict=True)
-                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
+                for parameter, value in zip(specialization.parameters, values, strict=True)
+                if parameter.lifted is None and (parameter.kind != "scalar" or parameter.dtype.kind in "iu")
             }
             for contract in self._open_contracts:
                 contract.check(kernel.name, known)
@@ -211,9 +233,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization))
         with context.ordered(reads, writes):
-            context.driver.launch(
-                function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
-            )
+            try:
+                context.driver.launch(
+                    function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
+                )
+            except LaunchError as error:
+                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
         context.keep(function)
         return tuple(results)
 
@@ -223,24 +248,25 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return tuple(
             [
                 _check(self._kernel, parameter, argument)
-                for parameter, argument in zip(self._kernel.parameters, self._arguments, strict=True)
+                for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True)
             ]
         )
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
-        """A thread for each element or tile of the output, the last of which may not be whole: along x, or along y and
-        x for a block of two axes."""
-        block = self._kernel.default_block
+        """A thread for each ``items_per_thread`` elements or tiles of the output, the last of which may not be whole:
+        along x, or along y and x for a block of two axes."""
+        block, items = self._kernel.default_block, self._kernel.items_per_thread
         assert block is not None
         assert self._output is not None
-        tile = self._kernel.parameters[self._output].tile
+        tile = self._specialization.parameters[self._output].tile
         if len(tile) < 2 and block[1] == block[2] == 1:
-            elements = math.prod(shape)
-            return LaunchConfig.for_num_elems(-(-elements // tile[0]) if tile else elements, block[0])
+            each = items[0] * (tile[0] if tile else 1)
+            return LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])
         if len(tile) == 2 and len(shape) == 2:
             shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
         if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
-            return LaunchConfig((max(1, -(-shape[1] // block[0])), max(1, -(-shape[0] // block[1]))), block)
+            x, y = block[0] * items[0], block[1] * items[1]
+            return LaunchConfig((max(1, -(-shape[1] // x)), max(1, -(-shape[0] // y))), block)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
             f"write {self._kernel.name}[grid, block](…)"
@@ -248,7 +274,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def _refuse_shared_outputs(self, arguments: Sequence[Any]) -> None:
         outputs = []
-        for parameter, argument in zip(self._kernel.parameters, arguments, strict=True):
+        for parameter, argument in zip(self._specialization.parameters, arguments, strict=True):
             box = argument.value if isinstance(argument, Arc) else argument
             if parameter.kind in ("disjoint", "tiles", "atomic") and isinstance(box, DeviceBox):
                 outputs.append((parameter, box))
@@ -259,7 +285,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         """Checks the contracts of which all is known; the others wait for what an operation yields."""
         known: dict[str, int] = {}
         certain: set[str] = set()
-        for parameter, argument, spec in zip(self._kernel.parameters, self._arguments, specs, strict=True):
+        for parameter, argument, spec in zip(self._specialization.parameters, self._arguments, specs, strict=True):
             operation = isinstance(argument, DeviceOperation)
             name = parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"
             if isinstance(spec, BoxSpec):
@@ -293,13 +319,6 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return f"<oxide launch of {self._kernel.name}>"
 
 
-def _specialize(kernel: Kernel) -> Specialization:
-    specialization = kernel.specialize()
-    if not specialization.announced:
-        announce(specialization)
-    return specialization
-
-
 def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) -> KernelLaunch:
     """What ``kernel[config](*arguments)`` returns."""
     if config is None or isinstance(config, LaunchConfig):
@@ -312,19 +331,54 @@ def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) ->
     )
 
 
-def resources(kernel: Kernel, block: int | tuple[int, ...] | None, shared_mem_bytes: int) -> KernelResources:
-    """What ``kernel.resources(block, shared_mem_bytes)`` gives."""
+def resources(special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int) -> KernelResources:
+    """What ``Specialization.resources`` gives."""
     from oxide.runtime.resources import resources_of
 
-    return resources_of(kernel, block, shared_mem_bytes)
+    return resources_of(special, block, shared_mem_bytes)
 
 
 Kernel.launcher = staticmethod(launch)
 Kernel.resource_reader = staticmethod(resources)
 
 
-def _check(kernel: Kernel, parameter: Parameter, argument: object) -> Spec:
+def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
+    """The operations among the arguments: whatever is wrong with the launch, they were used for something."""
+    parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
+    for part in parts:
+        part.consume()
+    return parts
+
+
+@functools.cache
+def _specializing() -> Any:
+    """What only generic kernels need, loaded with the first."""
+    from oxide.runtime import specializing
+
+    return specializing
+
+
+def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
+    count = len(kernel.parameters)
+    return ArgumentError(
+        f"kernel {kernel.name} takes {count} argument{'s' * (count != 1)} "
+        f"({', '.join(parameter.name for parameter in kernel.parameters)}), got {len(arguments)}"
+    )
+
+
+def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
+    if parameter.kind == "function":
+        if is_function(argument):
+            if isinstance(parameter, Parameter) and parameter.lifted is not None:
+                parameter.lifted.words(argument)
+            return None
+        raise ArgumentError(
+            f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}, the argument is "
+            f"{type(argument).__name__} {argument!r:.80}; pass a function: a lambda, a def or a @device function"
+        )
+    if TYPE_CHECKING:
+        assert not isinstance(parameter, OpenFunction)
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
         if parameter.kind == "scalar":
@@ -344,7 +398,8 @@ def _check(kernel: Kernel, parameter: Parameter, argument: object) -> Spec:
     box = argument.value if isinstance(argument, Arc) else argument
     if isinstance(box, DeviceBox):
         _check_dtype(kernel, parameter, box.dtype)
-        if parameter.kind == "tiles" and box.ptr % parameter.alignment:
+        # Of an open parameter this is known, and looked at again, once it is closed.
+        if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
             raise _refusal(
                 kernel,
                 parameter,
@@ -362,18 +417,17 @@ def _check(kernel: Kernel, parameter: Parameter, argument: object) -> Spec:
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {argument!r:.80}")
 
 
-def _check_dtype(kernel: Kernel, parameter: Parameter, dtype: np.dtype[Any]) -> None:
-    if dtype != parameter.dtype:
+def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
+    if isinstance(parameter, Parameter) and dtype != parameter.dtype:
         raise _refusal(
             kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
         )
 
 
-def _refusal(kernel: Kernel, parameter: Parameter, found: str) -> ArgumentError:
+def _refusal(kernel: Kernel, parameter: Parameter | OpenParameter, found: str) -> ArgumentError:
     kind = "a scalar" if parameter.kind == "scalar" else "a device buffer"
-    return ArgumentError(
-        f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {parameter.dtype}, got {found}"
-    )
+    of = parameter.dtype if isinstance(parameter, Parameter) else parameter.variable
+    return ArgumentError(f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {of}, got {found}")
 
 
 def _found(spec: Spec) -> str:
