@@ -126,8 +126,6 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if not special.announced:
             announce(special)
         self._specialization = special
-        if not special.announced:
-            announce(special)
         parameters = special.parameters
         self._binding = None if kernel.contracts else bind(parameters, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
