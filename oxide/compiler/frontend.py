@@ -9,11 +9,12 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import llvmlite.binding as llvm
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
@@ -22,7 +23,7 @@ from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass
-from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.cudadrv import nvvm
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
@@ -32,10 +33,11 @@ from ..errors import CompileError
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import atomic, barrier, shared, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import atomic, barrier, numba_vocabulary, shared, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher
+from .lowering.numba_functions import compiled_with, twin_of
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (
     NUMBA_TYPES,
@@ -60,14 +62,17 @@ class LoweredKernel:
 
 
 @global_compiler_lock
-def lower(name: str, function: Callable[..., Any], parameters: tuple[Parameter, ...], fastmath: bool) -> LoweredKernel:
+def lower(
+    name: str, function: Callable[..., Any], parameters: tuple[Parameter, ...], fastmath: bool, style: Style
+) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
     session.fastmath = fastmath
+    session.numba_style, session.overloads = style == "numba", style != "oxide"
     session.file, session.line = function.__code__.co_filename, 0
     try:
-        with _no_overloads():
+        with compiled_with(compile_function):
             result = compile_function(function, args, types.void)
     except CompileError:
         raise
@@ -113,43 +118,28 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     return result
 
 
-@contextmanager
-def _no_overloads() -> Iterator[None]:
-    """Leaves numba's Python implementations of operators and builtins out: all that kernels know is oxide's own.
-
-    numba-cuda would compile them for "the current device": looking one up, if only to find that it does not fit, makes
-    a CUDA context. numba holds its compiler lock through the typing of every function, so nobody else sees the change.
-    """
-
-    def refuse(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
-        raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
-
-    original = CUDADispatcher.compile_device
-    CUDADispatcher.compile_device = refuse
-    try:
-        yield
-    finally:
-        CUDADispatcher.compile_device = original
-
-
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def load_additional_registries(self) -> None:
         super().load_additional_registries()
         self.install_registry(typing_registry)
 
     def resolve_value_type(self, val: Any) -> Any:
-        return super().resolve_value_type(bool if val is bool_ else val)
+        return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        _refuse(func, args)
+        if not session.numba_style:
+            _refuse(func, args)
         try:
+            if session.numba_style:
+                return super().resolve_function_type(func, args, kws)
             return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
         except core_errors.TypingError as error:
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
             raise errors.TypingError(str(error)) from error
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        return unify_mixed(first, second) or super().unify_pairs(first, second)
+        mixed = None if session.numba_style else unify_mixed(first, second)
+        return mixed or super().unify_pairs(first, second)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         # Here, as the templates see a constant's type without its number.
@@ -183,8 +173,18 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         super().load_additional_registries()
         self.install_registry(lowering_registry)
 
+    @cached_property
+    def target_data(self) -> Any:
+        # numba-cuda asks libNVVM, which need not be there.
+        return llvm.create_target_data(nvvm._datalayout)
+
 
 class _Lower(CUDALower):  # type: ignore[misc]
+    def setup_function(self, fndesc: Any) -> None:
+        super().setup_function(fndesc)
+        self.builder = numba_vocabulary.PrimitiveBuilder(self.entry_block)
+        self.call_helper = self.call_conv.init_call_helper(self.builder)
+
     def notify_loc(self, loc: Any) -> None:
         session.file, session.line = loc.filename, loc.line
 
@@ -196,7 +196,7 @@ class _Lower(CUDALower):  # type: ignore[misc]
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         kinds = self.fndesc.calltypes[expr].args
-        if mixed_comparison(op, kinds) is None:
+        if session.numba_style or mixed_comparison(op, kinds) is None:
             return super().lower_binop(resty, expr, op)
         operands = [
             self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
@@ -220,7 +220,7 @@ class _CheckReturns(AnalysisPass):  # type: ignore[misc]
         AnalysisPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        if not isinstance(state.return_type, types.Number | types.Boolean):
+        if session.numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
             return False
         for block in state.func_ir.blocks.values():
             returned = block.terminator

@@ -18,8 +18,11 @@ from .registry import note, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
 
-# With and without fastmath. The type holds its dispatcher weakly, so it is kept here, while the device function lives.
-_dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[bool, Any]] = weakref.WeakKeyDictionary()
+# By fastmath and by whose semantics it gets. The type holds its dispatcher weakly, so it is kept here, while the device
+# function lives.
+_dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[tuple[bool, bool], Any]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class DeviceDispatcher(CUDADispatcher):  # type: ignore[misc]
@@ -71,6 +74,7 @@ class DeviceDispatcher(CUDADispatcher):  # type: ignore[misc]
 @typeof_impl.register(DeviceFunction)
 def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -> Any:
     variants = _dispatchers.setdefault(function, {})
-    if session.fastmath not in variants:
-        variants[session.fastmath] = DeviceDispatcher(function)
-    return types.Dispatcher(variants[session.fastmath])
+    variant = session.fastmath, session.numba_style
+    if variant not in variants:
+        variants[variant] = DeviceDispatcher(function)
+    return types.Dispatcher(variants[variant])

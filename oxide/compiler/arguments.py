@@ -1,0 +1,187 @@
+"""The types of arguments without an annotation: what numba-cuda calls ``typeof``, and the words that are passed.
+
+A launch looks at each argument and gets its type, hashable and equal for arguments that the same machine code takes;
+the types of all of them pick the specialisation. Nothing here loads numba: the front end turns these descriptions into
+numba's types.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+_LLVM_WORDS = {
+    "b": ("i8",),
+    "i": ("i8", "i16", "i32", "i64"),
+    "u": ("i8", "i16", "i32", "i64"),
+    "f": ("", "half", "float", "double"),
+    "m": ("", "", "", "i64"),
+    "M": ("", "", "", "i64"),
+}
+_FORMATS = {"b": "?", "i": "bhiq", "u": "BHIQ", "f": " efd", "m": "   q", "M": "   q"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NumberType:
+    """A scalar: a bool, an integer, a float, a complex number, a datetime64 or a timedelta64."""
+
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return self.dtype.name
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The LLVM type of each word that is passed."""
+        if self.dtype.kind == "c":
+            return ("float" if self.dtype.itemsize == 8 else "double",) * 2
+        return (_LLVM_WORDS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1],)
+
+    @property
+    def format(self) -> str:
+        """What ``struct`` packs the words with."""
+        if self.dtype.kind == "c":
+            return "ff" if self.dtype.itemsize == 8 else "dd"
+        return _FORMATS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1]
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The words of a value of this type."""
+        kind = self.dtype.kind
+        if kind == "c":
+            return value.real, value.imag
+        if kind in "mM":
+            return (int(value.astype(np.int64)),)
+        return (value,) if type(value) is not bool or kind == "b" else (int(value),)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A box: C-contiguous, of ``ndim`` axes, with all that numba-cuda does with an array."""
+
+    dtype: np.dtype[Any]
+    ndim: int
+
+    def __str__(self) -> str:
+        return f"Array[{self.dtype.name}, {self.ndim}]"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """numba-cuda's array structure: two null pointers, size, item size, address, shape, strides in bytes."""
+        return ("ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * self.ndim))
+
+    @property
+    def format(self) -> str:
+        return "QQqqQ" + "q" * (2 * self.ndim)
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The words of a box of this type."""
+        item = self.dtype.itemsize
+        strides, step = [], item
+        for length in reversed(value.shape):
+            strides.append(step)
+            step *= length
+        return 0, 0, value.size, item, value.ptr, *value.shape, *reversed(strides)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    """A tuple or a NamedTuple; ``kind`` is its class."""
+
+    elements: tuple[ArgumentType, ...]
+    kind: type
+
+    def __str__(self) -> str:
+        inside = ", ".join(map(str, self.elements)) + "," * (len(self.elements) == 1)
+        return f"({inside})" if self.kind is tuple else f"{self.kind.__name__}({inside})"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(word for element in self.elements for word in element.words)
+
+    @property
+    def format(self) -> str:
+        return "".join(element.format for element in self.elements)
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The words of the elements, one after the other."""
+        return tuple(
+            word for element, part in zip(self.elements, value, strict=True) for word in element.flatten(part)
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EnumType:
+    """A member of an enumeration."""
+
+    kind: type[enum.Enum]
+    value: NumberType
+
+    def __str__(self) -> str:
+        return self.kind.__name__
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self.value.words
+
+    @property
+    def format(self) -> str:
+        return self.value.format
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The word of the member's value."""
+        return self.value.flatten(value.value)
+
+
+ArgumentType: TypeAlias = NumberType | ArrayType | TupleType | EnumType
+
+_INT64 = NumberType(np.dtype(np.int64))
+_UINT64 = NumberType(np.dtype(np.uint64))
+_PLAIN: dict[type, ArgumentType] = {
+    float: NumberType(np.dtype(np.float64)),
+    bool: NumberType(np.dtype(np.bool_)),
+    complex: NumberType(np.dtype(np.complex128)),
+}
+
+
+def type_of(value: Any, array_type: Callable[[Any], ArrayType | None]) -> ArgumentType | None:
+    """The type of an argument, by numba-cuda's rules; None for what no kernel takes.
+
+    ``array_type`` says what an argument that is no number is, or None if it is no array.
+    """
+    kind = type(value)
+    if kind is int:
+        if -(2**63) <= value < 2**63:
+            return _INT64
+        return _UINT64 if 0 <= value < 2**64 else None
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        return plain
+    if isinstance(value, np.generic):
+        return NumberType(value.dtype) if value.dtype.kind in "biufcmM" and value.dtype.itemsize <= 16 else None
+    if isinstance(value, enum.Enum):
+        values = {type_of(member.value, array_type) for member in type(value)}
+        inner = values.pop()
+        return EnumType(type(value), inner) if not values and isinstance(inner, NumberType) else None
+    if isinstance(value, tuple):
+        elements = [type_of(element, array_type) for element in value]
+        if any(element is None for element in elements):
+            return None
+        return TupleType(tuple(element for element in elements if element is not None), kind)
+    return array_type(value)
+
+
+def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
+    """The arrays that an argument is or holds."""
+    if isinstance(kind, ArrayType):
+        return (value,)
+    if isinstance(kind, TupleType):
+        return [array for element, part in zip(kind.elements, value, strict=True) for array in arrays_in(element, part)]
+    return ()
