@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ..errors import CompileError, LaunchError
-from .signature import Parameter
+from .signature import Declared
 from .source import located
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -66,7 +66,7 @@ class Contract:
 
 
 def parse_contracts(
-    function: Callable[..., Any], kernel: str, parameters: tuple[Parameter, ...], texts: Iterable[str]
+    function: Callable[..., Any], kernel: str, parameters: tuple[Declared, ...], texts: Iterable[str]
 ) -> tuple[Contract, ...]:
     """The contracts of a kernel. Raises ``CompileError`` for a name or an operation that a contract cannot have."""
     if isinstance(texts, str):
@@ -80,7 +80,7 @@ def parse_contracts(
 @final
 class _Parser:
     def __init__(
-        self, function: Callable[..., Any], kernel: str, parameters: tuple[Parameter, ...], text: object
+        self, function: Callable[..., Any], kernel: str, parameters: tuple[Declared, ...], text: object
     ) -> None:
         self.function = function
         self.kernel = kernel
@@ -133,7 +133,7 @@ class _Parser:
                     f"has {ast.unparse(node)}; there may be +, -, *, //, %, integers, parameters and len(…)"
                 )
 
-    def _parameter(self, name: str) -> Parameter:
+    def _parameter(self, name: str) -> Declared:
         if name not in self.parameters:
             raise self._error(f"names {name}, but the parameters are {', '.join(self.parameters)}")
         return self.parameters[name]

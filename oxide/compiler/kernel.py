@@ -1,7 +1,8 @@
 """``@kernel``: the decorator, the ``Kernel`` it makes, and its ``Specialization``.
 
-Decorating reads annotations and no more. The first launch, or ``specialize()``, types and lowers the body, once, for no
-particular device; ``Specialization.code`` makes machine code for one. This package does not know how to launch:
+Decorating reads annotations and no more. The first launch, or ``specialize()``, types and lowers the body, for no
+particular device, once, or once for each choice of types that a generic kernel is used with; ``Specialization.code``
+makes machine code for a device. This package does not know how to launch:
 the runtime puts that in ``Kernel.launcher``.
 """
 
@@ -12,14 +13,15 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
 from ..driver.base import Code, Dim3, Target
 from ..errors import ArgumentError
 from .faults import FaultSite
 from .function import DeviceFunction, device
-from .signature import Parameter, parse_parameters
+from .generic import close_by_name
+from .signature import Declared, Parameter, parse_parameters
 from .source import located
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function = function
         self.name: str = function.__name__
-        self.parameters: tuple[Parameter, ...] = parse_parameters(function, self.name, names or {})
+        self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {})
         self.default_block: Dim3 | None = None if block is None else _dim3(function, self.name, block)
         self.fastmath = fastmath
         self.unchecked = unchecked
@@ -77,8 +79,15 @@ class Kernel:
         if max_registers is not None and not 1 <= max_registers <= 255:
             raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
         self.max_registers = max_registers
+        self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Parameter))
+        """The places of the parameters whose types the arguments decide."""
+        self.is_generic = bool(self.open_places)
+        self.by_arguments: dict[Hashable, Specialization] = {}
+        """What the kinds of a launch's arguments lead to, as the runtime found it: a shortcut, not the truth."""
         self._lock = threading.Lock()
-        self._specialization: Specialization | None = None
+        self._specializations: dict[tuple[Parameter, ...], Specialization] = {}
+        self.only: Specialization | None = None
+        """The one specialization of a kernel that is not generic, once there is one."""
 
     def __getitem__(self, config: object) -> ConfiguredKernel:
         """The kernel with a launch configuration: a ``LaunchConfig``, or grid and block."""
@@ -94,45 +103,45 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
 
-    def specialize(self) -> Specialization:
-        """Types and lowers the body, the first time; from any thread. Raises ``CompileError``."""
-        if self._specialization is not None:
-            return self._specialization
-        with self._lock:
-            if self._specialization is None:
-                self._specialization = Specialization(self)
-            return self._specialization
+    def specialize(self, **types: Any) -> Specialization:
+        """The kernel for certain types: typed and lowered, the first time; from any thread.
+
+        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``; any other kernel
+        needs nothing. Raises ``ArgumentError`` for a type that is missing or cannot be, and ``CompileError``.
+        """
+        if self.only is not None and not types:
+            return self.only
+        parameters = close_by_name(self.name, self.parameters, types)
+        special = self.specialization(parameters)
+        if not self.is_generic:
+            self.only = special
+        return special
+
+    def specialization(self, parameters: tuple[Parameter, ...]) -> Specialization:
+        """``specialize``, where the type of each parameter is known. Raises ``CompileError``."""
+        special = self._specializations.get(parameters)
+        if special is None:
+            with self._lock:
+                special = self._specializations.get(parameters)
+                if special is None:
+                    special = self._specializations[parameters] = Specialization(self, parameters)
+        return special
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
-        """The PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
-
-        Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
-        """
-        from .ptx import target_of
-
-        if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
-            raise TypeError(f"cc is {cc!r}; give a pair, as (9, 0) for compute capability 9.0")
-
-        return self.specialize().code(target_of(self.name, cc)).image.decode()
+        """``Specialization.ptx`` of a kernel that is not generic; ``k.specialize(T=f32).ptx()`` of one that is."""
+        return self.specialize().ptx(cc)
 
     def llvm_ir(self) -> str:
-        """The IR that both back ends start from."""
-        return self.specialize().portable.text
+        """``Specialization.llvm_ir`` of a kernel that is not generic."""
+        return self.specialize().llvm_ir()
 
     def native_asm(self) -> str:
-        """The assembly for this machine's CPU."""
-        from .native import host_target, native_assembly
-
-        special = self.specialize()
-        return native_assembly(
-            special.portable, self.parameters, special.kernel_id, host_target(), unchecked=self.unchecked
-        )
+        """``Specialization.native_asm`` of a kernel that is not generic."""
+        return self.specialize().native_asm()
 
     def checks(self) -> tuple[Check, ...]:
-        """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
-        from .report import checks_of
-
-        return checks_of(self.specialize())
+        """``Specialization.checks`` of a kernel that is not generic."""
+        return self.specialize().checks()
 
     def _launch(
         self, config: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -179,25 +188,26 @@ class ConfiguredKernel:
 
 @final
 class Specialization:
-    """A kernel, typed and lowered, and its machine code for each target so far."""
+    """A kernel for certain types, typed and lowered, and its machine code for each target so far."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, parameters: tuple[Parameter, ...]) -> None:
         from .check import check
         from .frontend import lower
         from .hoist import hoist_checks
         from .ir import translate
 
-        uses = check(kernel.function, kernel.name, kernel.parameters)
-        lowered = lower(kernel.name, kernel.function, kernel.parameters, kernel.fastmath)
+        uses = check(kernel.function, kernel.name, parameters)
+        lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath)
         self.kernel = kernel
+        self.parameters = parameters
         self.portable: PortableKernel = translate(kernel.function, lowered, kernel.fastmath)
         self.placements: tuple[Placement, ...] = ()
         if not kernel.unchecked:
-            self.portable, self.placements = hoist_checks(self.portable, kernel.parameters, kernel.contracts)
+            self.portable, self.placements = hoist_checks(self.portable, parameters, kernel.contracts)
         self.uses_index_1d: bool = uses.index_1d
         self.uses_index_2d: bool = uses.index_2d
-        self.kernel_id: int = _stable_hash(kernel)
-        self._struct = struct.Struct("@" + "".join(p.struct_format for p in kernel.parameters) + "Q")
+        self.kernel_id: int = _stable_hash(kernel, parameters)
+        self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
         self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
@@ -205,6 +215,34 @@ class Specialization:
             from .report import deny_checks_in_loops
 
             deny_checks_in_loops(self)
+
+    def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
+        """The PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
+
+        Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
+        """
+        from .ptx import target_of
+
+        if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
+            raise TypeError(f"cc is {cc!r}; give a pair, as (9, 0) for compute capability 9.0")
+        return self.code(target_of(self.kernel.name, cc)).image.decode()
+
+    def llvm_ir(self) -> str:
+        """The IR that both back ends start from."""
+        return self.portable.text
+
+    def native_asm(self) -> str:
+        """The assembly for this machine's CPU."""
+        from .native import host_target, native_assembly
+
+        unchecked = self.kernel.unchecked
+        return native_assembly(self.portable, self.parameters, self.kernel_id, host_target(), unchecked=unchecked)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
+        from .report import checks_of
+
+        return checks_of(self)
 
     @property
     def sites(self) -> tuple[FaultSite, ...]:
@@ -242,13 +280,13 @@ class Specialization:
         if target.kind == "native":
             from .native import compile_native
 
-            return compile_native(self.portable, kernel.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
+            return compile_native(self.portable, self.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
         from .ptx import compile_ptx
 
         return compile_ptx(
             self.portable,
             kernel.name,
-            kernel.parameters,
+            self.parameters,
             self.kernel_id,
             target,
             unchecked=kernel.unchecked,
@@ -324,10 +362,12 @@ _MAX_THREADS = 1024
 _MAX_Z = 64
 
 
-def _stable_hash(kernel: Kernel) -> int:
-    """The same number for the same kernel in every process."""
+def _stable_hash(kernel: Kernel, parameters: tuple[Parameter, ...]) -> int:
+    """The same number for the same kernel and types in every process."""
     import hashlib  # here, since it takes a thirtieth of `import oxide`
 
     function = kernel.function
-    identity = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}:{kernel!r}"
+    types = ", ".join(f"{parameter.name}: {parameter.annotation}" for parameter in parameters)
+    place = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}"
+    identity = f"{place}:{kernel.name}({types})"
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")

@@ -47,7 +47,7 @@ def checks_of(special: Specialization) -> tuple[Check, ...]:
     kernel = special.kernel
     if kernel.unchecked:
         return ()
-    left = sites_left(special.portable, kernel.name, kernel.parameters)
+    left = sites_left(special.portable, kernel.name, special.parameters)
     by_site: dict[int, Check] = {}
     for number, site in enumerate(special.sites):
         # An access may be to one of several slices; such a one counts for every slice that has no other.

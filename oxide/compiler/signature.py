@@ -10,10 +10,11 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, final, get_args, get_origin
+from typing import Any, Literal, TypeAlias, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
+from ..device import types
 from ..device.atomic import AtomicSlice
 from ..device.slices import DisjointSlice, Slice
 from ..device.types import ScalarType
@@ -38,6 +39,7 @@ _FORMATS = {
     "bool_": "?",
 }
 
+_SHOWN = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
 _LIMITS = {
     f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for sign in "iu"
@@ -64,8 +66,7 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        names = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
-        return names[self.kind].format(self.scalar.name)
+        return _SHOWN[self.kind].format(self.scalar.name)
 
     @property
     def struct_format(self) -> str:
@@ -124,7 +125,50 @@ class Parameter:
         )
 
 
-def parse_parameters(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> tuple[Parameter, ...]:
+@final
+@dataclass(frozen=True, slots=True)
+class OpenParameter:
+    """One parameter of a generic kernel, whose type the argument decides: ``factor: T``, ``x: Slice[T]``.
+
+    It becomes a ``Parameter`` when the kernel is specialised; ``generic.py`` says how.
+    """
+
+    kernel: str
+    name: str
+    kind: Kind
+    variable: str
+    choices: tuple[ScalarType, ...]
+    """The scalar types that the variable may stand for: its constraints, or all."""
+
+    @property
+    def annotation(self) -> str:
+        """The annotation as it is written."""
+        return _SHOWN[self.kind].format(self.variable)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """None is known: void."""
+        return np.dtype(np.void)
+
+    def convert(self, value: Any) -> Any:
+        """A scalar argument, if it is a number. Raises ``ArgumentError`` for anything else."""
+        if isinstance(value, int | float | np.number | np.bool_) or (type(value) is np.ndarray and value.ndim == 0):
+            return value
+        raise ArgumentError(
+            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
+            f"{type(value).__name__} {value!r:.80}; pass a number"
+        )
+
+    def closed(self, scalar: ScalarType) -> Parameter:
+        """The parameter, where the variable stands for ``scalar``."""
+        return Parameter(self.kernel, self.name, self.kind, scalar)
+
+
+Declared: TypeAlias = Parameter | OpenParameter
+"""A parameter as a kernel declares it."""
+
+
+def parse_parameters(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> tuple[Declared, ...]:
     """The parameters of a kernel, from its annotations, strings included. Raises ``CompileError``.
 
     ``local_names`` are those of the place where the kernel is defined: a string annotation may name one."""
@@ -133,7 +177,7 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
     returns = signature.return_annotation
     if returns is not inspect.Signature.empty and names.evaluate(returns, "the return annotation") is not None:
         raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
-    parameters = []
+    parameters: list[Declared] = []
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise located(
@@ -212,7 +256,8 @@ class _Names:
         self.function = function
         closure = inspect.getclosurevars(function)
         self.globals = getattr(function, "__globals__", {})
-        self.locals = {**local_names, **closure.nonlocals}
+        own = {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
+        self.locals = {**local_names, **closure.nonlocals, **own}
 
     def evaluate(self, annotation: Any, what: str, name: str = "return") -> Any:
         if not isinstance(annotation, str):
@@ -224,11 +269,14 @@ class _Names:
             raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
 
 
+SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in _FORMATS}
+"""The scalar types that kernels know, by name."""
+
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
 
 
-def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Parameter:
-    if isinstance(annotation, ScalarType):
+def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Declared:
+    if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
     elif get_origin(annotation) in _KINDS:
@@ -242,6 +290,8 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             "Slice[T], DisjointSlice[T] or AtomicSlice[T]",
             *parameter_line(function, name),
         )
+    if isinstance(scalar, TypeVar):
+        return OpenParameter(kernel, name, kind, scalar.__name__, _choices(function, kernel, name, kind, scalar))
     if not isinstance(scalar, ScalarType):
         raise located(
             function,
@@ -260,6 +310,29 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar)
+
+
+def _choices(
+    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
+) -> tuple[ScalarType, ...]:
+    """What a type variable may stand for: its constraints, or every scalar type that the parameter may have."""
+    possible = _ATOMIC if kind == "atomic" else tuple(_FORMATS)
+    problem = None
+    if variable.__bound__ is not None:
+        problem = "has a bound, which says nothing of machine types"
+    wrong = [each for each in variable.__constraints__ if not isinstance(each, ScalarType) or each.name not in possible]
+    if wrong:
+        problem = f"may be {getattr(wrong[0], '__name__', wrong[0])}, which {kind} parameters cannot have here"
+    if problem is not None:
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name}: the type variable {variable.__name__} {problem}; constrain it to "
+            f"scalar types, as in TypeVar({variable.__name__!r}, f32, f64); possible are {' '.join(possible)}",
+            *parameter_line(function, name),
+        )
+    if variable.__constraints__:
+        return tuple(variable.__constraints__)
+    return tuple(SCALARS[each] for each in possible)
 
 
 def _is_float(value: Any) -> bool:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.compiler.kernel import Kernel
-from oxide.compiler.signature import Parameter
+from oxide.compiler.kernel import Kernel, Specialization
+from oxide.compiler.signature import Declared, Parameter
 from oxide.driver.base import Code, Dim3, FunctionHandle
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.arc import Arc
@@ -22,6 +22,7 @@ from oxide.runtime.binding import bind
 from oxide.runtime.context import Device
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.specializing import known_specialization, specialize_for
 from oxide.runtime.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -100,23 +101,20 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
-        parameters = kernel.parameters
+        special = known_specialization(kernel, arguments) if kernel.is_generic else kernel.only
+        if special is None:
+            _consume(arguments)
+            special = self._specialize(kernel, arguments)
+        self._specialization = special
+        parameters = special.parameters
         self._binding = None if kernel.contracts else bind(parameters, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
-            self._specialization = kernel.specialize()
             self._check_shape(config)
             self._unused = True
             return
-        # Whatever is wrong below, the operations among the arguments were used for something.
-        parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
-        for part in parts:
-            part.consume()
-        self._specialization = kernel.specialize()
+        parts = _consume(arguments)
         if len(arguments) != len(parameters):
-            raise ArgumentError(
-                f"kernel {kernel.name} takes {len(parameters)} argument{'s' * (len(parameters) != 1)} "
-                f"({', '.join(parameter.name for parameter in parameters)}), got {len(arguments)}"
-            )
+            raise _wrong_count(kernel, arguments)
         known = self._known = self.spec()
         if kernel.contracts:
             self._check_contracts(known)
@@ -140,6 +138,17 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             self._check_shape(self._config)
         super().__init__(*parts)
 
+    @staticmethod
+    def _specialize(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
+        """The specialization for arguments that were not seen before. Raises ``ArgumentError``, ``CompileError``."""
+        if not kernel.is_generic:
+            return kernel.specialize()
+        if len(arguments) != len(kernel.parameters):
+            raise _wrong_count(kernel, arguments)
+        for parameter, argument in zip(kernel.parameters, arguments, strict=True):
+            _check(kernel, parameter, argument)
+        return specialize_for(kernel, arguments)
+
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
@@ -160,7 +169,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         values: list[Any] = []
         reads: list[Allocation] = []
         writes: list[Allocation] = []
-        for parameter, argument in zip(kernel.parameters, self._arguments, strict=True):
+        for parameter, argument in zip(specialization.parameters, self._arguments, strict=True):
             if isinstance(argument, DeviceOperation):
                 argument = argument.run(context)
                 _check(kernel, parameter, argument)
@@ -177,7 +186,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 (parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"): (
                     int(value) if parameter.kind == "scalar" else value[1]
                 )
-                for parameter, value in zip(kernel.parameters, values, strict=True)
+                for parameter, value in zip(specialization.parameters, values, strict=True)
                 if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
             }
             for contract in self._open_contracts:
@@ -203,7 +212,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return tuple(
             [
                 _check(self._kernel, parameter, argument)
-                for parameter, argument in zip(self._kernel.parameters, self._arguments, strict=True)
+                for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True)
             ]
         )
 
@@ -224,7 +233,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         """Checks the contracts of which all is known; the others wait for what an operation yields."""
         known: dict[str, int] = {}
         certain: set[str] = set()
-        for parameter, argument, spec in zip(self._kernel.parameters, self._arguments, specs, strict=True):
+        for parameter, argument, spec in zip(self._specialization.parameters, self._arguments, specs, strict=True):
             operation = isinstance(argument, DeviceOperation)
             name = parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"
             if isinstance(spec, BoxSpec):
@@ -273,7 +282,23 @@ def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) ->
 Kernel.launcher = staticmethod(launch)
 
 
-def _check(kernel: Kernel, parameter: Parameter, argument: object) -> Spec:
+def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
+    """The operations among the arguments: whatever is wrong with the launch, they were used for something."""
+    parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
+    for part in parts:
+        part.consume()
+    return parts
+
+
+def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
+    count = len(kernel.parameters)
+    return ArgumentError(
+        f"kernel {kernel.name} takes {count} argument{'s' * (count != 1)} "
+        f"({', '.join(parameter.name for parameter in kernel.parameters)}), got {len(arguments)}"
+    )
+
+
+def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
@@ -304,18 +329,17 @@ def _check(kernel: Kernel, parameter: Parameter, argument: object) -> Spec:
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {argument!r:.80}")
 
 
-def _check_dtype(kernel: Kernel, parameter: Parameter, dtype: np.dtype[Any]) -> None:
-    if dtype != parameter.dtype:
+def _check_dtype(kernel: Kernel, parameter: Declared, dtype: np.dtype[Any]) -> None:
+    if isinstance(parameter, Parameter) and dtype != parameter.dtype:
         raise _refusal(
             kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
         )
 
 
-def _refusal(kernel: Kernel, parameter: Parameter, found: str) -> ArgumentError:
+def _refusal(kernel: Kernel, parameter: Declared, found: str) -> ArgumentError:
     kind = "a scalar" if parameter.kind == "scalar" else "a device buffer"
-    return ArgumentError(
-        f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {parameter.dtype}, got {found}"
-    )
+    of = parameter.dtype if isinstance(parameter, Parameter) else parameter.variable
+    return ArgumentError(f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {of}, got {found}")
 
 
 def _found(spec: Spec) -> str:
