@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from oxide.compiler.function import device
 from oxide.compiler.kernel import Kernel, kernel
 from oxide.device import atomic, thread, warp
+from oxide.device.arrays import Array
 from oxide.device.atomic import AtomicSlice
 from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.device.slices import DisjointSlice, Ref, Slice
@@ -77,6 +78,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Arc",
     "ArgumentError",
+    "Array",
     "AtomicSlice",
     "BarrierError",
     "BoundsError",

@@ -18,7 +18,7 @@ _LLVM_WORDS = {
     "b": ("i8",),
     "i": ("i8", "i16", "i32", "i64"),
     "u": ("i8", "i16", "i32", "i64"),
-    "f": ("", "half", "float", "double"),
+    "f": ("", "i16", "float", "double"),
     "m": ("", "", "", "i64"),
     "M": ("", "", "", "i64"),
 }
@@ -68,7 +68,7 @@ class ArrayType:
     ndim: int
 
     def __str__(self) -> str:
-        return f"Array[{self.dtype.name}, {self.ndim}]"
+        return f"Array[{self.dtype if self.dtype.names else self.dtype.name}, {self.ndim}]"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -111,9 +111,7 @@ class TupleType:
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
         """The words of the elements, one after the other."""
-        return tuple(
-            word for element, part in zip(self.elements, value, strict=True) for word in element.flatten(part)
-        )
+        return tuple(word for element, part in zip(self.elements, value, strict=True) for word in element.flatten(part))
 
 
 @final

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import llvmlite.binding as llvm
 from numba.core import errors as core_errors
@@ -30,12 +30,14 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
 from ..device.types import bool_
 from ..errors import CompileError
+from .arguments import ArgumentType
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
 from .lowering import atomic, barrier, numba_vocabulary, shared, warp  # noqa: F401  (importing them registers their topics)
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
+from .lowering.argument_types import argument_type, numba_type
 from .lowering.function import DeviceDispatcher
 from .lowering.numba_functions import compiled_with, twin_of
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
@@ -48,7 +50,11 @@ from .lowering.types import (
     mixed_comparison,
     unify_mixed,
 )
-from .signature import Parameter
+from .signature import Closed, NumbaParameter
+
+Style: TypeAlias = Literal["oxide", "mixed", "numba"]
+"""Whose semantics a kernel has: those of oxide's typed vocabulary, the same with numba-cuda's functions to call, or
+numba-cuda's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class LoweredKernel:
 
 @global_compiler_lock
 def lower(
-    name: str, function: Callable[..., Any], parameters: tuple[Parameter, ...], fastmath: bool, style: Style
+    name: str, function: Callable[..., Any], parameters: tuple[Closed, ...], fastmath: bool, style: Style
 ) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
@@ -260,7 +266,16 @@ def _contexts() -> tuple[Any, Any]:
     return _context_pair
 
 
-def _parameter_type(parameter: Parameter) -> Any:
+def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
+    """The argument types of a numba-cuda kernel's explicit signatures; none where it has none."""
+    if dispatcher._can_compile:
+        return ()
+    return tuple(tuple(argument_type(kind) for kind in types) for types in dispatcher.overloads)
+
+
+def _parameter_type(parameter: Closed) -> Any:
+    if isinstance(parameter, NumbaParameter):
+        return numba_type(parameter.type)
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar

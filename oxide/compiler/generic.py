@@ -14,9 +14,11 @@ from typing import Any, final
 
 import numpy as np
 
+from ..device.arrays import ArrayAnnotation
 from ..device.types import ScalarType
 from ..errors import ArgumentError
-from .signature import SCALARS, Declared, OpenParameter, Parameter
+from .arguments import ArgumentType, ArrayType, EnumType, NumberType, TupleType
+from .signature import SCALARS, Closed, Declared, OpenParameter, UntypedParameter
 
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values()}
 _PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}
@@ -39,9 +41,10 @@ class Evidence:
 
 
 def close_by_arguments(
-    kernel: str, declared: Sequence[Declared], found: Mapping[str, Evidence]
-) -> tuple[Parameter, ...]:
-    """The parameters for arguments of which ``found`` says, by parameter, what is known. Raises ``ArgumentError``."""
+    kernel: str, declared: Sequence[Declared], found: Mapping[str, Evidence], typed: Mapping[str, ArgumentType]
+) -> tuple[Closed, ...]:
+    """The parameters for arguments of which ``found`` says, by parameter, what is known; and ``typed``, for parameters
+    without an annotation, the arguments' types. Raises ``ArgumentError``."""
     chosen: dict[str, tuple[ScalarType, OpenParameter]] = {}
     opened = [parameter for parameter in declared if isinstance(parameter, OpenParameter)]
     # Buffers decide, then NumPy's scalars, then plain numbers, which convert.
@@ -72,15 +75,25 @@ def close_by_arguments(
                 "says what it is: an operation that does not say beforehand what it yields was given; launch the "
                 "kernel on its result, as in operation.and_then(lambda box: kernel[...](box, ...))"
             )
-    return tuple(p.closed(chosen[p.variable][0]) if isinstance(p, OpenParameter) else p for p in declared)
+    return tuple(
+        p.closed(chosen[p.variable][0])
+        if isinstance(p, OpenParameter)
+        else p.closed(typed[p.name])
+        if isinstance(p, UntypedParameter)
+        else p
+        for p in declared
+    )
 
 
-def close_by_name(kernel: str, declared: Sequence[Declared], types: Mapping[str, Any]) -> tuple[Parameter, ...]:
-    """The parameters, where ``types`` says what each type variable stands for. Raises ``ArgumentError``."""
+def close_by_name(kernel: str, declared: Sequence[Declared], types: Mapping[str, Any]) -> tuple[Closed, ...]:
+    """The parameters, where ``types`` says what each type variable stands for, and of what type each parameter without
+    an annotation is. Raises ``ArgumentError``."""
     opened = {p.variable: p for p in declared if isinstance(p, OpenParameter)}
+    untyped = [p.name for p in declared if isinstance(p, UntypedParameter)]
+    typed = {name: _argument_type(kernel, name, types) for name in untyped}
     for name in types:
-        if name not in opened:
-            takes = f"it takes {', '.join(opened)}" if opened else "it is not generic"
+        if name not in opened and name not in typed:
+            takes = f"it takes {', '.join([*opened, *untyped])}" if opened or untyped else "it is not generic"
             raise ArgumentError(f"kernel {kernel} has no type variable {name}: {takes}")
     for name, parameter in opened.items():
         if name not in types:
@@ -93,7 +106,29 @@ def close_by_name(kernel: str, declared: Sequence[Declared], types: Mapping[str,
     for each in declared:
         if isinstance(each, OpenParameter):
             _allowed(each, Evidence(types[each.variable].dtype))
-    return tuple(p.closed(types[p.variable]) if isinstance(p, OpenParameter) else p for p in declared)
+    return tuple(
+        p.closed(types[p.variable])
+        if isinstance(p, OpenParameter)
+        else p.closed(typed[p.name])
+        if isinstance(p, UntypedParameter)
+        else p
+        for p in declared
+    )
+
+
+def _argument_type(kernel: str, name: str, types: Mapping[str, Any]) -> ArgumentType:
+    """What was said of a parameter without an annotation."""
+    advice = f"say what it is, as in {kernel}.specialize({name}=Array[f32, 1]) or {kernel}.specialize({name}=i64)"
+    if name not in types:
+        raise ArgumentError(f"kernel {kernel}: parameter {name} has no annotation, so its type is a launch's: {advice}")
+    kind = types[name]
+    if isinstance(kind, ScalarType):
+        return NumberType(kind.dtype)
+    if isinstance(kind, ArrayAnnotation):
+        return ArrayType(kind.dtype, kind.ndim)
+    if isinstance(kind, NumberType | ArrayType | TupleType | EnumType):
+        return kind
+    raise ArgumentError(f"kernel {kernel}: parameter {name} cannot be {kind!r}: {advice}")
 
 
 def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:

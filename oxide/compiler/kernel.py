@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
 from ..driver.base import Code, Dim3, Target
 from ..errors import ArgumentError
+from .arguments import ArgumentType
 from .faults import FaultSite
 from .function import DeviceFunction, device
 from .generic import close_by_name
-from .signature import Declared, Parameter, parse_parameters
+from .signature import Closed, Declared, NumbaParameter, parse_parameters
 from .source import located
 
 if TYPE_CHECKING:
     from ..runtime.operation import DeviceOperation  # for the type alone: what a launch returns is the runtime's
     from .contracts import Contract
+    from .frontend import Style
     from .hoist import Placement
     from .ir import PortableKernel
     from .report import Check
@@ -61,10 +63,22 @@ class Kernel:
         max_registers: int | None = None,
         names: Mapping[str, Any] | None = None,
     ) -> None:
+        dispatcher, function = function, getattr(function, "py_func", function)
+        self.adopted = dispatcher is not function
+        """Whether it is a numba-cuda kernel, made by ``kernel(dispatcher)``."""
         functools.update_wrapper(self, function)
         self.function = function
         self.name: str = function.__name__
-        self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {})
+        self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {}, self.adopted)
+        self.signatures: tuple[tuple[ArgumentType, ...], ...] = ()
+        """The explicit signatures of an adopted kernel: its arguments are converted to those of one. Else none."""
+        if self.adopted:
+            from .frontend import adopted_signatures
+
+            options = dispatcher.targetoptions  # type: ignore[attr-defined]
+            self.signatures = adopted_signatures(dispatcher)
+            fastmath = fastmath or bool(options.get("fastmath"))
+            max_registers = max_registers or options.get("max_registers")
         self.default_block: Dim3 | None = None if block is None else _dim3(function, self.name, block)
         self.fastmath = fastmath
         self.unchecked = unchecked
@@ -79,13 +93,13 @@ class Kernel:
         if max_registers is not None and not 1 <= max_registers <= 255:
             raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
         self.max_registers = max_registers
-        self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Parameter))
+        self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Closed))
         """The places of the parameters whose types the arguments decide."""
         self.is_generic = bool(self.open_places)
         self.by_arguments: dict[Hashable, Specialization] = {}
         """What the kinds of a launch's arguments lead to, as the runtime found it: a shortcut, not the truth."""
         self._lock = threading.Lock()
-        self._specializations: dict[tuple[Parameter, ...], Specialization] = {}
+        self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
         """The one specialization of a kernel that is not generic, once there is one."""
 
@@ -106,8 +120,9 @@ class Kernel:
     def specialize(self, **types: Any) -> Specialization:
         """The kernel for certain types: typed and lowered, the first time; from any thread.
 
-        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``; any other kernel
-        needs nothing. Raises ``ArgumentError`` for a type that is missing or cannot be, and ``CompileError``.
+        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, and for each
+        parameter without an annotation, ``add.specialize(x=Array[f32, 1], n=i64)``; any other kernel needs nothing.
+        Raises ``ArgumentError`` for a type that is missing or cannot be, and ``CompileError``.
         """
         if self.only is not None and not types:
             return self.only
@@ -117,7 +132,7 @@ class Kernel:
             self.only = special
         return special
 
-    def specialization(self, parameters: tuple[Parameter, ...]) -> Specialization:
+    def specialization(self, parameters: tuple[Closed, ...]) -> Specialization:
         """``specialize``, where the type of each parameter is known. Raises ``CompileError``."""
         special = self._specializations.get(parameters)
         if special is None:
@@ -190,14 +205,16 @@ class ConfiguredKernel:
 class Specialization:
     """A kernel for certain types, typed and lowered, and its machine code for each target so far."""
 
-    def __init__(self, kernel: Kernel, parameters: tuple[Parameter, ...]) -> None:
+    def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
         from .check import check
         from .frontend import lower
         from .hoist import hoist_checks
         from .ir import translate
 
-        uses = check(kernel.function, kernel.name, parameters)
-        lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath)
+        numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
+        uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
+        style: Style = "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
+        lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style)
         self.kernel = kernel
         self.parameters = parameters
         self.portable: PortableKernel = translate(kernel.function, lowered, kernel.fastmath)
@@ -319,7 +336,11 @@ def kernel(
     requires: Iterable[str] = (),
     max_registers: int | None = None,
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
-    """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
+    """Makes a kernel of a Python function. Raises ``CompileError`` for annotations it cannot use.
+
+    A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``; a
+    kernel that has such parameters, or ``Array`` ones, has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
+    kernel of a function that ``numba.cuda.jit`` decorated, with its explicit signatures, if it has any.
 
     ``block`` is the block's shape in threads for launches that name none. ``fastmath`` allows floating point
     reassociation and approximate division. ``unchecked`` leaves the bounds checks out: an index outside a slice then
@@ -362,7 +383,7 @@ _MAX_THREADS = 1024
 _MAX_Z = 64
 
 
-def _stable_hash(kernel: Kernel, parameters: tuple[Parameter, ...]) -> int:
+def _stable_hash(kernel: Kernel, parameters: tuple[Closed, ...]) -> int:
     """The same number for the same kernel and types in every process."""
     import hashlib  # here, since it takes a thirtieth of `import oxide`
 

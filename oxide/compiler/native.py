@@ -15,7 +15,7 @@ from ..driver.base import Code, Target
 from . import bounds, coroutines, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
-from .signature import Parameter
+from .signature import Closed
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
@@ -39,7 +39,7 @@ def host_machine(target: Target) -> Any:
 
 def compile_native(
     kernel: PortableKernel,
-    signature: tuple[Parameter, ...],
+    signature: tuple[Closed, ...],
     kernel_id: int,
     target: Target,
     *,
@@ -51,7 +51,7 @@ def compile_native(
 
 
 def native_assembly(
-    kernel: PortableKernel, signature: tuple[Parameter, ...], kernel_id: int, target: Target, *, unchecked: bool
+    kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, *, unchecked: bool
 ) -> str:
     """What ``compile_native`` compiles to, as assembly."""
     module, machine = _module(kernel, signature, kernel_id, target, unchecked)
@@ -70,7 +70,7 @@ def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
 
 
 def _module(
-    kernel: PortableKernel, signature: tuple[Parameter, ...], kernel_id: int, target: Target, unchecked: bool
+    kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, unchecked: bool
 ) -> tuple[Any, Any]:
     _initialise()
     machine = _machine(target)
@@ -89,7 +89,7 @@ def _module(
     return module, machine
 
 
-def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Parameter, ...]) -> str:
+def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...]) -> str:
     types = [*parameters.word_types(signature), "ptr"]
     words = [f"%word.{number}" for number in range(len(types))]
     declaration, call = parameters.call(kernel, module, "%context", words[:-1], types[:-1])

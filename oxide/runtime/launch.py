@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.compiler.arguments import arrays_in
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import Declared, Parameter
+from oxide.compiler.signature import Declared, NumbaParameter, OpenParameter, Parameter, UntypedParameter
 from oxide.driver.base import Code, Dim3, FunctionHandle
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.arc import Arc
@@ -22,7 +23,7 @@ from oxide.runtime.binding import bind
 from oxide.runtime.context import Device
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
-from oxide.runtime.specializing import known_specialization, specialize_for
+from oxide.runtime.specializing import check_argument, known_specialization, specialize_for
 from oxide.runtime.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -174,6 +175,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 argument = argument.run(context)
                 _check(kernel, parameter, argument)
             results.append(argument)
+            if isinstance(parameter, NumbaParameter):
+                plain = argument.value if isinstance(argument, Arc) else argument
+                for array in arrays_in(parameter.type, plain):
+                    require_device(array, device, f"kernel {kernel.name}, parameter {parameter.name}")
+                    writes.append(array._allocation)
+                values.append(parameter.type.flatten(plain))
+                continue
             if parameter.kind == "scalar":
                 values.append(parameter.convert(argument))
                 continue
@@ -187,7 +195,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     int(value) if parameter.kind == "scalar" else value[1]
                 )
                 for parameter, value in zip(specialization.parameters, values, strict=True)
-                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
+                if isinstance(parameter, Parameter) and (parameter.kind != "scalar" or parameter.dtype.kind in "iu")
             }
             for contract in self._open_contracts:
                 contract.check(kernel.name, known)
@@ -234,6 +242,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         known: dict[str, int] = {}
         certain: set[str] = set()
         for parameter, argument, spec in zip(self._specialization.parameters, self._arguments, specs, strict=True):
+            if isinstance(parameter, NumbaParameter):
+                continue
             operation = isinstance(argument, DeviceOperation)
             name = parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"
             if isinstance(spec, BoxSpec):
@@ -300,6 +310,12 @@ def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
 
 def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
+    if isinstance(parameter, NumbaParameter | UntypedParameter):
+        check_argument(parameter, argument)
+        if isinstance(argument, DeviceOperation):
+            return argument.spec()
+        given = argument.value if isinstance(argument, Arc) else argument
+        return BoxSpec(given.shape, given.dtype) if isinstance(given, DeviceBox) else None
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
         if parameter.kind == "scalar":
@@ -329,14 +345,14 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {argument!r:.80}")
 
 
-def _check_dtype(kernel: Kernel, parameter: Declared, dtype: np.dtype[Any]) -> None:
+def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
     if isinstance(parameter, Parameter) and dtype != parameter.dtype:
         raise _refusal(
             kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
         )
 
 
-def _refusal(kernel: Kernel, parameter: Declared, found: str) -> ArgumentError:
+def _refusal(kernel: Kernel, parameter: Parameter | OpenParameter, found: str) -> ArgumentError:
     kind = "a scalar" if parameter.kind == "scalar" else "a device buffer"
     of = parameter.dtype if isinstance(parameter, Parameter) else parameter.variable
     return ArgumentError(f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {of}, got {found}")

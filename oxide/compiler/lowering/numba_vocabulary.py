@@ -1,9 +1,9 @@
 """What numba-cuda's own functions come down to, in the terms of oxide's two back ends.
 
-numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and their like to calls of NVVM intrinsics and to inline
-PTX, by many ways: templates, intrinsics, overloads. All of them end in ``builder.call``, and there they are caught, while
-the line being lowered is still known; a fault can then name it. Arrays in shared memory are lowered anew, as
-numba-cuda places them in globals of its own and asks libNVVM for the size of an element.
+numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and their like to calls of NVVM intrinsics and to
+inline PTX, by many ways: templates, intrinsics, overloads. All of them end in ``builder.call``, and there they are
+caught, while the line being lowered is still known; a fault can then name it. Arrays in shared memory are lowered anew,
+as numba-cuda places them in globals of its own and asks libNVVM for the size of an element.
 """
 
 from __future__ import annotations
@@ -213,9 +213,7 @@ _array("shared")
 _array("local")
 
 
-def _block_array(
-    context: Any, builder: Any, name: str, shape: list[int], dtype: Any, alignment: int | None
-) -> Any:
+def _block_array(context: Any, builder: Any, name: str, shape: list[int], dtype: Any, alignment: int | None) -> Any:
     dynamic = name == "shared" and shape == [0]
     if min(shape) < 1 and not dynamic:
         raise ValueError(f"cuda.{name}.array: the shape is {tuple(shape)}; every length is 1 or more")
