@@ -22,7 +22,14 @@ TILE = 16
 
 def mlp(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOperation[Float32Array]:
     """``max(0, (batch @ W0) @ w1)``: ``batch`` is ``(rows, k)``, W0 ``(k, n)``, w1 ``(n,)``; yields ``(rows,)``."""
-    rows, columns = len(batch), w0.value.shape[1]
+    return forward(h2d(batch), len(batch), w0, w1).and_then(d2h)
+
+
+def forward(
+    batch: DeviceOperation[DeviceBox], rows: int, w0: Arc[DeviceBox], w1: Arc[DeviceBox]
+) -> DeviceOperation[DeviceBox]:
+    """``mlp`` of a batch that is on the device, yielding a box: what a graph is captured of."""
+    columns = w0.value.shape[1]
 
     def hidden_layer(buffers: tuple[DeviceBox, DeviceBox, DeviceBox]) -> DeviceOperation[tuple[DeviceBox, DeviceBox]]:
         inputs, hidden, output = buffers
@@ -34,11 +41,10 @@ def mlp(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOp
         return matvec_naive[config](rows, columns, hidden, w1, output).last()
 
     return (
-        oxide.zip(h2d(batch), zeros((rows, columns)), zeros(rows))
+        oxide.zip(batch, zeros((rows, columns)), zeros(rows))
         .and_then(hidden_layer)
         .and_then(output_layer)
         .and_then(rectify)
-        .and_then(d2h)
     )
 
 

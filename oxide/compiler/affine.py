@@ -107,6 +107,11 @@ class Range:
         self._require("sge", low, 0)
         self._require("slt", high, self._wide(size))
 
+    def start_of_consecutive(self, index: str) -> Coefficient | None:
+        """The ``i64`` index in the loop's first iteration, if it grows by one in each. Raises ``Undecidable``."""
+        form = self._affine(index, "i64", "sext")
+        return form[None] if form == {None: form[None], self.loop: 1} else None
+
     # Affine forms
 
     def _affine(self, value: str, kind: str, extension: str) -> Affine:

@@ -25,7 +25,7 @@ from .contracts import Contract
 from .ir import PortableKernel
 from .prove import Prover
 from .signature import Closed
-from .ssa import NAME, Function, Loop, renamed, suffixed
+from .ssa import NAME, Function, Loop
 
 Place = Literal["proved", "hoisted", "access"]
 
@@ -80,6 +80,12 @@ def hoist_checks(
     return replace(kernel, text=str(module)), placements
 
 
+def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
+    """The kernel with no bounds check at all, in the form that ``hoist_checks`` gives."""
+    text = re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", _canonical(kernel))
+    return replace(kernel, text=text)
+
+
 def _canonical(kernel: PortableKernel) -> str:
     """The kernel as one function whose loops have a preheader, one latch and named values."""
     module = llvm.parse_assembly(_DECLARATION.sub(_with_attributes, kernel.text))
@@ -127,9 +133,7 @@ class _Hoister:
             for line in body
             if (match := _CHECK.match(line))
         ]
-        self._first_metadata = 1 + max(
-            (int(number) for line in function.after for number in re.findall(r"^!(\d+) = ", line)), default=-1
-        )
+        self._first_metadata = function.first_free_metadata()
         self._versions = 0
         self.placed: dict[_Check, Placement] = {}
 
@@ -217,51 +221,30 @@ class _Hoister:
 
     def _version(self, loop: Loop, decided: list[_Check], ranges: Range, prefix: str) -> None:
         function = self.function
-        suffix = f".checked.{self._versions}"
-        names = {block: suffixed(block, suffix) for block in loop.blocks}
-        for block in loop.blocks:
-            for line in function.blocks[block]:
-                if match := re.match(rf"^\s+({NAME}) = ", line):
-                    names[match[1]] = suffixed(match[1], suffix)
-        copies = {
-            names[block]: [renamed(line, names) for line in body]
-            for block, body in function.blocks.items()
-            if block in loop.blocks
-        }
-        latch = copies[names[loop.latch]]
-        latch[-1] = re.sub(r", !llvm\.loop !\d+", "", latch[-1]) + f", !llvm.loop !{self._first_metadata + 1}"
-        exits = {target for block in loop.blocks for target in function.successors[block] if target not in loop.blocks}
-        for block in exits:
-            function.blocks[block] = [_with_copies(line, names, loop.blocks) for line in function.blocks[block]]
+        names = function.copy_loop(loop, f".checked.{self._versions}")
+        latch = function.blocks[names[loop.latch]]
+        latch[-1] += f", !llvm.loop !{self._first_metadata + 1}"
         guard = "true"
         for number, condition in enumerate(ranges.conditions):
             name = f"%{prefix}.all.{number}"
             ranges.code.append(f"  {name} = and i1 {guard}, {condition}")
             guard = name
         weights = f", !prof !{self._first_metadata}"
+        inside = f"%{prefix}.holds"  # a preheader again, for who looks for the loop later
         function.blocks[loop.preheader][-1:] = [
             *ranges.code,
-            f"  br i1 {guard}, label {loop.header}, label {names[loop.header]}{weights}",
+            f"  br i1 {guard}, label {inside}, label {names[loop.header]}{weights}",
+        ]
+        function.blocks[inside] = [f"  br label {loop.header}"]
+        function.blocks[loop.header] = [
+            line.replace(f", {loop.preheader} ]", f", {inside} ]") for line in function.blocks[loop.header]
         ]
         for check in decided:
             self._leave_out(check)
-        function.blocks.update(copies)
 
     def _leave_out(self, check: _Check) -> None:
         body = self.function.blocks[check.block]
         body[body.index(check.line)] = f"  {check.name} = icmp eq i32 0, 0"
-
-
-def _with_copies(line: str, names: dict[str, str], blocks: set[str]) -> str:
-    """An exit block's phi with the values that come from the loop's copy."""
-    if " = phi " not in line:
-        return line
-    extra = [
-        f", [ {names.get(value, value)}, {names[block]} ]"
-        for value, block in re.findall(rf"\[ ([^,\]]+), ({NAME}) \]", line)
-        if block in blocks
-    ]
-    return line + "".join(extra)
 
 
 def _site(text: str) -> int:

@@ -207,8 +207,9 @@ class Specialization:
 
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
         from .check import check
+        from .contiguous import version_contiguous_loops
         from .frontend import lower
-        from .hoist import hoist_checks
+        from .hoist import hoist_checks, leave_checks_out
         from .ir import translate
 
         numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
@@ -219,8 +220,11 @@ class Specialization:
         self.parameters = parameters
         self.portable: PortableKernel = translate(kernel.function, lowered, kernel.fastmath)
         self.placements: tuple[Placement, ...] = ()
-        if not kernel.unchecked:
+        if kernel.unchecked:
+            self.portable = leave_checks_out(self.portable)
+        else:
             self.portable, self.placements = hoist_checks(self.portable, parameters, kernel.contracts)
+        self.portable = version_contiguous_loops(self.portable)
         self.uses_index_1d: bool = uses.index_1d
         self.uses_index_2d: bool = uses.index_2d
         self.kernel_id: int = _stable_hash(kernel, parameters)

@@ -28,7 +28,7 @@ def definitions(shared: SharedMemory) -> str:
         for field, register in enumerate(REGISTERS)
         for place, axis in enumerate("xyz")
     ]
-    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE]
+    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS]
     texts += [
         f"define ptr @oxide.shared.static.{number}(ptr %context) alwaysinline {{\n"
         f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
@@ -44,6 +44,10 @@ def definitions(shared: SharedMemory) -> str:
         )
         texts.append(_field("oxide.shared.dynamic.bytes", DYNAMIC_FIELD, "i64"))
     return "\n".join(texts)
+
+
+_UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1 false\n}"
+"""Never: a processor loads neighbours as fast wherever they begin, and LLVM vectorises the one version."""
 
 
 def static_bytes(shared: SharedMemory) -> int:

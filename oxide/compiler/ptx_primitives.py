@@ -10,6 +10,8 @@ def definitions(text: str, shared: SharedMemory, arch: str) -> str:
     """Definitions of the primitives for a kernel's IR; what it does not use is dropped before instructions are
     selected."""
     texts = [_shared(shared)]
+    if "@oxide.unanimous(" in text:
+        texts.append(_UNANIMOUS)
     if "@oxide.block." in text:
         texts.append(_BARRIERS)
     if "@oxide.warp." in text:
@@ -41,6 +43,16 @@ define i64 @oxide.shared.dynamic.bytes(ptr %context) alwaysinline {
   %narrow = call i32 asm "mov.u32 $0, %dynamic_smem_size;", "=r"()
   %bytes = zext i32 %narrow to i64
   ret i64 %bytes
+}
+"""
+
+_UNANIMOUS = """
+declare i32 @llvm.nvvm.activemask() convergent
+declare i1 @llvm.nvvm.vote.all.sync(i32, i1) convergent
+define i1 @oxide.unanimous(i1 %condition) alwaysinline convergent {
+  %threads = call i32 @llvm.nvvm.activemask() convergent
+  %all = call i1 @llvm.nvvm.vote.all.sync(i32 %threads, i1 %condition) convergent
+  ret i1 %all
 }
 """
 

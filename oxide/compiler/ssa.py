@@ -99,8 +99,33 @@ class Function:
             lines += [f"{block[1:]}:", *body]
         return "\n".join([*lines, *self.after])
 
+    def first_free_metadata(self) -> int:
+        """The least number that no metadata of the module has."""
+        used = (int(number) for line in self.after for number in re.findall(r"^!(\d+) = ", line))
+        return 1 + max(used, default=-1)
+
     def terminator(self, block: str) -> str:
         return self.blocks[block][-1].strip()
+
+    def copy_loop(self, loop: Loop, suffix: str) -> dict[str, str]:
+        """Adds a second version of a loop, which nothing enters yet and which leaves to where the loop leaves to.
+
+        Returns the copy's names of the loop's blocks and values: its own with the suffix.
+        """
+        names = {block: suffixed(block, suffix) for block in loop.blocks}
+        for block in loop.blocks:
+            for line in self.blocks[block]:
+                if match := _RESULT.match(line):
+                    names[match["name"]] = suffixed(match["name"], suffix)
+        copies = {
+            names[b]: [renamed(line, names) for line in body] for b, body in self.blocks.items() if b in loop.blocks
+        }
+        latch = copies[names[loop.latch]]
+        latch[-1] = re.sub(r", !llvm\.loop !\d+", "", latch[-1])
+        for exit_block in {target for b in loop.blocks for target in self.successors[b]} - loop.blocks:
+            self.blocks[exit_block] = [_with_copies(line, names, loop.blocks) for line in self.blocks[exit_block]]
+        self.blocks.update(copies)
+        return names
 
     def dominates(self, first: str, second: str) -> bool:
         """Whether every way from the entry to ``second`` goes through ``first``."""
@@ -161,6 +186,18 @@ class Function:
                     found[block] = now
                     changed = True
         return found
+
+
+def _with_copies(line: str, names: dict[str, str], blocks: set[str]) -> str:
+    """An exit block's phi with the values that come from the loop's copy."""
+    if " = phi " not in line:
+        return line
+    extra = [
+        f", [ {names.get(value, value)}, {names[block]} ]"
+        for value, block in re.findall(rf"\[ ([^,\]]+), ({NAME}) \]", line)
+        if block in blocks
+    ]
+    return line + "".join(extra)
 
 
 def parse(line: str, block: str) -> Instruction:

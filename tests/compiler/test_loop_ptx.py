@@ -7,7 +7,7 @@ import re
 import pytest
 
 from benchmarks.bounds_kernels import horner, strided_squares, window_sums
-from oxide import DisjointSlice, Slice, f32, kernel, thread, u32
+from oxide import AtomicSlice, DisjointSlice, Slice, f32, kernel, thread, u32
 from oxide.compiler.kernel import Kernel
 from oxide_kernels import matvec_naive, sgemm_naive
 
@@ -29,8 +29,9 @@ def loops(ptx: str) -> list[list[str]]:
 
 
 def hot_loop(ptx: str) -> list[str]:
-    """The loop with the most loads: LLVM unrolls the check-free one, and never the copy with the checks."""
-    return max(loops(ptx), key=lambda body: sum("ld.global" in line for line in body))
+    """The loop that does the most in an iteration, and loads most at a time. LLVM unrolls those without checks, never
+    the copy with them."""
+    return max(loops(ptx), key=lambda body: (sum("f32" in line for line in body), sum(".v4." in line for line in body)))
 
 
 def operations(body: list[str]) -> list[str]:
@@ -43,7 +44,8 @@ def test_the_hot_loop_is_that_of_the_unchecked_kernel(checked: Kernel) -> None:
     unchecked = kernel(unchecked=True)(checked.function)
     hot = hot_loop(checked.ptx())
     assert operations(hot) == operations(hot_loop(unchecked.ptx()))
-    assert sum("ld.global" in line for line in hot) >= 4, "not unrolled"
+    loads = sum(4 if "ld.global.v4" in line else "ld.global" in line for line in hot)
+    assert loads >= 4, "not unrolled"
 
 
 @pytest.mark.parametrize("checked", LOOPS, ids=lambda each: each.name)
@@ -73,6 +75,62 @@ def test_a_check_that_cannot_be_hoisted_stays_in_the_loop() -> None:
 
     places = {gather.specialize().sites[p.site].parameter: p.place for p in gather.specialize().placements}
     assert places == {"where": "hoisted", "x": "access", "y": "proved"}
+
+
+@pytest.mark.parametrize(("each", "rows"), [(sgemm_naive, 1), (matvec_naive, 2)], ids=["sgemm", "matvec"])
+@pytest.mark.parametrize("unchecked", [False, True])
+def test_a_row_is_read_four_elements_at_a_time(each: Kernel, rows: int, unchecked: bool) -> None:
+    hot = "\n".join(hot_loop(kernel(unchecked=unchecked)(each.function).ptx()))
+    fused = hot.count("fma.rn.f32")
+    assert fused == 8
+    assert hot.count("ld.global.v4.b32") == rows * fused // 4
+
+
+@pytest.mark.parametrize("each", [strided_squares, window_sums, horner], ids=lambda each: each.name)
+def test_a_loop_that_reads_no_row_forwards_has_no_version_for_it(each: Kernel) -> None:
+    assert "vote" not in each.ptx()
+    assert "ld.global.v" not in each.ptx()
+
+
+def test_a_loop_that_stores_has_no_version_for_rows() -> None:
+    @kernel
+    def sums(n: u32, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            for i in range(n):
+                element.value += x[i]
+
+    assert "vote" not in sums.ptx()
+
+
+def test_a_thread_leaves_where_nobody_can_wait_for_it_and_goes_on_elsewhere() -> None:
+    @kernel
+    def shift(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = x[index.get() + 1]
+
+    @kernel
+    def shift_and_meet(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        value = x[index.get() + 1]
+        thread.sync_threads()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = value
+
+    @kernel
+    def shift_and_count(x: Slice[f32], y: DisjointSlice[f32], done: AtomicSlice[u32]) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = x[index.get() + 1]
+        done.fetch_add(0, u32(1))
+
+    assert ".noreturn" in shift.ptx()
+    assert ".noreturn" not in shift_and_meet.ptx()
+    assert ".noreturn" not in shift_and_count.ptx()
 
 
 def test_the_fault_reads_the_threads_coordinates_where_it_is_cold() -> None:

@@ -60,7 +60,7 @@ def test_an_unchecked_loop_is_loads_and_fused_multiply_adds() -> None:
     loop = hot_loop(ptx)
     fused = len(re.findall(r"fma\.rn\.f32", loop))
     assert fused >= 4
-    assert len(re.findall(r"ld\.global", loop)) == 2 * fused
+    assert len(re.findall(r"ld\.global", loop)) == fused + fused // 4  # one of the rows is read four at a time
     assert "setp" in loop
     assert len(re.findall(r"setp", loop)) == 1
     assert not re.search(r"mul\.f32|add\.rn\.f32|call|cvt\.", loop)
