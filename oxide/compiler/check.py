@@ -27,11 +27,12 @@ from ..errors import CompileError
 from .arguments import NumberType
 from .assignment import unassigned_read
 from .function import DeviceFunction
-from .signature import Closed, NumbaParameter
-from .source import located
+from .signature import Closed, Lifted, NumbaParameter
+from .source import located, trees
 
 Uniform: TypeAlias = tuple[str, object] | None
-"""Where a value that all threads share comes from: ("parameter", name) or ("constant", number). None: it may differ."""
+"""Where a value that all threads share comes from: ("parameter", name), ("constant", number) or, for a function that
+was passed, ("function", a ``DeviceFunction`` or a ``Lifted``). None: it may differ."""
 
 
 @dataclass(slots=True)
@@ -52,9 +53,12 @@ def check(
 
     Of a kernel with numba-cuda's semantics only the widths are checked: all else is for numba to say."""
     uses = Uses()
-    values: dict[str, Uniform] = {
-        parameter.name: ("parameter", parameter.name) if _is_number(parameter) else None for parameter in parameters
-    }
+    values: dict[str, Uniform] = {}
+    for parameter in parameters:
+        if _is_number(parameter):
+            values[parameter.name] = ("parameter", parameter.name)
+        else:
+            values[parameter.name] = None if parameter.lifted is None else ("function", parameter.lifted)
     if not numba_style:
         _Body(function, name, uses, (), is_kernel=True).check(values)
     elif _has_source(function):
@@ -117,7 +121,7 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
 }
 
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
-_BUILTINS = {range, len, min, max, abs, int, float, bool}
+_BUILTINS = {range, len, min, max, abs, int, float, bool, type}
 _THREAD = {
     thread.index_1d,
     thread.index_2d,
@@ -175,6 +179,9 @@ class _Body:
     def check(self, values: dict[str, Uniform]) -> None:
         """Checks the body, where the parameters have ``values``."""
         self.values = {name: value for name, value in values.items() if name not in self.assigned}
+        for name, value in values.items():
+            if name in self.assigned and value is not None and value[0] == "function":
+                raise self._error(self.tree, f"{name} is a function that was passed: assign to another name")
         for number, statement in enumerate(self.tree.body):
             if number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 continue
@@ -265,7 +272,13 @@ class _Body:
 
     def _call(self, node: ast.Call) -> None:
         called = self._resolve(node.func)
+        passed = self._uniform(node.func) if called is _UNRESOLVED else None
+        if passed is not None and passed[0] == "function":
+            called = passed[1]
+        takes_functions = isinstance(called, DeviceFunction | Lifted)
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+            if takes_functions and argument in node.args and self._function_of(argument) is not None:
+                continue
             if not (_is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
         for keyword in node.keywords:
@@ -273,6 +286,9 @@ class _Body:
                 raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
         if called is _UNRESOLVED:
             self._visit(node.func)
+            return
+        if isinstance(called, Lifted):
+            self._device_function(node, called.function, called)
             return
         self._usable(node.func, called)
         if hasattr(called, "py_func"):
@@ -302,7 +318,7 @@ class _Body:
     def _index_2d(self, node: ast.Call) -> None:
         if len(node.args) != 1 or node.keywords:
             raise self._error(node, "thread.index_2d takes one argument, the width, by position")
-        width = self._uniform(node.args[0])
+        width = None if self._function_of(node.args[0]) is not None else self._uniform(node.args[0])
         if isinstance(node.args[0], ast.Constant) and width is None:
             raise self._error(
                 node.args[0], f"the width of thread.index_2d must be an integer; it is {node.args[0].value!r}"
@@ -324,22 +340,32 @@ class _Body:
         self.uses.index_2d = True
         self.uses.width = width
 
-    def _device_function(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
+    def _function_of(self, node: ast.expr) -> Uniform:
+        """What ``_uniform`` says of a function that is passed to another; None of anything else."""
+        value = self._uniform(node)
+        return value if value is not None and value[0] == "function" else None
+
+    def _device_function(self, node: ast.Call, called: DeviceFunction[..., Any], lifted: Lifted | None = None) -> None:
         if called.function in self.callers:
             raise self._error(node, f"{called.function.__name__} calls itself; recursion is not supported in kernels")
         body = _Body(called.function, self.kernel, self.uses, self.callers)
         given = dict(zip(body.parameters, node.args, strict=False))
         given.update({keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None})
-        if len(node.args) + len(node.keywords) != len(body.parameters) or set(given) != set(body.parameters):
-            raise self._error(
-                node, f"{called.function.__name__} takes ({', '.join(body.parameters)}); the call does not match"
-            )
-        body.check({name: self._uniform(given[name]) for name in body.parameters})
+        own = body.parameters if lifted is None else body.parameters[: lifted.arity]
+        if len(node.args) + len(node.keywords) != len(own) or set(given) != set(own):
+            raise self._error(node, f"{called.function.__name__} takes ({', '.join(own)}); the call does not match")
+        values: dict[str, Uniform] = {name: self._uniform(given[name]) for name in own}
+        if lifted is not None:
+            captures = zip(body.parameters[lifted.arity :], lifted.parts, strict=True)
+            values.update({name: ("parameter", part.name) for name, part in captures})
+        body.check(values)
 
     def _uniform(self, node: ast.expr) -> Uniform:
         if isinstance(node, ast.Name) and node.id in self.values:
             return self.values[node.id]
         value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
+        if isinstance(value, DeviceFunction):
+            return "function", value
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             return "constant", int(value)
         return None
@@ -348,6 +374,10 @@ class _Body:
         """A name that is read other than to call it."""
         value = self._resolve(node)
         if value is _UNRESOLVED:
+            if self._function_of(node) is not None:
+                raise self._error(
+                    node, f"{ast.unparse(node)} is a function: it can only be called, or passed to a device function"
+                )
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, f"{node.id} is not defined")
             return
@@ -429,6 +459,8 @@ class _Body:
 
 def _parse(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
     """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
+    if function in trees:
+        return trees[function], 0
     try:
         source = inspect.getsource(function)
     except OSError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ..errors import CompileError, LaunchError
-from .signature import Declared, NumbaParameter, OpenParameter, Parameter, UntypedParameter
+from .signature import Declared, NumbaParameter, OpenFunction, OpenParameter, Parameter, UntypedParameter
 from .source import located
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -118,11 +118,13 @@ class _Parser:
                 self._check(left)
                 self._check(right)
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
-                if self._parameter(name).kind == "scalar":
+                if self._parameter(name).kind in ("scalar", "function"):
                     raise self._error(f"takes the length of {name}, which is no slice")
                 self.names.add(f"len({name})")
             case ast.Name(id=name):
                 parameter = self._parameter(name)
+                if parameter.kind == "function":
+                    raise self._error(f"uses {name}, which is a function")
                 if parameter.kind != "scalar":
                     raise self._error(f"compares the slice {name} itself; its length is len({name})")
                 if parameter.dtype.kind not in "iu":
@@ -133,7 +135,7 @@ class _Parser:
                     f"has {ast.unparse(node)}; there may be +, -, *, //, %, integers, parameters and len(…)"
                 )
 
-    def _parameter(self, name: str) -> Parameter | OpenParameter:
+    def _parameter(self, name: str) -> Parameter | OpenParameter | OpenFunction:
         if name not in self.parameters:
             raise self._error(f"names {name}, but the parameters are {', '.join(self.parameters)}")
         declared = self.parameters[name]

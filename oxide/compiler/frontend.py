@@ -38,7 +38,7 @@ from .lowering import atomic, barrier, numba_vocabulary, shared, warp  # noqa: F
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.argument_types import argument_type, numba_type
-from .lowering.function import DeviceDispatcher
+from .lowering.function import DeviceDispatcher, function_type
 from .lowering.numba_functions import compiled_with, twin_of
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (
@@ -276,6 +276,8 @@ def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
 def _parameter_type(parameter: Closed) -> Any:
     if isinstance(parameter, NumbaParameter):
         return numba_type(parameter.type)
+    if parameter.lifted is not None:
+        return function_type(parameter.lifted)
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar

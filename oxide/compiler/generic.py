@@ -18,7 +18,8 @@ from ..device.arrays import ArrayAnnotation
 from ..device.types import ScalarType
 from ..errors import ArgumentError
 from .arguments import ArgumentType, ArrayType, EnumType, NumberType, TupleType
-from .signature import SCALARS, Closed, Declared, OpenParameter, UntypedParameter
+from .closures import is_function, lift
+from .signature import SCALARS, Closed, Declared, OpenFunction, OpenParameter, UntypedParameter
 
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values()}
 _PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}
@@ -41,10 +42,16 @@ class Evidence:
 
 
 def close_by_arguments(
-    kernel: str, declared: Sequence[Declared], found: Mapping[str, Evidence], typed: Mapping[str, ArgumentType]
+    kernel: str,
+    declared: Sequence[Declared],
+    found: Mapping[str, Evidence],
+    functions: Mapping[str, Any],
+    typed: Mapping[str, ArgumentType],
 ) -> tuple[Closed, ...]:
-    """The parameters for arguments of which ``found`` says, by parameter, what is known; and ``typed``, for parameters
-    without an annotation, the arguments' types. Raises ``ArgumentError``."""
+    """The parameters for arguments of which ``found`` says, by parameter, what is known, for ``functions``, and for
+    ``typed``, the types of the arguments of parameters without an annotation.
+
+    Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
     chosen: dict[str, tuple[ScalarType, OpenParameter]] = {}
     opened = [parameter for parameter in declared if isinstance(parameter, OpenParameter)]
     # Buffers decide, then NumPy's scalars, then plain numbers, which convert.
@@ -75,60 +82,103 @@ def close_by_arguments(
                 "says what it is: an operation that does not say beforehand what it yields was given; launch the "
                 "kernel on its result, as in operation.and_then(lambda box: kernel[...](box, ...))"
             )
-    return tuple(
-        p.closed(chosen[p.variable][0])
-        if isinstance(p, OpenParameter)
-        else p.closed(typed[p.name])
-        if isinstance(p, UntypedParameter)
-        else p
-        for p in declared
-    )
+    return _closed(declared, {name: scalar for name, (scalar, _) in chosen.items()}, functions, typed)
 
 
-def close_by_name(kernel: str, declared: Sequence[Declared], types: Mapping[str, Any]) -> tuple[Closed, ...]:
-    """The parameters, where ``types`` says what each type variable stands for, and of what type each parameter without
-    an annotation is. Raises ``ArgumentError``."""
-    opened = {p.variable: p for p in declared if isinstance(p, OpenParameter)}
-    untyped = [p.name for p in declared if isinstance(p, UntypedParameter)]
-    typed = {name: _argument_type(kernel, name, types) for name in untyped}
-    for name in types:
-        if name not in opened and name not in typed:
-            takes = f"it takes {', '.join([*opened, *untyped])}" if opened or untyped else "it is not generic"
+def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str, Any]) -> tuple[Closed, ...]:
+    """The parameters, where ``given`` says what each type variable stands for, each function is, and of what type each
+    parameter without an annotation.
+
+    Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
+    needed: dict[str, str] = {}
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            needed.setdefault(parameter.variable, parameter.choices[0].name)
+        elif isinstance(parameter, OpenFunction):
+            needed.update({name: choices[0].name for name, choices in parameter.choices if name not in needed})
+            needed[parameter.name] = "lambda ...: ..."
+        elif isinstance(parameter, UntypedParameter):
+            needed[parameter.name] = "Array[f32, 1]"
+    for name in given:
+        if name not in needed:
+            takes = f"it takes {', '.join(needed)}" if needed else "it is not generic"
             raise ArgumentError(f"kernel {kernel} has no type variable {name}: {takes}")
-    for name, parameter in opened.items():
-        if name not in types:
+    for name in needed:
+        if name not in given:
+            example = ", ".join(f"{each}={value}" for each, value in needed.items())
             raise ArgumentError(
-                f"kernel {kernel} is generic in {', '.join(opened)}: say what {name} is, as in "
-                f"{kernel}.specialize({name}={parameter.choices[0].name})"
+                f"kernel {kernel} is generic in {', '.join(needed)}: say what {name} is, as in "
+                f"{kernel}.specialize({example})"
             )
-        if not isinstance(types[name], ScalarType):
-            raise ArgumentError(f"kernel {kernel}: {name} is {types[name]!r}; give a scalar type, such as f32")
-    for each in declared:
-        if isinstance(each, OpenParameter):
-            _allowed(each, Evidence(types[each.variable].dtype))
-    return tuple(
-        p.closed(types[p.variable])
-        if isinstance(p, OpenParameter)
-        else p.closed(typed[p.name])
-        if isinstance(p, UntypedParameter)
-        else p
-        for p in declared
-    )
+    functions = {p.name: given[p.name] for p in declared if isinstance(p, OpenFunction)}
+    typed = {p.name: _argument_type(kernel, p.name, given) for p in declared if isinstance(p, UntypedParameter)}
+    for name, value in given.items():
+        if name in functions:
+            if not is_function(value):
+                raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a function")
+        elif name not in typed and not isinstance(value, ScalarType):
+            raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a scalar type, such as f32")
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            _allowed(parameter, Evidence(given[parameter.variable].dtype))
+    chosen = {name: value for name, value in given.items() if name not in functions and name not in typed}
+    return _closed(declared, chosen, functions, typed)
 
 
-def _argument_type(kernel: str, name: str, types: Mapping[str, Any]) -> ArgumentType:
+def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> ArgumentType:
     """What was said of a parameter without an annotation."""
-    advice = f"say what it is, as in {kernel}.specialize({name}=Array[f32, 1]) or {kernel}.specialize({name}=i64)"
-    if name not in types:
-        raise ArgumentError(f"kernel {kernel}: parameter {name} has no annotation, so its type is a launch's: {advice}")
-    kind = types[name]
+    kind = given[name]
     if isinstance(kind, ScalarType):
         return NumberType(kind.dtype)
     if isinstance(kind, ArrayAnnotation):
         return ArrayType(kind.dtype, kind.ndim)
     if isinstance(kind, NumberType | ArrayType | TupleType | EnumType):
         return kind
-    raise ArgumentError(f"kernel {kernel}: parameter {name} cannot be {kind!r}: {advice}")
+    raise ArgumentError(
+        f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {kind!r}; give its type, such as "
+        "Array[f32, 1] or i64"
+    )
+
+
+def _closed(
+    declared: Sequence[Declared],
+    chosen: Mapping[str, ScalarType],
+    functions: Mapping[str, Any],
+    typed: Mapping[str, ArgumentType],
+) -> tuple[Closed, ...]:
+    """The parameters, once all is decided."""
+    closed: list[Closed] = []
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            closed.append(parameter.closed(chosen[parameter.variable]))
+        elif isinstance(parameter, UntypedParameter):
+            closed.append(parameter.closed(typed[parameter.name]))
+        elif isinstance(parameter, OpenFunction):
+            takes, returns = parameter.takes, parameter.returns
+            closed.append(
+                lift(
+                    parameter,
+                    functions[parameter.name],
+                    None if takes is None else tuple(_known(parameter, each, chosen) for each in takes),
+                    _known(parameter, returns, chosen),
+                )
+            )
+        else:
+            closed.append(parameter)
+    return tuple(closed)
+
+
+def _known(
+    parameter: OpenFunction, kind: ScalarType | str | None, chosen: Mapping[str, ScalarType]
+) -> ScalarType | None:
+    if not isinstance(kind, str):
+        return kind
+    if kind not in chosen:
+        raise ArgumentError(
+            f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, and no other parameter "
+            f"says what {kind} is; name a type in its place"
+        )
+    return chosen[kind]
 
 
 def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:

@@ -120,9 +120,10 @@ class Kernel:
     def specialize(self, **types: Any) -> Specialization:
         """The kernel for certain types: typed and lowered, the first time; from any thread.
 
-        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, and for each
-        parameter without an annotation, ``add.specialize(x=Array[f32, 1], n=i64)``; any other kernel needs nothing.
-        Raises ``ArgumentError`` for a type that is missing or cannot be, and ``CompileError``.
+        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, a function for each
+        parameter that takes one, by the parameter's name, and a type for each parameter without an annotation,
+        ``add.specialize(x=Array[f32, 1], n=i64)``; any other kernel needs nothing. Raises ``ArgumentError`` for what is
+        missing or cannot be, and ``CompileError``.
         """
         if self.only is not None and not types:
             return self.only
@@ -392,7 +393,7 @@ def _stable_hash(kernel: Kernel, parameters: tuple[Closed, ...]) -> int:
     import hashlib  # here, since it takes a thirtieth of `import oxide`
 
     function = kernel.function
-    types = ", ".join(f"{parameter.name}: {parameter.annotation}" for parameter in parameters)
+    types = ", ".join(f"{parameter.name}: {parameter.identity}" for parameter in parameters)
     place = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}"
     identity = f"{place}:{kernel.name}({types})"
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")

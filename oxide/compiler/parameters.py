@@ -23,13 +23,16 @@ _TYPES = {
 
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
-    """The type of each word that is passed: one for a scalar, two for a slice, numba-cuda's for its own arguments."""
+    """The type of each word that is passed: one for a scalar or a captured number, two for a slice, numba-cuda's for
+    its own arguments."""
     types: list[str] = []
     for parameter in parameters:
         if isinstance(parameter, NumbaParameter):
             types += parameter.type.words
-            continue
-        types += [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", "i64"]
+        elif parameter.lifted is not None:
+            types += word_types(parameter.lifted.parts)
+        else:
+            types += [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", "i64"]
     return types
 
 

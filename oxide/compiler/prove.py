@@ -67,7 +67,8 @@ class Prover:
         ]
         names = iter(words[1:])
         atoms = {}
-        for parameter in parameters:
+        flat = [part for p in parameters for part in ((p,) if p.lifted is None else p.lifted.parts)]
+        for parameter in flat:
             if isinstance(parameter, NumbaParameter):
                 for _ in parameter.type.words:
                     next(names)

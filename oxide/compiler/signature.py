@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
@@ -23,7 +24,10 @@ from ..errors import ArgumentError
 from .arguments import ArgumentType, ArrayType
 from .source import located, parameter_line
 
-Kind = Literal["scalar", "slice", "disjoint", "atomic", "argument"]
+if TYPE_CHECKING:
+    from .function import DeviceFunction
+
+Kind = Literal["scalar", "slice", "disjoint", "atomic", "function", "argument"]
 
 _SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
 _ATOMIC = ("i32", "u32", "i64", "u64", "f32", "f64")
@@ -52,13 +56,29 @@ _SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
 
 @final
 @dataclass(frozen=True, slots=True)
+class Lifted:
+    """A function that a kernel is compiled with: a device function that takes, after its own ``arity`` parameters, the
+    numbers that it captures, which are the ``parts`` of the kernel's parameter. See ``closures.py``."""
+
+    function: DeviceFunction[..., Any]
+    parts: tuple[Parameter, ...]
+    arity: int
+    annotation: str
+    identity: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself."""
+    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself, and a
+    function as the numbers that it captures."""
 
     kernel: str
     name: str
     kind: Kind
     scalar: ScalarType
+    lifted: Lifted | None = None
+    """For a function, what it became."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -68,11 +88,18 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        return _SHOWN[self.kind].format(self.scalar.name)
+        return _SHOWN[self.kind].format(self.scalar.name) if self.lifted is None else self.lifted.annotation
+
+    @property
+    def identity(self) -> str:
+        """The annotation and, for a function, which one it is: the same text in every process."""
+        return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
     def struct_format(self) -> str:
         """What ``struct`` packs the parameter with."""
+        if self.lifted is not None:
+            return "".join(part.struct_format for part in self.lifted.parts)
         return _FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
 
     def convert(self, value: Any) -> int | float | bool:
@@ -177,11 +204,17 @@ class NumbaParameter:
     type: ArgumentType
 
     kind: ClassVar[Kind] = "argument"
+    lifted: ClassVar[None] = None
 
     @property
     def annotation(self) -> str:
         """The type, as it may be written in an annotation."""
         return str(self.type)
+
+    @property
+    def identity(self) -> str:
+        """The same text for the same type in every process."""
+        return self.annotation
 
     @property
     def struct_format(self) -> str:
@@ -205,10 +238,37 @@ class UntypedParameter:
         return NumbaParameter(self.kernel, self.name, kind)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class OpenFunction:
+    """A parameter that takes a function: ``f: Callable[[T], T]``.
+
+    ``takes`` are the types that the function's arguments are converted to, None for all of them where the annotation
+    says nothing, and ``returns`` what its result is converted to. Both may name type variables.
+    """
+
+    kernel: str
+    name: str
+    takes: tuple[ScalarType | str | None, ...] | None
+    returns: ScalarType | str | None
+    annotation: str
+    choices: tuple[tuple[str, tuple[ScalarType, ...]], ...]
+    """The type variables, and what each may stand for."""
+
+    @property
+    def kind(self) -> Kind:
+        return "function"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Void: a function is no number."""
+        return np.dtype(np.void)
+
+
 Closed: TypeAlias = Parameter | NumbaParameter
 """A parameter whose type is known: what a specialization has."""
 
-Declared: TypeAlias = Closed | OpenParameter | UntypedParameter
+Declared: TypeAlias = Closed | OpenParameter | OpenFunction | UntypedParameter
 """A parameter as a kernel declares it."""
 
 
@@ -332,6 +392,8 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         )
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
+    if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
+        return _function_parameter(function, kernel, name, annotation)
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
@@ -343,7 +405,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         raise located(
             function,
             f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
-            "Slice[T], DisjointSlice[T], AtomicSlice[T] or Array[T, ndim], or not at all",
+            "Slice[T], DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, or not at all",
             *parameter_line(function, name),
         )
     if isinstance(scalar, TypeVar):
@@ -366,6 +428,37 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar)
+
+
+def _function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
+    """``Callable``, ``Callable[[f32, T], T]``, ``Callable[..., f32]``; ``Any`` stands for no conversion."""
+    choices: dict[str, tuple[ScalarType, ...]] = {}
+
+    def meaning(each: Any) -> ScalarType | str | None:
+        if isinstance(each, TypeVar):
+            choices[each.__name__] = _choices(function, kernel, name, "scalar", each)
+            return each.__name__
+        if each is Any:
+            return None
+        if isinstance(each, ScalarType) and each.name in _FORMATS:
+            return each
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name}: a function takes and returns scalars ({_SCALARS}) in its annotation, "
+            f"not {getattr(each, '__name__', each)}; Any says nothing of a type",
+            *parameter_line(function, name),
+        )
+
+    taken, returned = get_args(annotation) or (..., Any)
+    takes = None if taken is ... else tuple(meaning(each) for each in taken)
+    returns = meaning(returned)
+    given = "..." if takes is None else f"[{', '.join(_type_name(each) for each in takes)}]"
+    shown = f"Callable[{given}, {_type_name(returns)}]"
+    return OpenFunction(kernel, name, takes, returns, shown, tuple(choices.items()))
+
+
+def _type_name(kind: ScalarType | str | None) -> str:
+    return "Any" if kind is None else str(kind)
 
 
 def _choices(

@@ -6,10 +6,14 @@ import ast
 import inspect
 import linecache
 import textwrap
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from ..errors import CompileError
+
+trees: weakref.WeakKeyDictionary[Callable[..., Any], ast.FunctionDef] = weakref.WeakKeyDictionary()
+"""The trees of functions that were not compiled from their file as it is, with the lines and columns of the file."""
 
 
 def located(

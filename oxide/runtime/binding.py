@@ -19,6 +19,7 @@ from typing import Any, final
 import numpy as np
 
 from oxide.compiler.arguments import ArrayType, NumberType
+from oxide.compiler.closures import captured
 from oxide.compiler.signature import Closed
 from oxide.errors import ArgumentError
 from oxide.runtime.arc import Arc
@@ -60,6 +61,12 @@ def bind(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> Binding 
                 return None
             try:
                 words.append(parameter.convert(argument))
+            except ArgumentError:
+                return None
+            continue
+        if parameter.lifted is not None:
+            try:
+                words += captured(parameter.lifted, argument)
             except ArgumentError:
                 return None
             continue

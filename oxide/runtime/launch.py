@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.compiler.arguments import arrays_in
+from oxide.compiler.closures import captured, is_function
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import Declared, NumbaParameter, OpenParameter, Parameter, UntypedParameter
+from oxide.compiler.signature import Declared, NumbaParameter, OpenFunction, OpenParameter, Parameter, UntypedParameter
 from oxide.driver.base import Code, Dim3, FunctionHandle
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.arc import Arc
@@ -23,8 +24,9 @@ from oxide.runtime.binding import bind
 from oxide.runtime.context import Device
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
-from oxide.runtime.specializing import check_argument, known_specialization, specialize_for
+from oxide.runtime.specializing import known_specialization, specialize_for
 from oxide.runtime.submission import ExecutionContext
+from oxide.runtime.untyped import check_argument
 
 if TYPE_CHECKING:
     from oxide.compiler.contracts import Contract
@@ -185,6 +187,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if parameter.kind == "scalar":
                 values.append(parameter.convert(argument))
                 continue
+            if parameter.lifted is not None:
+                values.append(captured(parameter.lifted, argument))
+                continue
             box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
             values.append((box.ptr, box.size))
@@ -195,7 +200,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     int(value) if parameter.kind == "scalar" else value[1]
                 )
                 for parameter, value in zip(specialization.parameters, values, strict=True)
-                if isinstance(parameter, Parameter) and (parameter.kind != "scalar" or parameter.dtype.kind in "iu")
+                if isinstance(parameter, Parameter) and parameter.lifted is None
+                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
             }
             for contract in self._open_contracts:
                 contract.check(kernel.name, known)
@@ -316,6 +322,16 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
             return argument.spec()
         given = argument.value if isinstance(argument, Arc) else argument
         return BoxSpec(given.shape, given.dtype) if isinstance(given, DeviceBox) else None
+    if parameter.kind == "function":
+        if is_function(argument):
+            if isinstance(parameter, Parameter) and parameter.lifted is not None:
+                captured(parameter.lifted, argument)
+            return None
+        raise ArgumentError(
+            f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}, the argument is "
+            f"{type(argument).__name__} {argument!r:.80}; pass a function: a lambda, a def or a @device function"
+        )
+    assert not isinstance(parameter, OpenFunction)
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
         if parameter.kind == "scalar":

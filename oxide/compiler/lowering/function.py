@@ -1,4 +1,7 @@
-"""``@device`` functions: each is compiled once for each tuple of argument types, and inlined by LLVM."""
+"""``@device`` functions: each is compiled once for each tuple of argument types, and inlined by LLVM.
+
+A function that a kernel takes as an argument is one too, called with the numbers that it captures behind its arguments.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from numba.cuda import types
+from numba.cuda import cgutils, types
 from numba.cuda.core import errors
 from numba.cuda.dispatcher import CUDADispatcher
-from numba.cuda.typing.templates import make_concrete_template
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import make_concrete_template, signature
 from numba.cuda.typing.typeof import typeof_impl
 
 from ..function import DeviceFunction
-from ..signature import Annotation
-from .registry import note, session
+from ..signature import Annotation, Lifted
+from .registry import lowering_registry, note, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
 
@@ -73,8 +77,66 @@ class DeviceDispatcher(CUDADispatcher):  # type: ignore[misc]
 
 @typeof_impl.register(DeviceFunction)
 def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -> Any:
+    return types.Dispatcher(_dispatcher(function))
+
+
+def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
     variants = _dispatchers.setdefault(function, {})
     variant = session.fastmath, session.numba_style
     if variant not in variants:
         variants[variant] = DeviceDispatcher(function)
-    return types.Dispatcher(variants[variant])
+    found: DeviceDispatcher = variants[variant]
+    return found
+
+
+def function_type(lifted: Lifted) -> FunctionValueType:
+    """The type of a kernel's parameter that is a function."""
+    dispatcher = _dispatcher(lifted.function)
+    return FunctionValueType(dispatcher, tuple(NUMBA_TYPES[part.scalar.name] for part in lifted.parts))
+
+
+class FunctionValueType(types.Callable):  # type: ignore[misc]
+    """A function that was passed to a kernel. Its value is what it captures; the code is in the type."""
+
+    def __init__(self, dispatcher: DeviceDispatcher, captures: tuple[Any, ...]) -> None:
+        self.dispatcher = dispatcher
+        self.captures = captures
+        super().__init__(f"function {dispatcher.py_func.__name__} {id(dispatcher)}")
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        if kws:
+            note(f"{self.dispatcher.py_func.__name__} was passed to the kernel: its arguments are given by position")
+            raise errors.TypingError("a keyword")
+        wanted = self._wanted(args)
+        result = self.dispatcher.compile_device(wanted)
+        return signature(result.signature.return_type, *wanted[: len(args)], recvr=self)
+
+    def get_call_signatures(self) -> Any:
+        return [], True
+
+    def get_impl_key(self, sig: Any) -> Any:
+        return _CALL
+
+    def _wanted(self, args: Any) -> Any:
+        _, _, wanted, _ = self.dispatcher.get_call_template((*args, *self.captures), {})
+        return wanted
+
+
+_CALL = "oxide.function.call"
+
+
+@register_model(FunctionValueType)
+class FunctionValueModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        members = [(f"capture{number}", kind) for number, kind in enumerate(numba_type.captures)]
+        super().__init__(manager, numba_type, members)
+
+
+@lowering_registry.lower(_CALL, FunctionValueType, types.VarArg(types.Any))
+def _lower_call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    value = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    captures = [getattr(value, f"capture{number}") for number in range(len(kind.captures))]
+    result = kind.dispatcher.overloads[(*sig.args[1:], *kind.captures)]
+    call = context.get_function(types.Dispatcher(kind.dispatcher), result.signature)
+    return call(builder, [*args[1:], *captures])
