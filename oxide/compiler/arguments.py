@@ -56,7 +56,9 @@ class NumberType:
             return value.real, value.imag
         if kind in "mM":
             return (int(value.astype(np.int64)),)
-        return (value,) if type(value) is not bool or kind == "b" else (int(value),)
+        if kind in "iu":
+            return (_wrapped(int(value), self.dtype),)
+        return (value,)
 
 
 @final
@@ -147,6 +149,15 @@ _PLAIN: dict[type, ArgumentType] = {
     bool: NumberType(np.dtype(np.bool_)),
     complex: NumberType(np.dtype(np.complex128)),
 }
+
+
+def _wrapped(number: int, dtype: np.dtype[Any]) -> int:
+    """An integer as its type holds it: an explicit signature may convert to a narrower one, as a C cast does."""
+    bits = 8 * dtype.itemsize
+    if dtype.kind == "u":
+        return number & (1 << bits) - 1
+    half = 1 << (bits - 1)
+    return number if -half <= number < half else ((number + half) & (1 << bits) - 1) - half
 
 
 def type_of(value: Any, array_type: Callable[[Any], ArrayType | None]) -> ArgumentType | None:

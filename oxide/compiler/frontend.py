@@ -179,6 +179,11 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         super().load_additional_registries()
         self.install_registry(lowering_registry)
 
+    @property
+    def enable_nrt(self) -> bool:
+        # numba-cuda's reference counts, which it can be told to compile: nothing in a kernel is allocated.
+        return False
+
     @cached_property
     def target_data(self) -> Any:
         # numba-cuda asks libNVVM, which need not be there.

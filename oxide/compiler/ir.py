@@ -17,6 +17,7 @@ Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -83,11 +84,21 @@ def _defined_names(modules: tuple[str, ...]) -> set[str]:
 
 def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
     lines = [line for line in text.split("\n") if not line.startswith(_DROPPED)]
-    text = _opaque_pointers("\n".join(lines))
+    text = _opaque_pointers(_without_unused_declarations("\n".join(lines)))
     # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
     text = _CALL_OR_DEFINE.sub(lambda match: _with_context(match, context_functions), text)
     return _total_arithmetic(text, fastmath)
+
+
+def _without_unused_declarations(text: str) -> str:
+    """numba-cuda declares functions, some of NVVM's among them, whose calls were then lowered to something else."""
+    used = Counter(_SYMBOL.findall(text))
+    return _DECLARE.sub(lambda match: match[0] if used[match["name"]] > 1 else "", text)
+
+
+_SYMBOL = re.compile(r'@"([^"]+)"')
+_DECLARE = re.compile(r'^declare [^@\n]*@"(?P<name>[^"]+)"\([^\n]*\n', re.MULTILINE)
 
 
 def _opaque_pointers(text: str) -> str:

@@ -103,8 +103,11 @@ def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[Argumen
 
 
 def converts(found: ArgumentType, wanted: ArgumentType) -> bool:
-    """Whether an argument of one type is taken where a signature says another: numbers convert, but not to integers
-    what has a fraction."""
+    """Whether an argument of one type is taken where a signature says another: numbers convert, integers among
+    themselves by wrapping, but not to integers what has a fraction."""
     if isinstance(found, NumberType) and isinstance(wanted, NumberType):
-        return np.can_cast(found.dtype, wanted.dtype, "same_kind")
+        return _ORDER[found.dtype.kind] <= _ORDER[wanted.dtype.kind]
     return found == wanted
+
+
+_ORDER = {"b": 0, "i": 0, "u": 0, "f": 1, "c": 2, "m": 3, "M": 4}

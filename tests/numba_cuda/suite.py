@@ -13,6 +13,7 @@ import argparse
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -54,7 +55,7 @@ def main() -> int:
         for outcome in outcomes:
             if outcome["outcome"] not in ("passed", "skipped"):
                 lines = outcome["why"].strip().split("\n")
-                why = next((line for line in reversed(lines) if not line.startswith(" ")), "")
+                why = next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1])
                 print("    " + outcome["test"].removeprefix(f"{HOME}.") + ": " + why[:300])
                 if options.verbose:
                     print("\n".join("        " + line for line in lines[-25:]))
@@ -91,8 +92,12 @@ def run(module: str) -> list[dict[str, str]]:
         if child.returncode == 0:
             return outcomes
         if started is None:
-            raise RuntimeError(f"{module} cannot be run: {child.stderr[-2000:]}")
+            outcomes.append({"test": module, "outcome": "crashed", "why": child.stderr[-2000:]})
+            return outcomes
         outcomes.append({"test": started, "outcome": "crashed", "why": child.stderr[-500:] or str(child.returncode)})
+
+
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Warning)\b")
 
 
 class _Result(unittest.TestResult):
