@@ -50,6 +50,7 @@ from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, zeros
 
 if TYPE_CHECKING:
+    from oxide.device import fast, intrinsics
     from oxide.runtime.graph import CudaGraph, GraphScope
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.peer import to_device
@@ -57,11 +58,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LATER = {
-    "CudaGraph": "graph",
-    "GraphScope": "graph",
-    "from_cuda_array_interface": "interop",
-    "from_dlpack": "interop",
-    "to_device": "peer",
+    "CudaGraph": "runtime.graph",
+    "GraphScope": "runtime.graph",
+    "fast": "device.fast",
+    "from_cuda_array_interface": "runtime.interop",
+    "from_dlpack": "runtime.interop",
+    "intrinsics": "device.intrinsics",
+    "to_device": "runtime.peer",
 }
 """Names that few programs use, and the modules they are loaded from at first use: a tenth of the import's own time."""
 
@@ -71,7 +74,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'oxide' has no attribute {name!r}")
     import importlib
 
-    found = globals()[name] = getattr(importlib.import_module(f"oxide.runtime.{_LATER[name]}"), name)
+    module = importlib.import_module(f"oxide.{_LATER[name]}")
+    found = globals()[name] = getattr(module, name) if _LATER[name].startswith("runtime.") else module
     return found
 
 
@@ -132,6 +136,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "fast",
     "from_cuda_array_interface",
     "from_dlpack",
     "full",
@@ -142,6 +147,7 @@ __all__ = [
     "i32",
     "i64",
     "init_device_contexts",
+    "intrinsics",
     "kernel",
     "memcpy",
     "ones",

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..device import atomic, thread, warp
+from ..device import atomic, fast, intrinsics, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..errors import CompileError
@@ -114,14 +114,13 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.Match: "match is not supported in kernels: write if and elif",
     ast.Slice: "a[i:j] is not supported in kernels: loop over the indices",
     ast.MatMult: "@ is not supported in kernels: write the loops",
-    ast.Pow: "** is not supported in kernels yet: write the product",
     ast.In: "in is not supported in kernels: write a loop that compares",
     ast.NotIn: "not in is not supported in kernels: write a loop that compares",
     ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
 }
 
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
-_BUILTINS = {range, len, min, max, abs, int, float, bool, type}
+_BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow}
 _THREAD = {
     thread.index_1d,
     thread.index_2d,
@@ -135,8 +134,14 @@ _THREAD = {
 _BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
 _ATOMIC = {atomic.fence}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
-_WARP = {value for value in vars(warp).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
-_MATH = {math.sqrt, math.fabs, math.floor, math.ceil, math.trunc, math.copysign}
+_WARP, _INTRINSICS, _FAST = (
+    {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
+    for module in (warp, intrinsics, fast)
+)
+_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs
+floor fma fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nextafter pow radians
+remainder sin sinh sqrt tan tanh trunc"""
+_MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
 _UNRESOLVED = object()
 _LARGEST = 2**64 - 1
 
@@ -411,7 +416,7 @@ class _Body:
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _MATH
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _MATH | _INTRINSICS | _FAST
         )
         if known or isinstance(value, ModuleType):
             return
@@ -422,7 +427,7 @@ class _Body:
             raise self._error(node, "print is not supported in kernels yet: write values to a DisjointSlice")
         if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
             names = ", ".join(sorted(function.__name__ for function in _MATH))
-            raise self._error(node, f"{shown} is not supported in kernels yet; of math there are {names}")
+            raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
         if isinstance(value, FunctionType):
             raise self._error(node, f"{shown} is an ordinary Python function: mark it with @device to call it here")
         if callable(value):

@@ -34,7 +34,14 @@ from .arguments import ArgumentType
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import atomic, barrier, numba_vocabulary, shared, warp  # noqa: F401  (importing them registers their topics)
+from .lowering import (  # noqa: F401  (importing them registers their topics)
+    atomic,
+    barrier,
+    mathematics,
+    numba_vocabulary,
+    shared,
+    warp,
+)
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.argument_types import argument_type, numba_type
@@ -135,6 +142,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         if not session.numba_style:
             _refuse(func, args)
+            args = mathematics.power_arguments(func, args)
         try:
             if session.numba_style:
                 return super().resolve_function_type(func, args, kws)

@@ -11,7 +11,8 @@ Four things happen to the text:
 - products and sums may be fused, as CUDA compilers do, on both devices alike.
 
 Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.assertion_failed``,
-``oxide.register.*``, ``oxide.fault_record``, and those of ``primitives.py``: shared memory, barriers and warps.
+``oxide.register.*``, ``oxide.fault_record``, those of ``primitives.py``: shared memory, barriers and warps; and
+``__nv_*``, libdevice's functions (``libdevice.py``, ``libm.py``).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from . import atomics
+from . import atomics, instructions
 from .faults import FaultSite
-from .primitives import PREFIXES, SharedMemory, place_shared_memory, suspends
+from .primitives import PREFIXES, SharedMemory, declared_once, place_shared_memory, suspends
 from .source import located
 
 if TYPE_CHECKING:
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
     """A kernel for either back end: its IR, the function in it to call for each thread, its sites, its shared memory,
-    and whether a thread may have to wait for another of its block."""
+    whether a thread may have to wait for another of its block, and the kernel's name."""
 
     text: str
     symbol: str
     sites: tuple[FaultSite, ...]
     shared: SharedMemory
     suspends: bool
+    name: str
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
@@ -60,8 +62,10 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
         if waits:
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
-    text, shared = place_shared_memory(function, str(module))
-    return PortableKernel(text, lowered.symbol, tuple(lowered.sites[number] for number in used), shared, waits)
+    text, shared = place_shared_memory(function, _pure_mathematics(str(module)))
+    return PortableKernel(
+        text, lowered.symbol, tuple(lowered.sites[number] for number in used), shared, waits, function.__name__
+    )
 
 
 def link(texts: Iterable[str]) -> Any:
@@ -130,8 +134,6 @@ def _with_context(match: re.Match[str], context_functions: set[str]) -> str:
 
 _FLAGS = re.compile(r"(?<== )(add|sub|mul|shl|lshr|ashr|sdiv|udiv)(?: nsw| nuw| exact)+ ")
 _FLOATING = re.compile(r"(?<== )(fadd|fsub|fmul|fdiv) (?=float|double)")
-# LLVM's `fast` would also promise that there are no NaNs and infinities, and make nonsense of a branch where there are.
-_FAST = "reassoc nsz arcp contract afn"
 _PARTIAL = re.compile(r"(?<== )(shl|lshr|ashr|sdiv|udiv|srem|urem) (i\d+) ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
 _TO_INTEGER = re.compile(r"(?<== )(fptosi|fptoui) (float|double)\s+(.+?) to (i\d+)$", re.MULTILINE)
 _FLOAT_SUFFIX = {"float": "f32", "double": "f64"}
@@ -139,7 +141,7 @@ _FLOAT_SUFFIX = {"float": "f32", "double": "f64"}
 
 def _total_arithmetic(text: str, fastmath: bool) -> str:
     text = _FLAGS.sub(r"\1 ", text)
-    text = _FLOATING.sub(rf"\1 {_FAST if fastmath else 'contract'} ", text)
+    text = _FLOATING.sub(rf"\1 {instructions.FAST if fastmath else 'contract'} ", text)
     helpers: dict[str, str] = {}
 
     def call_helper(match: re.Match[str]) -> str:
@@ -199,49 +201,29 @@ def _site_definitions(used: list[int]) -> str:
     )
 
 
-_INSTRUCTIONS = {
-    "__nv_sqrt": "sqrt",
-    "__nv_fabs": "fabs",
-    "__nv_floor": "floor",
-    "__nv_ceil": "ceil",
-    "__nv_trunc": "trunc",
-    "__nv_fmin": "minnum",
-    "__nv_fmax": "maxnum",
-    "__nv_copysign": "copysign",
-}
-
-
-_FAST_DIVIDE = f"""define float @__nv_fast_fdividef(float %a, float %b) alwaysinline {{
-  %quotient = fdiv {_FAST} float %a, %b
-  ret float %quotient
-}}"""
-
-
 def _known_functions(kernel: Callable[..., Any], module: Any) -> str:
-    """Definitions of libdevice's functions that are one instruction. Every other function left open is an error."""
+    """Definitions of libdevice's functions that are instructions; the back ends define its others. What is neither
+    libdevice's, nor LLVM's, nor ours is an error."""
     texts = []
     for function in module.functions:
         symbol = function.name
         if not function.is_declaration or symbol.startswith(("llvm.", "oxide.")):
             continue
-        if symbol == "__nv_fast_fdividef":
-            texts.append(_FAST_DIVIDE)
-            continue
-        double = _INSTRUCTIONS.get(symbol)
-        single = _INSTRUCTIONS.get(symbol.removesuffix("f")) if symbol.endswith("f") else None
-        if double is None and single is None:
-            raise located(
-                kernel,
-                f"kernel {kernel.__name__}: {symbol.removeprefix('__nv_')} is not supported in kernels yet; of math "
-                "there are sqrt, fabs, floor, ceil, trunc and copysign, and the built-in abs, min and max",
-            )
-        kind, suffix = ("double", "f64") if double else ("float", "f32")
-        count = len(list(function.arguments))
-        parameters = ", ".join(f"{kind} %p{i}" for i in range(count))
-        intrinsic = f"llvm.{double or single}.{suffix}"
-        texts.append(
-            f"declare {kind} @{intrinsic}({', '.join([kind] * count)})\n"
-            f"define {kind} @{symbol}({parameters}) alwaysinline {{\n"
-            f"  %r = call {kind} @{intrinsic}({parameters})\n  ret {kind} %r\n}}"
-        )
-    return "\n".join(dict.fromkeys(texts))
+        text = instructions.definition(symbol)
+        if text is not None:
+            texts += text.split("\n", 1) if text.startswith("declare") else [text]
+        elif not symbol.startswith("__nv_"):
+            raise located(kernel, f"kernel {kernel.__name__}: {symbol} is not supported in kernels")
+    return declared_once("\n".join(dict.fromkeys(texts)))
+
+
+def _pure_mathematics(text: str) -> str:
+    """Says of libdevice's functions that are left open what every back end's keep: they return, and touch no memory
+    but what an argument points to."""
+    return _OPEN_MATHEMATICS.sub(
+        lambda match: f"{match[0]} nounwind willreturn memory({'argmem: readwrite' if 'ptr' in match[1] else 'none'})",
+        text,
+    )
+
+
+_OPEN_MATHEMATICS = re.compile(r"^declare [^@\n]*@__nv_\w+(\([^\n]*\))[^\n]*$", re.MULTILINE)

@@ -12,7 +12,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
-from . import bounds, coroutines, native_primitives, parameters
+from . import bounds, coroutines, libm, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
 from .signature import Closed
@@ -78,6 +78,7 @@ def _module(
     portable = llvm.parse_assembly(kernel.text)
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
+    support.append(libm.definitions(kernel.name, portable))
     if kernel.suspends:
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, ENTRY))
     else:

@@ -12,6 +12,7 @@ from ..driver.base import Code, Target
 from ..errors import CompileError
 from . import bounds, parameters, ptx_primitives
 from .ir import PortableKernel, link
+from .libdevice import link_libdevice
 from .optimise import optimise
 from .signature import Closed
 
@@ -61,7 +62,7 @@ def compile_ptx(
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     entry = re.sub(r"\W", "_", name)
     check = bounds.UNCHECKED if unchecked else _check(kernel_id, kernel.text)
-    module, machine = _module(kernel, entry, signature, target, check, max_registers)
+    module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
     text = machine.emit_assembly(module)
     return Code(target, entry, text.encode())
 
@@ -80,7 +81,9 @@ def _module(
     target: Target,
     check: str,
     max_registers: int | None,
+    linking: str | None = None,
 ) -> tuple[Any, Any]:
+    """The optimised module and its machine; ``linking`` is the kernel's name where libdevice is to be linked."""
     machine = _machine(target)
     portable = llvm.parse_assembly(kernel.text)
     module = link(
@@ -92,6 +95,8 @@ def _module(
             _HEADER + _entry(kernel, portable, entry, signature, max_registers),
         ]
     )
+    if linking is not None:
+        link_libdevice(linking, module)
     optimise(module, machine, exported=entry)
     return module, machine
 
@@ -102,7 +107,7 @@ def _check(kernel_id: int, text: str) -> str:
 
 
 _EXIT = 'call void asm sideeffect "exit;", ""()'
-_NOT_WAITED_FOR = r"oxide\.(?:in_bounds|assertion_failed|unanimous|register\.)|llvm\.(?!nvvm\.|coro\.)"
+_NOT_WAITED_FOR = r"oxide\.(?:in_bounds|assertion_failed|unanimous|register\.)|llvm\.(?!nvvm\.|coro\.)|__nv_"
 _WAITED_FOR = re.compile(
     rf"\batomicrmw\b|\bcmpxchg\b|\bvolatile\b|\basm\b|^declare [^@]*@(?!{_NOT_WAITED_FOR})[-\w$.\"]+\(", re.MULTILINE
 )

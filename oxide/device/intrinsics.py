@@ -1,0 +1,66 @@
+"""Instructions of the machine that Python has no operator for: bits, wide products, saturation, fused multiply-add.
+
+The names are CUDA's: ``popc`` is ``__popc``, ``mulhi`` is ``__mulhi`` or ``__umul64hi`` by its arguments' type.
+Integers are 32- or 64-bit, and a result has the arguments' type unless said. These are declarations: the compiler gives
+them their meaning inside a kernel, on both devices.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, TypeVar
+
+T = TypeVar("T", int, float)
+
+
+def popc(x: int) -> int:
+    """How many bits of ``x`` are set, an ``i32``."""
+    _only_in_a_kernel("popc")
+
+
+def clz(x: int) -> int:
+    """How many bits above the highest set one are clear, an ``i32``; the width of ``x`` for 0."""
+    _only_in_a_kernel("clz")
+
+
+def ffs(x: int) -> int:
+    """The place of the lowest set bit counted from 1, an ``i32``; 0 for 0."""
+    _only_in_a_kernel("ffs")
+
+
+def brev(x: int) -> int:
+    """The bits in the opposite order."""
+    _only_in_a_kernel("brev")
+
+
+def mulhi(a: int, b: int) -> int:
+    """The upper half of the double-width product. Both are of one type."""
+    _only_in_a_kernel("mulhi")
+
+
+def saturating_add(a: int, b: int) -> int:
+    """``a + b``, or the type's least or greatest number where the sum does not fit. Both are of one type."""
+    _only_in_a_kernel("saturating_add")
+
+
+def saturating_sub(a: int, b: int) -> int:
+    """``a - b``, or the type's least or greatest number where it does not fit. Both are of one type."""
+    _only_in_a_kernel("saturating_sub")
+
+
+def saturate(x: float) -> float:
+    """``x`` held between 0 and 1, CUDA's ``__saturatef``; 0 for a NaN. An ``f32`` or ``f64``."""
+    _only_in_a_kernel("saturate")
+
+
+def fma(a: float, b: float, c: float) -> float:
+    """``a * b + c``, rounded once: an ``f32`` if all are, else an ``f64``."""
+    _only_in_a_kernel("fma")
+
+
+def rsqrt(x: float) -> float:
+    """``1 / sqrt(x)``; of an ``f32`` to within 2 units in the last place."""
+    _only_in_a_kernel("rsqrt")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"intrinsics.{name} has a meaning only inside a @kernel, where the compiler gives it one")
