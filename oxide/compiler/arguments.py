@@ -93,6 +93,29 @@ class ArrayType:
 
 @final
 @dataclass(frozen=True, slots=True)
+class RecordType:
+    """A box without axes of a structured dtype: a record, passed by its address, whose fields may be assigned to."""
+
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return f"a record of {self.dtype}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return ("ptr",)
+
+    @property
+    def format(self) -> str:
+        return "Q"
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The address of a box of this type."""
+        return (value.ptr,)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class TupleType:
     """A tuple or a NamedTuple; ``kind`` is its class."""
 
@@ -122,7 +145,7 @@ class EnumType:
     """A member of an enumeration."""
 
     kind: type[enum.Enum]
-    value: NumberType
+    value: ArgumentType
 
     def __str__(self) -> str:
         return self.kind.__name__
@@ -136,11 +159,17 @@ class EnumType:
         return self.value.format
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The word of the member's value."""
+        """The words of the member's value."""
         return self.value.flatten(value.value)
 
 
-ArgumentType: TypeAlias = NumberType | ArrayType | TupleType | EnumType
+ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | EnumType
+
+
+def of_box(dtype: np.dtype[Any], ndim: int) -> ArrayType | RecordType:
+    """The type of a box."""
+    return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim)
+
 
 _INT64 = NumberType(np.dtype(np.int64))
 _UINT64 = NumberType(np.dtype(np.uint64))
@@ -160,7 +189,7 @@ def _wrapped(number: int, dtype: np.dtype[Any]) -> int:
     return number if -half <= number < half else ((number + half) & (1 << bits) - 1) - half
 
 
-def type_of(value: Any, array_type: Callable[[Any], ArrayType | None]) -> ArgumentType | None:
+def type_of(value: Any, array_type: Callable[[Any], ArrayType | RecordType | None]) -> ArgumentType | None:
     """The type of an argument, by numba-cuda's rules; None for what no kernel takes.
 
     ``array_type`` says what an argument that is no number is, or None if it is no array.
@@ -178,7 +207,7 @@ def type_of(value: Any, array_type: Callable[[Any], ArrayType | None]) -> Argume
     if isinstance(value, enum.Enum):
         values = {type_of(member.value, array_type) for member in type(value)}
         inner = values.pop()
-        return EnumType(type(value), inner) if not values and isinstance(inner, NumberType) else None
+        return EnumType(type(value), inner) if not values and isinstance(inner, NumberType | TupleType) else None
     if isinstance(value, tuple):
         elements = [type_of(element, array_type) for element in value]
         if any(element is None for element in elements):
@@ -189,7 +218,7 @@ def type_of(value: Any, array_type: Callable[[Any], ArrayType | None]) -> Argume
 
 def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
     """The arrays that an argument is or holds."""
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, ArrayType | RecordType):
         return (value,)
     if isinstance(kind, TupleType):
         return [array for element, part in zip(kind.elements, value, strict=True) for array in arrays_in(element, part)]

@@ -17,7 +17,7 @@ import numpy as np
 from ..device.arrays import ArrayAnnotation
 from ..device.types import ScalarType
 from ..errors import ArgumentError
-from .arguments import ArgumentType, ArrayType, EnumType, NumberType, TupleType
+from .arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType, TupleType
 from .closures import is_function, lift
 from .signature import SCALARS, Closed, Declared, OpenFunction, OpenParameter, UntypedParameter
 
@@ -132,7 +132,7 @@ def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> Argument
         return NumberType(kind.dtype)
     if isinstance(kind, ArrayAnnotation):
         return ArrayType(kind.dtype, kind.ndim)
-    if isinstance(kind, NumberType | ArrayType | TupleType | EnumType):
+    if isinstance(kind, NumberType | ArrayType | RecordType | TupleType | EnumType):
         return kind
     raise ArgumentError(
         f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {kind!r}; give its type, such as "

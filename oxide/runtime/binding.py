@@ -18,7 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
-from oxide.compiler.arguments import ArrayType, NumberType
+from oxide.compiler.arguments import NumberType, of_box
 from oxide.compiler.closures import captured
 from oxide.compiler.signature import Closed
 from oxide.errors import ArgumentError
@@ -76,7 +76,7 @@ def bind(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> Binding 
             if type(found) is NumberType and (type(box) in _NUMBERS or isinstance(box, np.generic)):
                 words += found.flatten(box)
                 continue
-            if type(box) is not DeviceBox or found != ArrayType(box.dtype, len(box.shape)):
+            if type(box) is not DeviceBox or found != of_box(box.dtype, len(box.shape)):
                 return None
         elif type(box) is not DeviceBox or box.dtype is not parameter.scalar.dtype:
             return None

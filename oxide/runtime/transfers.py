@@ -65,7 +65,7 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
 
     The array is read when the operation runs, each time it runs, and must not change until the run has completed: a
     large one is staged while the device works, and one of ``pinned_empty`` is read by the device itself. Raises
-    ``TypeError`` for a dtype that is no number, no date and no structure of these.
+    ``TypeError`` for a dtype that is no number, date or string of a fixed length, and no structure of these.
     """
     if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
@@ -283,9 +283,9 @@ def _describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
 
 
 def _require_data(dtype: np.dtype[Any], what: str) -> None:
-    """What may be in device memory: numbers, dates, and structures of these, as kernels on arrays take them."""
+    """What may be in device memory: numbers, dates, strings of a fixed length, and structures of these, as kernels on arrays take them."""
     if dtype.fields is not None:
         for field, *_ in dtype.fields.values():
             _require_data(field.base, what)
-    elif dtype.kind not in "mM" or not dtype.isnative:
+    elif dtype.kind not in "mMSU" or not dtype.isnative:
         _require_number(dtype, what)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from oxide.compiler.arguments import ArgumentType, ArrayType, NumberType, type_of
+from oxide.compiler.arguments import ArgumentType, ArrayType, NumberType, RecordType, of_box, type_of
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature import NumbaParameter, UntypedParameter
 from oxide.errors import ArgumentError
@@ -21,12 +21,12 @@ def argument_type_of(argument: Any) -> ArgumentType | None:
         argument = argument.value
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
-        return ArrayType(spec.dtype, len(spec.shape)) if isinstance(spec, BoxSpec) else None
+        return of_box(spec.dtype, len(spec.shape)) if isinstance(spec, BoxSpec) else None
     return type_of(argument, _box_type)
 
 
-def _box_type(argument: Any) -> ArrayType | None:
-    return ArrayType(argument.dtype, argument.ndim) if isinstance(argument, DeviceBox) else None
+def _box_type(argument: Any) -> ArrayType | RecordType | None:
+    return of_box(argument.dtype, argument.ndim) if isinstance(argument, DeviceBox) else None
 
 
 def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
@@ -82,7 +82,7 @@ def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
             "with d2h(box)"
         )
     if isinstance(argument, np.void):
-        return ArgumentError(f"{what}a record; pass a box of one, h2d(np.array([record])), and take its element 0")
+        return ArgumentError(f"{what}a record, which is in host memory; copy it to the device with h2d(record)")
     return ArgumentError(
         f"{what}{type(argument).__name__} {argument!r:.80}; kernels take numbers, members of enumerations, device "
         "buffers, and tuples of these"
@@ -107,6 +107,11 @@ def converts(found: ArgumentType, wanted: ArgumentType) -> bool:
     themselves by wrapping, but not to integers what has a fraction."""
     if isinstance(found, NumberType) and isinstance(wanted, NumberType):
         return _ORDER[found.dtype.kind] <= _ORDER[wanted.dtype.kind]
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        one, other = found.dtype, wanted.dtype
+        # numba-cuda does not look at the elements' type where there is one signature; a sign is all it may change here.
+        same = one == other or (one.kind in "iu" and other.kind in "iu" and one.itemsize == other.itemsize)
+        return same and found.ndim == wanted.ndim
     return found == wanted
 
 

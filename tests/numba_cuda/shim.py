@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 from numba import cuda
-from numba.cuda import types
+from numba.cuda import compiler, testing, types
 from numba.cuda.core import sigutils
-from numba.cuda.core.errors import TypingError
-from numba.cuda.cudadrv import devices
+from numba.cuda.core.errors import NumbaError, TypingError
+from numba.cuda.cudadrv import devices, nvrtc
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.memory_management import nrt
 
@@ -60,6 +60,10 @@ def install() -> None:
         "compile_ptx_for_current_device": _unsupported("numba-cuda's machine code"),
         "declare_device": _unsupported("linking with foreign device code"),
         "event": _unsupported("events"),
+        "reduce": _unsupported("numba-cuda's reduction on the host"),
+        "Reduce": _unsupported("numba-cuda's reduction on the host"),
+        "vectorize": _unsupported("vectorize"),
+        "guvectorize": _unsupported("guvectorize"),
         "defer_cleanup": contextlib.nullcontext,
         "pinned": lambda *arrays: contextlib.nullcontext(),
         "profiling": contextlib.nullcontext,
@@ -70,7 +74,17 @@ def install() -> None:
     devices.get_context = lambda *_: _CONTEXT
     for name in [name for name in dir(nrt.rtsys) if name.startswith("memsys_")]:
         setattr(nrt.rtsys, name, lambda *_: None)
-    nrt.rtsys.get_allocation_stats = lambda *_: None
+    nrt.rtsys.get_allocation_stats = lambda *_: SimpleNamespace(alloc=0, free=0, mi_alloc=0, mi_free=0)
+    testing.cudadevrt_missing = lambda: True
+    for name in (
+        "compile",
+        "compile_ptx",
+        "compile_all",
+        "compile_for_current_device",
+        "compile_ptx_for_current_device",
+    ):
+        setattr(compiler, name, _unsupported("numba-cuda's machine code"))
+    nvrtc.compile = _unsupported("compiling CUDA C++")
 
 
 def _nothing() -> None:
@@ -101,7 +115,21 @@ _DEVICE = SimpleNamespace(
     name="oxide",
     id=0,
 )
-_CONTEXT = SimpleNamespace(device=_DEVICE, get_memory_info=lambda: (2**30, 2**30), synchronize=lambda: None)
+
+
+class _Context:
+    device = _DEVICE
+
+    def get_memory_info(self) -> Any:
+        return SimpleNamespace(free=2**30, total=2**30)
+
+    def synchronize(self) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        raise unittest.SkipTest(f"{name} of numba-cuda's contexts")
+
+
+_CONTEXT = _Context()
 
 
 class DeviceArray:
@@ -169,6 +197,11 @@ def _like(array: Any, stream: Any = 0) -> DeviceArray:
     return to_device(np.zeros(array.shape, array.dtype))
 
 
+class _Compiled:
+    def __getattr__(self, name: str) -> Any:
+        raise unittest.SkipTest("asks for numba-cuda's machine code")
+
+
 class Dispatcher:
     """What ``@cuda.jit`` makes: a kernel, or, if it gets called from one, a device function."""
 
@@ -178,7 +211,7 @@ class Dispatcher:
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.targetoptions = options
-        self.overloads = dict.fromkeys(signatures)
+        self.overloads = dict.fromkeys(signatures, _Compiled())
         self._can_compile = not signatures
         self._kernel: Any = None
         self.specialized = False
@@ -241,6 +274,7 @@ def jit(function: Any = None, device: bool = False, inline: str = "never", **opt
         raise unittest.SkipTest("linking with foreign device code")
     if options.get("lto") or options.get("cache"):
         raise unittest.SkipTest("numba-cuda's linker or cache")
+    inline = {True: "always", False: "never"}.get(inline, inline)
     target: dict[str, Any] = {"device": device, "inline": inline, "fastmath": bool(options.get("fastmath"))}
     if function is None:
         return lambda decorated: jit(decorated, device=device, inline=inline, **options)
@@ -263,6 +297,8 @@ def jit(function: Any = None, device: bool = False, inline: str = "never", **opt
 def _argument(value: Any, back: list[tuple[Any, Any]]) -> Any:
     if isinstance(value, DeviceArray):
         return value.box
+    if isinstance(value, np.void):
+        value = np.asarray(value)  # a view of the same record
     if isinstance(value, np.ndarray):
         for array, box in back:
             if array is value:
@@ -293,4 +329,6 @@ def _numbas_errors() -> Iterator[None]:
     try:
         yield
     except CompileError as error:
+        if isinstance(error.__cause__, NumbaError | ValueError | TypeError):
+            raise error.__cause__ from None
         raise TypingError(str(error)) from error

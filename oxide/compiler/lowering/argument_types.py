@@ -9,7 +9,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from ...errors import CompileError
-from ..arguments import ArgumentType, ArrayType, EnumType, NumberType, TupleType
+from ..arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType, TupleType, of_box
 
 
 def numba_type(kind: ArgumentType) -> Any:
@@ -19,6 +19,8 @@ def numba_type(kind: ArgumentType) -> Any:
             return _of_dtype(dtype)
         case ArrayType(dtype, ndim):
             return types.Array(_of_dtype(dtype), ndim, "C")
+        case RecordType(dtype):
+            return _of_dtype(dtype)
         case TupleType(elements, made_of):
             return types.BaseTuple.from_types([numba_type(element) for element in elements], made_of)
         case EnumType(made_of, value):
@@ -29,17 +31,22 @@ def numba_type(kind: ArgumentType) -> Any:
 def argument_type(kind: Any) -> ArgumentType:
     """An argument's type for numba's. Raises ``CompileError`` for one that a launch cannot pass."""
     if isinstance(kind, types.Array):
-        return ArrayType(numpy_support.as_dtype(kind.dtype), kind.ndim)
+        return ArrayType(_dtype(kind.dtype), kind.ndim)
+    if isinstance(kind, types.Record):
+        return of_box(_dtype(kind), 0)
     if isinstance(kind, types.BaseTuple):
         made_of = getattr(kind, "instance_class", tuple)
         return TupleType(tuple(argument_type(element) for element in kind), made_of)
     if isinstance(kind, types.EnumMember):
-        value = argument_type(kind.dtype)
-        assert isinstance(value, NumberType)
-        return EnumType(kind.instance_class, value)
+        return EnumType(kind.instance_class, argument_type(kind.dtype))
+    return NumberType(_dtype(kind))
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
     try:
-        return NumberType(np.dtype(numpy_support.as_dtype(kind)))
-    except NotImplementedError:
+        found: np.dtype[Any] = np.dtype(numpy_support.as_dtype(kind))
+        return found
+    except Exception:
         raise CompileError(f"an argument of numba's type {kind} cannot be passed to a kernel") from None
 
 

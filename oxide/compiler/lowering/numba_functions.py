@@ -38,7 +38,9 @@ def twin_of(value: Any) -> Any:
     twins = _twins.setdefault(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
     if fastmath not in twins:
-        options = {"device": True, "inline": value.targetoptions.get("inline", "never"), "fastmath": fastmath}
+        inline = value.targetoptions.get("inline", "never")
+        inline = {True: "always", False: "never"}.get(inline, inline)  # as numba-cuda reads what it has deprecated
+        options = {"device": True, "inline": inline, "fastmath": fastmath}
         twins[fastmath] = NumbaDispatcher(value.py_func, options)
     return twins[fastmath]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import cgutils, types
+from numba.cuda import cgutils, cudaimpl, types
 from numba.cuda.typing.npydecl import parse_dtype
 
 from .barrier import as_bit, call_primitive, site
@@ -217,8 +217,7 @@ def _block_array(context: Any, builder: Any, name: str, shape: list[int], dtype:
     dynamic = name == "shared" and shape == [0]
     if min(shape) < 1 and not dynamic:
         raise ValueError(f"cuda.{name}.array: the shape is {tuple(shape)}; every length is 1 or more")
-    if alignment is not None and (alignment < 8 or alignment & (alignment - 1)):
-        raise ValueError(f"cuda.{name}.array: the alignment is {alignment}; give a power of 2 of at least 8")
+    cudaimpl._validate_alignment(alignment)
     element = context.get_data_type(dtype)
     item = context.get_abi_sizeof(element)
     natural = 1 << (context.get_abi_alignment(element) - 1).bit_length()
