@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from . import atomics, instructions
+from . import atomics, instructions, numba_runtime
 from .faults import FaultSite
 from .primitives import PREFIXES, SharedMemory, declared_once, place_shared_memory, suspends
 from .source import located
@@ -209,7 +209,7 @@ def _known_functions(kernel: Callable[..., Any], module: Any) -> str:
         symbol = function.name
         if not function.is_declaration or symbol.startswith(("llvm.", "oxide.")):
             continue
-        text = instructions.definition(symbol)
+        text = instructions.definition(symbol) or numba_runtime.definition(symbol)
         if text is not None:
             texts += text.split("\n", 1) if text.startswith("declare") else [text]
         elif not symbol.startswith("__nv_"):

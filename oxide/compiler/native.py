@@ -6,12 +6,14 @@ kernel, inlined. Their coordinates live in a structure on the stack that LLVM ta
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
+from ..errors import CompileError
 from . import bounds, coroutines, libm, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
@@ -21,6 +23,7 @@ ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
 grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest."""
 
+_ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
 _REGISTERS = native_primitives.REGISTERS
 _CONTEXT = native_primitives.CONTEXT
 
@@ -75,6 +78,11 @@ def _module(
     _initialise()
     machine = _machine(target)
     header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
+    if _ASSEMBLY.search(kernel.text):
+        raise CompileError(
+            f"kernel {kernel.name}: it has inline PTX, which only a GPU runs; launch it on a CUDA device, or write the "
+            "same with oxide's or numba-cuda's functions"
+        )
     portable = llvm.parse_assembly(kernel.text)
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]

@@ -86,6 +86,16 @@ define i32 @oxide.register.warpsize(ptr %context) alwaysinline {
 }
 """
 
+_NOTHING = """
+define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
+  ret void
+}
+define void @oxide.breakpoint() alwaysinline {
+  ret void
+}
+"""
+"""What has no effect on the CPU: its threads do not spin beside one another, and no debugger is attached to them."""
+
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)
 declare void @free(ptr)

@@ -283,7 +283,7 @@ def _describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
 
 
 def _require_data(dtype: np.dtype[Any], what: str) -> None:
-    """What may be in device memory: numbers, dates, strings of a fixed length, and structures of these, as kernels on arrays take them."""
+    """What may be in device memory: numbers, dates, strings of a fixed length, and structures of these."""
     if dtype.fields is not None:
         for field, *_ in dtype.fields.values():
             _require_data(field.base, what)

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 from numba import cuda
+from numba.core import errors as core_errors
 from numba.cuda import compiler, testing, types
 from numba.cuda.core import sigutils
 from numba.cuda.core.errors import NumbaError, TypingError
-from numba.cuda.cudadrv import devices, nvrtc
+from numba.cuda.cudadrv import devices, libs, nvrtc
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.memory_management import nrt
 
@@ -76,6 +77,8 @@ def install() -> None:
         setattr(nrt.rtsys, name, lambda *_: None)
     nrt.rtsys.get_allocation_stats = lambda *_: SimpleNamespace(alloc=0, free=0, mi_alloc=0, mi_free=0)
     testing.cudadevrt_missing = lambda: True
+    libs.get_cuda_include_dir = _missing
+    nvrtc.get_supported_ccs = _unsupported("compiling CUDA C++")
     for name in (
         "compile",
         "compile_ptx",
@@ -85,6 +88,14 @@ def install() -> None:
     ):
         setattr(compiler, name, _unsupported("numba-cuda's machine code"))
     nvrtc.compile = _unsupported("compiling CUDA C++")
+
+
+def _missing(*_: Any) -> Any:
+    raise FileNotFoundError("the CUDA toolkit")
+
+
+class _NumbaTypingError(TypingError, core_errors.TypingError):  # type: ignore[misc]
+    """Whichever of its two classes of that name a test expects."""
 
 
 def _nothing() -> None:
@@ -330,5 +341,7 @@ def _numbas_errors() -> Iterator[None]:
         yield
     except CompileError as error:
         if isinstance(error.__cause__, NumbaError | ValueError | TypeError):
+            if isinstance(error.__cause__, TypingError | core_errors.TypingError):
+                raise _NumbaTypingError(str(error.__cause__)) from error
             raise error.__cause__ from None
-        raise TypingError(str(error)) from error
+        raise _NumbaTypingError(str(error)) from error

@@ -9,14 +9,17 @@ as numba-cuda places them in globals of its own and asks libNVVM for the size of
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, cudaimpl, types
 from numba.cuda.typing.npydecl import parse_dtype
 
 from .barrier import as_bit, call_primitive, site
+from .numba_half import CONVERSIONS
 from .registry import lowering_registry
 from .shared import static_memory
 
@@ -25,6 +28,7 @@ _INT = ir.IntType(32)
 _WORD = ir.IntType(64)
 _VOID = ir.VoidType()
 _BYTE_POINTER = ir.IntType(8).as_pointer()
+_LAYOUT = llvm.create_target_data("")
 _PAIR = ir.LiteralStructType((_INT, _BIT))
 
 _SHUFFLES = ("idx", "up", "down", "bfly")
@@ -37,10 +41,31 @@ class PrimitiveBuilder(ir.IRBuilder):  # type: ignore[misc]
     """A builder whose calls of NVVM's intrinsics become calls of what each back end defines."""
 
     def call(self, fn: Any, args: Any, *rest: Any, **options: Any) -> Any:
-        found = _ASSEMBLY.get(fn.asm) if isinstance(fn, ir.InlineAsm) else _INTRINSICS.get(fn.name)
+        found = _of_assembly(fn.asm) if isinstance(fn, ir.InlineAsm) else _INTRINSICS.get(fn.name)
         if found is None:
             return super().call(fn, args, *rest, **options)
         return found(self, *args)
+
+
+def _of_assembly(text: str) -> Any:
+    if _CACHED_LOAD.match(text):
+        return _load_anew if text.startswith("ld.global.cv") else _load
+    if _CACHED_STORE.match(text):
+        return _store
+    return _ASSEMBLY.get(text)
+
+
+def _load(builder: Any, pointer: Any) -> Any:
+    return builder.load(pointer)
+
+
+def _load_anew(builder: Any, pointer: Any) -> Any:
+    size = pointer.type.pointee.get_abi_size(_LAYOUT)
+    return builder.load_atomic(pointer, "monotonic", size)
+
+
+def _store(builder: Any, pointer: Any, value: Any) -> Any:
+    return builder.store(value, pointer)
 
 
 def _barrier(builder: Any) -> Any:
@@ -183,12 +208,18 @@ _INTRINSICS: dict[str, Any] = {
     },
 }
 
+# What a cache is told is a hint: the access is the same without it.
+_CACHED_LOAD = re.compile(r"ld\.global\.[\w.]+ \$0, \[\$1\];")
+_CACHED_STORE = re.compile(r"st\.global\.[\w.]+ \[\$0\], \$1;")
+
 _ASSEMBLY: dict[str, Any] = {
     "activemask.b32 $0;": _active_mask,
     "mov.u32 $0, %lanemask_lt;": _lanes_below,
     "mov.u32 $0, %dynamic_smem_size;": _dynamic_bytes,
     "nanosleep.u32 $0;": _named("oxide.nanosleep", _VOID),
     "brkpt;": _named("oxide.breakpoint", _VOID),
+    "tanh.approx.f32 $0, $1;": _named("__nv_tanhf", ir.FloatType()),
+    **CONVERSIONS,
 }
 
 
