@@ -17,6 +17,8 @@ _FENCE = re.compile(r"@(oxide\.fence\.(block|device|system)\.([0-4]))\b")
 
 _SCOPES = {"block": 'syncscope("block") ', "device": 'syncscope("device") ', "system": ""}
 _TYPES = {"i32": ("i32", "i32", 4), "i64": ("i64", "i64", 8), "f32": ("float", "i32", 4), "f64": ("double", "i64", 8)}
+_HALVES = {"f16": ("i16", "i16", 2), "bf16": ("i16", "i16", 2)}
+_TYPES |= _HALVES
 _ORDERINGS = {1: "acquire", 2: "release", 3: "acq_rel", 4: "seq_cst"}
 
 
@@ -24,8 +26,12 @@ def definitions(text: str) -> str:
     """Definitions of the atomic operations and fences that a kernel's IR calls."""
     operations = sorted({match.groups() for match in _NAME.finditer(text)})
     fences = sorted({match.groups() for match in _FENCE.finditer(text)})
+    conversions = "\n".join(
+        f"declare float @oxide.{kind}.widen(i16)\ndeclare i16 @oxide.{kind}.narrow(float)"
+        for kind in sorted({kind for _, operation, kind, _, _ in operations if kind in _HALVES})
+    )
     return declared_once(
-        "\n".join([*(_operation(*found) for found in operations), *(_fence(*found) for found in fences)])
+        "\n".join([conversions, *(_operation(*found) for found in operations), *(_fence(*found) for found in fences)])
     )
 
 
@@ -56,6 +62,8 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
             f"  store atomic {bits} %bits, ptr %at {where}monotonic, align {size}\n{last}  ret void\n}}"
         )
     end = f"{after}  %old = bitcast {bits} %old.bits to {name}\n  ret {name} %old\n}}"
+    if kind in _HALVES and operation == "fadd":
+        return f"define {name} @{symbol}{head}{_half_sum(kind, scope, after)}"
     if scope == "system" and operation != "compare_exchange":
         # LLVM gives every read-modify-write the device's scope in PTX, and keeps the scope of a compare-exchange.
         return f"{_declaration(operation, kind)}define {name} @{symbol}{head}{_loop(operation, kind, after)}"
@@ -76,6 +84,31 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
         f"  %old = atomicrmw {operation} ptr %at, {name} %value {where}monotonic, align {size}\n"
         f"{after}  ret {name} %old\n}}"
     )
+
+
+def _half_sum(kind: str, scope: str, after: str) -> str:
+    """The sum of 16-bit floats: the GPU's instruction for f16, and a loop for bf16, which few processors can add."""
+    if kind == "f16" and scope != "system":
+        return f"""  %number = bitcast i16 %value to half
+  %before = atomicrmw fadd ptr %at, half %number {_SCOPES[scope]}monotonic, align 2
+{after}  %old = bitcast half %before to i16
+  ret i16 %old
+}}"""
+    return f"""  %more = call float @oxide.{kind}.widen(i16 %value)
+  %first = load atomic i16, ptr %at monotonic, align 2
+  br label %try
+try:
+  %seen = phi i16 [ %first, %0 ], [ %found, %try ]
+  %wide = call float @oxide.{kind}.widen(i16 %seen)
+  %sum = fadd float %wide, %more
+  %new = call i16 @oxide.{kind}.narrow(float %sum)
+  %both = cmpxchg ptr %at, i16 %seen, i16 %new {_SCOPES[scope]}monotonic monotonic, align 2
+  %found = extractvalue {{ i16, i1 }} %both, 0
+  %swapped = extractvalue {{ i16, i1 }} %both, 1
+  br i1 %swapped, label %done, label %try
+done:
+{after}  ret i16 %seen
+}}"""
 
 
 def _loop(operation: str, kind: str, after: str) -> str:

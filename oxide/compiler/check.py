@@ -396,8 +396,6 @@ class _Body:
             self.uses.numba_cuda = True
             return
         if isinstance(value, ScalarType):
-            if value.name in ("f16", "bf16"):
-                raise self._error(node, f"{value.name} is not supported yet in kernels; use f32")
             return
         if isinstance(value, int) and not -(2**63) <= value <= _LARGEST:
             raise self._error(node, f"{ast.unparse(node)} is {value}, which does not fit in 64 bits")

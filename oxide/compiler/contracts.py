@@ -127,7 +127,7 @@ class _Parser:
                     raise self._error(f"uses {name}, which is a function")
                 if parameter.kind != "scalar":
                     raise self._error(f"compares the slice {name} itself; its length is len({name})")
-                if parameter.dtype.kind not in "iu":
+                if parameter.dtype.kind not in "iu" or parameter.annotation == "bf16":
                     raise self._error(f"uses {name}, a {parameter.annotation}; contracts are about integers")
                 self.names.add(name)
             case _:

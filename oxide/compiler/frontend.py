@@ -37,6 +37,7 @@ from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401  (importing them registers their topics)
     atomic,
     barrier,
+    half,
     mathematics,
     numba_vocabulary,
     shared,
@@ -140,6 +141,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        args = half.half_arguments(func, args)
         if not session.numba_style:
             _refuse(func, args)
             args = mathematics.power_arguments(func, args)
@@ -152,7 +154,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             raise errors.TypingError(str(error)) from error
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        mixed = None if session.numba_style else unify_mixed(first, second)
+        mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
         return mixed or super().unify_pairs(first, second)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:

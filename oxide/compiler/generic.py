@@ -21,7 +21,8 @@ from .arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType
 from .closures import is_function, lift
 from .signature import SCALARS, Closed, Declared, OpenFunction, OpenParameter, UntypedParameter
 
-_BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values()}
+# bf16 has no dtype of its own: what a buffer of 16-bit words is, u16, only its parameter can say otherwise.
+_BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}
 _PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from . import atomics, instructions, numba_runtime
+from . import atomics, half, instructions, numba_runtime
 from .faults import FaultSite
 from .primitives import PREFIXES, SharedMemory, declared_once, place_shared_memory, suspends
 from .source import located
@@ -52,8 +52,15 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.assertion_failed"}
     module = link(_modernise(text, context_functions, fastmath) for text in lowered.modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
+    shared_conversions = half.portable_definitions(str(module))
     module = link(
-        [str(module), _site_definitions(used), atomics.definitions(str(module)), _known_functions(function, module)]
+        [
+            str(module),
+            shared_conversions,
+            _site_definitions(used),
+            atomics.definitions(str(module)),
+            _known_functions(function, module),
+        ]
     )
     waits = suspends(module)
     for defined in module.functions:

@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
 from ..errors import CompileError
-from . import bounds, coroutines, libm, native_primitives, parameters
+from . import bounds, coroutines, half, libm, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
 from .signature import Closed
@@ -87,6 +87,7 @@ def _module(
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
     support.append(libm.definitions(kernel.name, portable))
+    support.append(half.native_definitions(kernel.name, kernel.text, target))
     if kernel.suspends:
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, ENTRY))
     else:

@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
 from ..errors import CompileError
-from . import bounds, parameters, ptx_primitives
+from . import bounds, half, parameters, ptx_primitives
 from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
@@ -91,6 +91,7 @@ def _module(
             _HEADER + kernel.text,
             _HEADER + check,
             _HEADER + _registers(),
+            _HEADER + half.ptx_definitions(kernel.text, int(re.sub(r"\D", "", target.arch))),
             _HEADER + ptx_primitives.definitions(kernel.text, kernel.shared, target.arch),
             _HEADER + _entry(kernel, portable, entry, signature, max_registers),
         ]
@@ -107,7 +108,7 @@ def _check(kernel_id: int, text: str) -> str:
 
 
 _EXIT = 'call void asm sideeffect "exit;", ""()'
-_NOT_WAITED_FOR = r"oxide\.(?:in_bounds|assertion_failed|unanimous|register\.)|llvm\.(?!nvvm\.|coro\.)|__nv_"
+_NOT_WAITED_FOR = r"oxide\.(?:b?f16\.|in_bounds|assertion_failed|unanimous|register\.)|llvm\.(?!nvvm\.|coro\.)|__nv_"
 _WAITED_FOR = re.compile(
     rf"\batomicrmw\b|\bcmpxchg\b|\bvolatile\b|\basm\b|^declare [^@]*@(?!{_NOT_WAITED_FOR})[-\w$.\"]+\(", re.MULTILINE
 )

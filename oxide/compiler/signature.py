@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["scalar", "slice", "disjoint", "atomic", "function", "argument"]
 
-_SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bool_"
-_ATOMIC = ("i32", "u32", "i64", "u64", "f32", "f64")
+_SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
+_ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
 _FORMATS = {
     "i8": "b",
     "i16": "h",
@@ -40,6 +40,8 @@ _FORMATS = {
     "u16": "H",
     "u32": "I",
     "u64": "Q",
+    "f16": "H",
+    "bf16": "H",
     "f32": "f",
     "f64": "d",
     "bool_": "?",
@@ -51,6 +53,13 @@ _LIMITS = {
     for sign in "iu"
     for bits in (8, 16, 32, 64)
 }
+_CLASSES = {
+    **{name: name[0] for name in _LIMITS},
+    **dict.fromkeys(("f16", "bf16"), "h"),
+    **dict.fromkeys(("f32", "f64"), "f"),
+    "bool_": "b",
+}
+"""How a scalar's argument is converted: i, u, f, b, or h for the 16-bit floats, which are passed as their bits."""
 _SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
 
 
@@ -108,7 +117,7 @@ class Parameter:
         Python and NumPy scalars are taken, and 0-d arrays. An integer must fit; a float for an integer parameter, or a
         number for a bool, is an ``ArgumentError``, as is anything that is no number.
         """
-        kind = self.dtype.kind
+        kind = _CLASSES[self.scalar.name]
         # The two plain cases first: NumPy's limits and isinstance checks take ten times as long as these compares.
         if type(value) is int and kind in "iu":
             low, high = _LIMITS[self.scalar.name]
@@ -118,6 +127,10 @@ class Parameter:
             return value
         if type(value) is np.ndarray and value.ndim == 0:
             value = value[()]
+        if kind == "h":
+            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+                return self._to_half(float(value))
+            raise self._refuse(value, "pass a number")
         if kind == "b":
             if isinstance(value, bool | np.bool_):
                 return bool(value)
@@ -146,6 +159,19 @@ class Parameter:
                 raise self._refuse(value, "f32 holds magnitudes up to 3.4e38")
             return rounded
         return number
+
+    def _to_half(self, number: float) -> int:
+        """The bits of an f16 or bf16, rounded to nearest, ties to even."""
+        if self.scalar.name == "f16":
+            with np.errstate(over="ignore"):
+                bits = int(np.float16(number).view(np.uint16))
+            infinity = 0x7C00
+        else:
+            bits, infinity = _bf16_bits(number), 0x7F80
+        if bits & 0x7FFF == infinity and math.isfinite(number):
+            limit = "65504" if self.scalar.name == "f16" else "3.39e38"
+            raise self._refuse(number, f"{self.scalar.name} holds magnitudes up to {limit}")
+        return bits
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
         found = f"{value!r} ({type(value).__name__})" if np.ndim(value) == 0 else type(value).__name__
@@ -416,12 +442,6 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}",
             *parameter_line(function, name),
         )
-    if scalar.name not in _FORMATS:
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name}: {scalar.name} is not supported yet in kernels; use f32",
-            *parameter_line(function, name),
-        )
     if kind == "atomic" and scalar.name not in _ATOMIC:
         raise located(
             function,
@@ -482,6 +502,18 @@ def _choices(
     if variable.__constraints__:
         return tuple(variable.__constraints__)
     return tuple(SCALARS[each] for each in possible)
+
+
+def _bf16_bits(number: float) -> int:
+    """A bf16 is the upper half of an f32. Rounded once: from the double, in steps of the last place that is kept."""
+    if not math.isfinite(number):
+        with np.errstate(invalid="ignore"):
+            return int(np.float32(number).view(np.uint32)) >> 16 | (0x40 if math.isnan(number) else 0)
+    fraction, exponent = math.frexp(number)
+    step = max(exponent, -125) - 8
+    rounded = math.ldexp(round(math.ldexp(fraction, exponent - step)), step)
+    with np.errstate(over="ignore"):
+        return int(np.float32(rounded).view(np.uint32)) >> 16
 
 
 def _is_float(value: Any) -> bool:

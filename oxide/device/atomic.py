@@ -63,7 +63,9 @@ SYSTEM = Scope("system")
 
 class AtomicAccess(Generic[T]):
     """The atomic methods. ``index`` is checked as in a slice: outside, nothing changes, the result is 0, and the launch
-    fails with a ``BoundsError``. Elements are ``i32 u32 i64 u64 f32 f64``, the bitwise methods for integers alone."""
+    fails with a ``BoundsError``. Elements are ``i32 u32 i64 u64 f32 f64``, the bitwise methods for integers
+    alone; and ``f16`` and ``bf16``, which have ``fetch_add``, ``exchange``, ``compare_exchange``, ``load`` and
+    ``store``."""
 
     def fetch_add(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Adds; gives the value from before."""

@@ -196,7 +196,7 @@ def test_an_index_outside_changes_nothing_and_is_a_fault() -> None:
         ("y.fetch_add(0, 1.0, n.load(0))", "ordering is a constant of oxide.atomic"),
         ("y.increment(0)", "has no .increment"),
         ("a = LocalArray(4, i32); a.fetch_add(0, 1)", "a LocalArray belongs to one thread"),
-        ("a = SharedArray(4, u8); a.fetch_add(0, 1)", "atomics take i32 u32 i64 u64 f32 f64"),
+        ("a = SharedArray(4, u8); a.fetch_add(0, 1)", "atomics take i32 u32 i64 u64 f16 bf16 f32 f64"),
     ],
 )
 def test_a_wrong_atomic_is_a_compile_error(body: str, message: str) -> None:
@@ -206,7 +206,7 @@ def test_a_wrong_atomic_is_a_compile_error(body: str, message: str) -> None:
 
 
 def test_elements_of_other_types_are_refused_when_the_kernel_is_defined() -> None:
-    with pytest.raises(CompileError, match="an AtomicSlice has elements of i32 u32 i64 u64 f32 f64, not u8"):
+    with pytest.raises(CompileError, match="an AtomicSlice has elements of i32 u32 i64 u64 f16 bf16 f32 f64, not u8"):
         define("@kernel\ndef wrong(y: AtomicSlice[u8]):\n    return\n", {})
 
 

@@ -18,9 +18,7 @@ from oxide import (
     SharedArray,
     Slice,
     ThreadIndex,
-    bf16,
     device,
-    f16,
     f32,
     i32,
     i64,
@@ -267,9 +265,6 @@ def unsupported() -> list[tuple[Callable[..., Any], str]]:
     def with_slice(a: Slice[f32]) -> None:
         x = a[1:3]  # type: ignore[index]  # here
 
-    def with_power(a: Slice[f32]) -> None:
-        x = a[0] ** 2  # here
-
     def with_in(a: Slice[f32]) -> None:
         x = 3 in (1, 2)  # here
 
@@ -311,7 +306,6 @@ def unsupported() -> list[tuple[Callable[..., Any], str]]:
         (with_global, "global is not supported"),
         (with_delete, "del is not supported"),
         (with_slice, r"a\[i:j\] is not supported"),
-        (with_power, r"\*\* is not supported"),
         (with_in, "in is not supported"),
         (with_iteration, r"goes over range\(\.\.\.\)"),
         (with_result, "a kernel returns nothing"),
@@ -346,16 +340,12 @@ def test_outside_objects_that_kernels_cannot_use_are_named() -> None:
     def of_a_module(a: Slice[f32]) -> None:
         x = thread.index_3d()  # type: ignore[attr-defined]  # here
 
-    def of_f16(a: Slice[f32]) -> None:
-        x = f16(1.0)  # here
-
     refuse(undefined, "nothing_of_this_name is not defined")
     refuse(of_a_list, "A_LIST is a list")
     refuse(of_an_array, "AN_ARRAY is a ndarray")
     refuse(of_a_function, "ordinary is an ordinary Python function: mark it with @device")
     refuse(of_math, "math.factorial is not supported in kernels")
     refuse(of_a_module, "thread has no index_3d")
-    refuse(of_f16, "f16 is not supported yet")
 
 
 def test_recursion_is_refused() -> None:
@@ -422,12 +412,6 @@ def test_annotations_are_checked_when_the_kernel_is_decorated() -> None:
     def python_type(a: int) -> None:
         pass
 
-    def of_f16(a: Slice[f16]) -> None:
-        pass
-
-    def of_bf16(a: bf16) -> None:
-        pass
-
     def unknown(a: NoSuchName) -> None:  # type: ignore[name-defined]
         pass
 
@@ -443,8 +427,6 @@ def test_annotations_are_checked_when_the_kernel_is_decorated() -> None:
     for body, reason in (
         (without, "parameter a has no annotation; annotate it as a scalar"),
         (python_type, "parameter a is annotated int; annotate it"),
-        (of_f16, "f16 is not supported yet"),
-        (of_bf16, "bf16 is not supported yet"),
         (unknown, "NoSuchName, cannot be evaluated"),
         (returning, "must return None"),
         (with_default, "has a default"),

@@ -15,9 +15,10 @@ from .barrier import call_primitive, site
 from .registry import lowering_registry, note, typing_registry
 from .shared import BlockArrayType, check_index, check_value, locate
 from .slices import _in_bounds, element_index
-from .types import display
+from .types import HalfType, display
 
 _ELEMENTS = (types.int32, types.uint32, types.int64, types.uint64, types.float32, types.float64)
+_HALF_METHODS = ("fetch_add", "exchange", "compare_exchange", "load", "store")
 _INTEGER_ONLY = {"fetch_and": "and", "fetch_or": "or", "fetch_xor": "xor"}
 # How many values each method takes after the index.
 _METHODS = {
@@ -131,8 +132,16 @@ def _make_template(name: str) -> Any:
             bound = _bind(name, args, dict(kws or {}))
             if bound is None:
                 return None
-            if kind.dtype not in _ELEMENTS:
-                note(f"atomics take i32 u32 i64 u64 f32 f64, and {_shown(kind)} has elements of {display(kind.dtype)}")
+            if isinstance(kind.dtype, HalfType):
+                if name not in _HALF_METHODS:
+                    allowed = ", ".join(f".{method}" for method in _HALF_METHODS)
+                    note(f"{_shown(kind)} has elements of {display(kind.dtype)}, which have only {allowed}")
+                    return None
+            elif kind.dtype not in _ELEMENTS:
+                note(
+                    "atomics take i32 u32 i64 u64 f16 bf16 f32 f64, and "
+                    f"{_shown(kind)} has elements of {display(kind.dtype)}"
+                )
                 return None
             if name in _INTEGER_ONLY and isinstance(kind.dtype, types.Float):
                 note(f".{name} takes integers, and the elements of {_shown(kind)} are {display(kind.dtype)}")
@@ -203,6 +212,8 @@ for _name, _values in _METHODS.items():
 
 
 def _letter(dtype: Any) -> str:
+    if isinstance(dtype, HalfType):
+        return str(dtype.name)
     return f"{'f' if isinstance(dtype, types.Float) else 'i'}{dtype.bitwidth}"
 
 
@@ -210,7 +221,7 @@ def _operation(name: str, dtype: Any) -> str:
     operation = name.removeprefix("fetch_")
     if not name.startswith("fetch_"):
         return operation
-    if isinstance(dtype, types.Float):
+    if isinstance(dtype, types.Float | HalfType):
         return f"f{operation}"
     return f"u{operation}" if operation in ("min", "max") and not dtype.signed else operation
 

@@ -12,6 +12,16 @@ from numba.cuda.typing.typeof import typeof_impl
 
 from ...device.types import ScalarType
 
+
+class HalfType(types.Number):  # type: ignore[misc]
+    """``f16`` or ``bf16``; numba's own float16 comes with a library that is CUDA C++."""
+
+    bitwidth = 16
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+
+
 NUMBA_TYPES: dict[str, Any] = {
     "i8": types.int8,
     "i16": types.int16,
@@ -21,6 +31,8 @@ NUMBA_TYPES: dict[str, Any] = {
     "u16": types.uint16,
     "u32": types.uint32,
     "u64": types.uint64,
+    "f16": HalfType("f16"),
+    "bf16": HalfType("bf16"),
     "f32": types.float32,
     "f64": types.float64,
     "bool_": types.boolean,
@@ -118,7 +130,7 @@ def conversion_problem(target: Any, value: Any) -> str | None:
     if not isinstance(plain, types.Number | types.Boolean):
         advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
         return f"the value is {display(value)}{advice}"
-    if isinstance(plain, types.Float) and not isinstance(target, types.Float):
+    if isinstance(plain, types.Float | HalfType) and not isinstance(target, types.Float | HalfType):
         return f"the value is {display(value)}; convert it, as in {name}(x)"
     if isinstance(value, types.IntegerLiteral) and isinstance(target, types.Integer):
         number = int(value.literal_value)
