@@ -1,13 +1,16 @@
-"""What the threads of a warp or of a block compute together: sums, extremes, scans and broadcasts, as device functions.
+"""What the threads of a warp or of a block compute together: reductions, scans and broadcasts, as device functions.
 
-Every thread of the block calls them, with its own ``value``, and gets the result; ``dtype`` is the value's scalar type,
-``f32`` say. They hold barriers, so none may stand in a branch that some threads do not take, and they work for blocks
-of any size and shape, threads counted with x fastest. The scheme is CUB's: shuffles within a warp, 32 slots of shared
-memory between the warps.
+``op`` is any associative function of two values, a ``@device`` function or one that the kernel was given; it need not
+be commutative, as values are combined in the order of the threads, and its result is converted to the values' type.
+Every thread of the warp or block calls these, with its own ``value``, of 32 or 64 bits, and gets its result. Those of a
+block hold barriers, so none may stand in a branch that some threads do not take; all work for blocks of any size and
+shape, threads counted with x fastest. The scheme is CUB's: shuffles within a warp, 32 slots of shared memory between
+the warps. A warp's broadcast is ``warp.shuffle(value, lane)``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from oxide import SharedArray, device, i64, thread, warp
@@ -16,98 +19,91 @@ T = TypeVar("T", int, float)
 
 
 @device
-def warp_inclusive_sum(value: T, dtype: Any) -> T:
-    """The sum of the values of this lane and of those before it in the warp. All 32 lanes take part."""
-    total = dtype(value)
+def warp_reduce(op: Callable[[T, T], T], value: T) -> T:
+    """``op`` over the values of the warp's lanes, in every lane."""
+    lanes = lanes_in_warp()
+    result = value
     delta = 1
     while delta < 32:
-        below = warp.shuffle_up(total, delta)
-        if warp.lane_id() >= delta:
-            total = dtype(total + below)
+        above = warp.shuffle_down(result, delta)
+        if warp.lane_id() + delta < lanes:
+            result = type(value)(op(result, above))
         delta = delta * 2
-    return total  # type: ignore[no-any-return]
+    return warp.shuffle(result, 0)
 
 
 @device
-def block_sum(value: T, dtype: Any) -> T:
-    """The sum of the block's values, in every thread."""
-    partial = SharedArray(32, dtype)
-    in_warp = warp.reduce_add(dtype(value))
-    if warp.lane_id() == 0:
-        partial[warp.warp_id()] = in_warp
-    thread.sync_threads()
-    total = dtype(0)
-    for number in range(warps_in_block()):
-        total = dtype(total + partial[number])
-    thread.sync_threads()
-    return total  # type: ignore[no-any-return]
+def warp_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
+    """``op`` over the values of the lanes before this one and of this one."""
+    result = value
+    delta = 1
+    while delta < 32:
+        below = warp.shuffle_up(result, delta)
+        if warp.lane_id() >= delta:
+            result = type(value)(op(below, result))
+        delta = delta * 2
+    return result
 
 
 @device
-def block_max(value: T, dtype: Any) -> T:
-    """The greatest of the block's values, in every thread."""
-    partial = SharedArray(32, dtype)
-    in_warp = warp.reduce_max(dtype(value))
+def warp_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
+    """``op`` over the values of the lanes before this one; ``identity`` in the first."""
+    before = warp.shuffle_up(warp_inclusive_scan(op, value), 1)
+    return type(value)(identity) if warp.lane_id() == 0 else before
+
+
+@device
+def block_reduce(op: Callable[[T, T], T], value: T) -> T:
+    """``op`` over the values of the block's threads, in every thread."""
+    partial = SharedArray(32, type(value))
+    in_warp = warp_reduce(op, value)
     if warp.lane_id() == 0:
         partial[warp.warp_id()] = in_warp
     thread.sync_threads()
-    greatest = partial[0]
+    result = partial[0]
     for number in range(1, warps_in_block()):
-        greatest = max(greatest, partial[number])
+        result = type(value)(op(result, partial[number]))
     thread.sync_threads()
-    return greatest  # type: ignore[no-any-return]
+    return result
 
 
 @device
-def block_min(value: T, dtype: Any) -> T:
-    """The least of the block's values, in every thread."""
-    partial = SharedArray(32, dtype)
-    in_warp = warp.reduce_min(dtype(value))
-    if warp.lane_id() == 0:
+def block_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
+    """``op`` over the values of the threads before this one in the block and of this one."""
+    in_warp = warp_inclusive_scan(op, value)
+    before = _of_the_warps_before(op, in_warp)
+    return in_warp if warp.warp_id() == 0 else type(value)(op(before, in_warp))
+
+
+@device
+def block_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
+    """``op`` over the values of the threads before this one in the block; ``identity`` in the first."""
+    in_warp = warp_inclusive_scan(op, value)
+    before = _of_the_warps_before(op, in_warp)
+    below = warp.shuffle_up(in_warp, 1)
+    if warp.warp_id() == 0:
+        return type(value)(identity) if warp.lane_id() == 0 else below
+    return before if warp.lane_id() == 0 else type(value)(op(before, below))
+
+
+@device
+def _of_the_warps_before(op: Callable[[T, T], T], in_warp: T) -> T:
+    """``op`` over all the values of the warps before this one, given the scan of each; nothing useful in the first."""
+    partial = SharedArray(32, type(in_warp))
+    # The last lane that there is has its warp's result.
+    if warp.lane_id() == lanes_in_warp() - 1:
         partial[warp.warp_id()] = in_warp
     thread.sync_threads()
-    least = partial[0]
-    for number in range(1, warps_in_block()):
-        least = min(least, partial[number])
+    before = partial[0]
+    for number in range(1, warp.warp_id()):
+        before = type(in_warp)(op(before, partial[number]))
     thread.sync_threads()
-    return least  # type: ignore[no-any-return]
-
-
-@device
-def block_inclusive_sum(value: T, dtype: Any) -> T:
-    """The sum of the values of this thread and of those before it in the block."""
-    partial = SharedArray(32, dtype)
-    in_warp = warp_inclusive_sum(value, dtype)
-    # The last lane that there is has the warp's sum.
-    last_lane = warp.lane_id() == 31 or linear_thread() == threads_in_block() - 1
-    if last_lane:
-        partial[warp.warp_id()] = in_warp
-    thread.sync_threads()
-    before = dtype(0)
-    for number in range(warp.warp_id()):
-        before = dtype(before + partial[number])
-    thread.sync_threads()
-    return dtype(before + in_warp)  # type: ignore[no-any-return]
-
-
-@device
-def block_exclusive_sum(value: T, dtype: Any) -> T:
-    """The sum of the values of the threads before this one in the block; 0 in the first."""
-    before = SharedArray(1024, dtype)
-    through = block_inclusive_sum(value, dtype)
-    if linear_thread() + 1 < threads_in_block():
-        before[linear_thread() + 1] = through
-    if linear_thread() == 0:
-        before[0] = dtype(0)
-    thread.sync_threads()
-    total = before[linear_thread()]
-    thread.sync_threads()
-    return total  # type: ignore[no-any-return]
+    return before
 
 
 @device
 def block_broadcast(value: T, source: i64, dtype: Any) -> T:
-    """The value of the thread whose number in the block is ``source``, in every thread."""
+    """The value of the thread whose number in the block is ``source``, as a ``dtype``, in every thread."""
     slot = SharedArray(1, dtype)
     if linear_thread() == source:
         slot[0] = dtype(value)
@@ -115,6 +111,60 @@ def block_broadcast(value: T, source: i64, dtype: Any) -> T:
     result = slot[0]
     thread.sync_threads()
     return result  # type: ignore[no-any-return]
+
+
+@device
+def warp_inclusive_sum(value: T, dtype: Any) -> T:
+    """The sum, as a ``dtype``, of the values of this lane and of those before it in the warp."""
+    return warp_inclusive_scan(add, dtype(value))  # type: ignore[no-any-return]
+
+
+@device
+def block_sum(value: T, dtype: Any) -> T:
+    """The sum of the block's values, as a ``dtype``, in every thread."""
+    return block_reduce(add, dtype(value))  # type: ignore[no-any-return]
+
+
+@device
+def block_max(value: T, dtype: Any) -> T:
+    """The greatest of the block's values, as a ``dtype``, in every thread."""
+    return block_reduce(greater, dtype(value))  # type: ignore[no-any-return]
+
+
+@device
+def block_min(value: T, dtype: Any) -> T:
+    """The least of the block's values, as a ``dtype``, in every thread."""
+    return block_reduce(lesser, dtype(value))  # type: ignore[no-any-return]
+
+
+@device
+def block_inclusive_sum(value: T, dtype: Any) -> T:
+    """The sum, as a ``dtype``, of the values of this thread and of those before it in the block."""
+    return block_inclusive_scan(add, dtype(value))  # type: ignore[no-any-return]
+
+
+@device
+def block_exclusive_sum(value: T, dtype: Any) -> T:
+    """The sum, as a ``dtype``, of the values of the threads before this one in the block; 0 in the first."""
+    return block_exclusive_scan(add, dtype(value), dtype(0))  # type: ignore[no-any-return]
+
+
+@device
+def add(a: T, b: T) -> T:
+    """``a + b``."""
+    return a + b
+
+
+@device
+def greater(a: T, b: T) -> T:
+    """The greater of two values."""
+    return max(a, b)
+
+
+@device
+def lesser(a: T, b: T) -> T:
+    """The lesser of two values."""
+    return min(a, b)
 
 
 @device
@@ -134,3 +184,9 @@ def threads_in_block() -> i64:
 def warps_in_block() -> i64:
     """How many warps a block has, the last one counted even if it is not full."""
     return (threads_in_block() + 31) // 32
+
+
+@device
+def lanes_in_warp() -> i64:
+    """How many lanes this thread's warp has: 32, but for the last warp of a block."""
+    return min(i64(32), threads_in_block() - warp.warp_id() * 32)

@@ -110,7 +110,7 @@ class Range:
     def start_of_consecutive(self, index: str) -> Coefficient | None:
         """The ``i64`` index in the loop's first iteration, if it grows by one in each. Raises ``Undecidable``."""
         form = self._affine(index, "i64", "sext")
-        return form[None] if form == {None: form[None], self.loop: 1} else None
+        return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
     # Affine forms
 
@@ -267,17 +267,14 @@ class Range:
 
     def _tested(self, condition: str) -> bool | None:
         """What a condition is behind the tests of the loops, or None if it is no test of one."""
-        for loop in self._within(self.loop):
+        for loop in self.loop.within():
             test = self._test(loop)
             if test is not None and test[0] == condition:
                 return test[1]
         return None
 
     def _loop_of(self, header: str) -> Loop | None:
-        return next((loop for loop in self._within(self.loop) if loop.header == header), None)
-
-    def _within(self, loop: Loop) -> list[Loop]:
-        return [loop, *(inner for child in loop.children for inner in self._within(child))]
+        return next((loop for loop in self.loop.within() if loop.header == header), None)
 
     # Ranges
 

@@ -37,15 +37,15 @@ good:
 """A check to read the optimised IR by: where a call of ``oxide.report`` is left, so is that access's check."""
 
 
-def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False, leave: str | None = None) -> str:
+def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> str:
     """The check, for a kernel. ``scope`` is the synchronisation scope of the claim: the threads of a launch.
 
-    With ``leave``, an instruction that ends the thread, a thread whose check fails ends there. Nothing is live across
-    the cold call then, so the copy of a loop that keeps its checks does not raise the registers that every thread of
-    the kernel takes: 40 to 32 for a naive matrix product, which is 6 blocks or 8 on a multiprocessor.
-
-    With ``hardware_registers`` the cold function reads the thread's coordinates itself, and they take no registers
-    where the check is. Otherwise they are passed by value: a context whose address escapes could not live in registers.
+    With ``hardware_registers``, on a GPU, the record is filled in where the check is, and the thread's coordinates are
+    read there, by an instruction that LLVM does not share with others, so that they take no registers before. A call
+    would: what lives across one has places of its own in the calling convention, and a kernel takes as many registers
+    as its coldest loop needs. A naive matrix product has 40 a thread with the call and 32 without, 6 blocks on a
+    multiprocessor or 8. On the CPU it is a call, with the coordinates by value: a context whose address escapes could
+    not live in registers.
     """
     coordinates = [f"{register}.{axis}" for register in ("ctaid", "tid") for axis in "xyz"]
     declarations = "\n".join(f"declare i32 @oxide.register.{name}(ptr)" for name in coordinates)
@@ -53,11 +53,9 @@ def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False, lea
     values = ", ".join(["", *(f"i32 %{name}" for name in coordinates)])
     before_call, before_fill = reads, ""
     if hardware_registers:
-        values, before_call, before_fill = "", "", reads.replace("%context", "%record")
-    after_bad, after_assertion, after_fault, attributes = "ret i1 false", "ret void", "ret void", "noinline cold"
-    if leave is not None:
-        after_bad, after_assertion, after_fault = "unreachable", "unreachable", f"{leave}\n  unreachable"
-        attributes += " noreturn nounwind"
+        reads = "\n".join(f'  %{name} = call i32 asm sideeffect "mov.u32 $0, %{name};", "=r"()' for name in coordinates)
+        values, before_call, before_fill = "", "", reads
+    inlined = "alwaysinline" if hardware_registers else "noinline cold"
     stores = "\n".join(_store("i32", f"%{name}", 32 + 4 * place) for place, name in enumerate(coordinates))
     return f"""
 {declarations}
@@ -70,7 +68,7 @@ bad:
   %record = call ptr @oxide.fault_record(ptr %context)
 {before_call}
   call void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values})
-  {after_bad}
+  ret i1 false
 good:
   ret i1 true
 }}
@@ -79,10 +77,10 @@ define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {{
   %record = call ptr @oxide.fault_record(ptr %context)
 {before_call}
   call void @oxide.fault(ptr %record, i64 0, i64 0, i32 %site{values})
-  {after_assertion}
+  ret void
 }}
 
-define void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values}) {attributes} {{
+define void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values}) {inlined} {{
   %none = icmp eq ptr %record, null
   br i1 %none, label %done, label %claim
 claim:
@@ -98,7 +96,7 @@ fill:
 {stores}
   br label %done
 done:
-  {after_fault}
+  ret void
 }}
 
 !0 = !{{!"branch_weights", i32 2000, i32 1}}

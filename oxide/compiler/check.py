@@ -27,7 +27,8 @@ from ..errors import CompileError
 from .arguments import NumberType
 from .assignment import unassigned_read
 from .function import DeviceFunction
-from .signature import Closed, Lifted, NumbaParameter
+from .open_parameters import Lifted
+from .signature import Closed, NumbaParameter
 from .source import located, trees
 
 Uniform: TypeAlias = tuple[str, object] | None
@@ -44,6 +45,9 @@ class Uses:
     width: Uniform = None
     numba_cuda: bool = False
     """Whether it calls functions of numba-cuda."""
+    sync_grid: bool = False
+    assertion: CompileError | None = None
+    """Why there may be no ``assert``, if the kernel syncs the grid; at the first."""
 
 
 def check(
@@ -65,6 +69,8 @@ def check(
         _Body(function, name, uses, (), is_kernel=True, numba_style=True).check(values)
     elif any(parameter.kind == "disjoint" for parameter in parameters):
         raise located(function, f"the source of {function.__name__} cannot be read; define it in a file")
+    if uses.sync_grid and uses.assertion is not None:
+        raise uses.assertion
     return uses
 
 
@@ -126,6 +132,7 @@ _THREAD = {
     thread.index_2d,
     thread.index_2d_row,
     thread.index_2d_col,
+    thread.sync_grid,
     thread.sync_threads,
     thread.sync_threads_count,
     thread.sync_threads_and,
@@ -259,6 +266,11 @@ class _Body:
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
                     raise self._error(message, "the message of an assert in a kernel is a plain string")
                 self._visit(test)
+                self.uses.assertion = self.uses.assertion or self._error(
+                    node,
+                    f"kernel {self.kernel} uses thread.sync_grid(), so it has no assert: one that fails ends its "
+                    "thread, and the threads of the grid would wait for it forever",
+                )
                 return
             case ast.Compare(ops=operators, comparators=others):
                 for operator, other in zip(operators, others, strict=True):
@@ -303,6 +315,8 @@ class _Body:
         self._check_count(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
+        elif called is thread.sync_grid:
+            self.uses.sync_grid = True
         elif called is thread.index_2d:
             self._index_2d(node)
         elif isinstance(called, DeviceFunction):
@@ -317,7 +331,7 @@ class _Body:
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )
-        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col) and given:
+        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _index_2d(self, node: ast.Call) -> None:

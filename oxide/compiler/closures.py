@@ -23,7 +23,7 @@ import operator
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, TypeAlias, TypeGuard, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -31,7 +31,8 @@ from ..device import atomic, thread
 from ..device.types import ScalarType
 from ..errors import ArgumentError
 from .function import DeviceFunction
-from .signature import SCALARS, Annotation, Lifted, OpenFunction, Parameter
+from .open_parameters import Lifted, OpenFunction
+from .signature import SCALARS, Annotation, Parameter
 from .source import located, trees
 
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
@@ -45,11 +46,6 @@ _BY_TYPE: dict[type, ScalarType] = {s.dtype.type: s for s in SCALARS.values() if
 _EMPTY = object()  # a variable of the function's surroundings that has no value yet
 
 
-def is_function(argument: object) -> TypeGuard[Function]:
-    """Whether an argument is what a function parameter takes."""
-    return type(argument) is FunctionType or isinstance(argument, DeviceFunction)
-
-
 def kind_of(function: Function) -> Hashable:
     """What of a function the choice of a specialization depends on: its code, types of numbers, and other things."""
     plain, shape = _plain(function)
@@ -61,21 +57,6 @@ def kind_of(function: Function) -> Hashable:
         else:
             parts.append(value if _is_constant(value) else type(value))
     return tuple(parts)
-
-
-def captured(lifted: Lifted, function: Function) -> tuple[Any, ...]:
-    """The numbers that a function captures now, as the kernel gets them.
-
-    Raises ``ArgumentError`` for one that its type does not hold.
-    """
-    plain, shape = _plain(function)
-    is_device = plain is not function
-    numbers = (
-        value
-        for _, value, is_global in _outer(plain, shape)
-        if isinstance(value, _NUMBERS) and not (is_device and is_global)
-    )
-    return tuple(part.convert(number) for part, number in zip(lifted.parts, numbers, strict=True))
 
 
 def lift(
@@ -127,8 +108,22 @@ def lift(
                 made.annotations[name] = Annotation("scalar", scalar)
         made.annotations.update(own_annotations)
     parts = tuple(Parameter(parameter.kernel, f"{parameter.name}.{name}", "scalar", kind) for name, kind in numbers)
-    lifted = Lifted(made, parts, shape.arity(plain), parameter.annotation, _identity(plain, numbers, takes, returns))
+    identity = _identity(plain, numbers, takes, returns)
+    words = functools.partial(_captured, parts)
+    lifted = Lifted(made, parts, shape.arity(plain), parameter.annotation, identity, words)
     return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted)
+
+
+def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ...]:
+    """The numbers that a function captures now, as the kernel gets them."""
+    plain, shape = _plain(function)
+    is_device = plain is not function
+    numbers = (
+        value
+        for _, value, is_global in _outer(plain, shape)
+        if isinstance(value, _NUMBERS) and not (is_device and is_global)
+    )
+    return tuple(part.convert(number) for part, number in zip(parts, numbers, strict=True))
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))

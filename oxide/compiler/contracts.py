@@ -11,11 +11,14 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from ..errors import CompileError, LaunchError
-from .signature import Declared, NumbaParameter, OpenFunction, OpenParameter, Parameter, UntypedParameter
+from .signature import Declared, NumbaParameter, Parameter, UntypedParameter
 from .source import located
+
+if TYPE_CHECKING:
+    from .open_parameters import OpenFunction, OpenParameter
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,

@@ -118,8 +118,15 @@ done:
 """
 
 RUN_BLOCK = """
-define internal void @oxide.run_block(ptr %block, i32 %threads) noinline {
+; Whether the block's threads wait at the grid's barrier; if so, to be called once more, with %on, when all have come.
+define internal i1 @oxide.run_block(ptr %block, i32 %threads, i1 %on) noinline {
 entry:
+  %nx = load i32, {{ntid[i32 0]}}
+  %ny = load i32, {{ntid[i32 1]}}
+  %rounded = add i32 %threads, 31
+  %warps = lshr i32 %rounded, 5
+  br i1 %on, label %round, label %begin
+begin:
   store i32 %threads, {{live}}
   store i32 0, {{arrived}}
   store i32 -1, {{least}}
@@ -127,13 +134,10 @@ entry:
   store i32 0, {{count}}
   store i32 0, {{waiting}}
   store i32 0, {{converging}}
-  %nx = load i32, {{ntid[i32 0]}}
-  %ny = load i32, {{ntid[i32 1]}}
-  %rounded = add i32 %threads, 31
-  %warps = lshr i32 %rounded, 5
+  store i32 0, {{grid}}
   br label %count_lanes
 count_lanes:
-  %w = phi i32 [ 0, %entry ], [ %w.next, %count_lanes ]
+  %w = phi i32 [ 0, %begin ], [ %w.next, %count_lanes ]
   %w.first = shl i32 %w, 5
   %w.left = sub i32 %threads, %w.first
   %w.whole = icmp uge i32 %w.left, 32
@@ -146,7 +150,7 @@ count_lanes:
   %w.more = icmp ult i32 %w.next, %warps
   br i1 %w.more, label %count_lanes, label %round
 round:
-  %starting = phi i1 [ true, %count_lanes ], [ false, %next_round ]
+  %starting = phi i1 [ false, %entry ], [ true, %count_lanes ], [ false, %next_round ]
   br label %warp
 warp:
   %number = phi i32 [ 0, %round ], [ %number.next, %warp_done ]
@@ -219,7 +223,19 @@ next_round:
   store i32 0, {{count}}
   store i32 -1, {{least}}
   store i32 0, {{greatest}}
-  br label %round
+  %grid = load i32, {{grid}}
+  store i32 0, {{grid}}
+  %whole_grid = icmp ne i32 %grid, 0
+  br i1 %whole_grid, label %grid_barrier, label %round
+grid_barrier:
+  store i32 %least, {{grid.site}}
+  %everybody = icmp eq i32 %arrived, %threads
+  br i1 %everybody, label %wait, label %returned
+returned:
+  call void @oxide.report_divergence(ptr %block, i32 %least, i32 %least, i32 2, i32 0)
+  br label %done
+wait:
+  ret i1 true
 divergent:
   call void @oxide.report_divergence(ptr %block, i32 %least, i32 %greatest, i32 0, i32 0)
   br label %done
@@ -248,7 +264,7 @@ report:
   call void @oxide.report_divergence(ptr %block, i32 %stuck.site, i32 %other, i32 1, i32 %stuck.thread)
   br label %done
 done:
-  ret void
+  ret i1 false
 }
 
 define internal void @oxide.report_divergence(ptr %block, i32 %site, i32 %other, i32 %kind, i32 %thread) noinline cold {
@@ -351,7 +367,7 @@ next:
   store i32 %by.narrow, {{ctaid[i32 1]}}
   %bz.narrow = trunc i64 %bz to i32
   store i32 %bz.narrow, {{ctaid[i32 2]}}
-  call void @oxide.run_block(ptr %block, i32 %threads)
+  call i1 @oxide.run_block(ptr %block, i32 %threads, i1 false)
   %linear.next = add nuw nsw i64 %linear, 1
   %more = icmp slt i64 %linear.next, %end
   br i1 %more, label %next, label %done

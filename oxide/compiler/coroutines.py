@@ -11,6 +11,9 @@ a warp operation waits for the lanes in its mask and no others. Where the thread
 or in a ring, none can ever go on: the block is given up, and the fault record gets ``claimed`` 2 and two places in
 the source. A thread that spins until another one writes is not seen, and hangs: nothing takes the worker from it.
 
+At the grid's barrier a block's threads suspend as at their own, and ``oxide.run_block`` returns: ``coroutine_grid.py``
+has the launch in which all blocks live until they have met there.
+
 **How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
 a basic block. Once everything is inlined into the coroutine, each such pair becomes ``llvm.coro.suspend`` and a switch
 with the same target: no block is split and no phi changes. LLVM's pipeline then splits the coroutine, after it has
@@ -28,7 +31,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from . import coroutine_schedule, coroutine_warps, native_primitives, parameters
+from . import coroutine_grid, coroutine_schedule, coroutine_warps, native_primitives, parameters
 from .divergence import DIVERGENT
 from .ir import PortableKernel, link
 from .native_primitives import BLOCK_FIELD, CONTEXT
@@ -50,6 +53,8 @@ _FIELDS = {
     "least": "i32",
     "greatest": "i32",
     "count": "i32",  # of true conditions at the barrier
+    "grid": "i32",  # of those at the barrier, the threads at the grid's; and the place of the grid's barrier
+    "grid.site": "i32",
     "passed.arrived": "i32",  # the same two of the barrier that was passed last
     "passed.count": "i32",
     "waiting": "i32",  # lanes of the warp that runs that are at a warp operation, and those of them at active_mask
@@ -108,7 +113,8 @@ def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ..
         "kernel_id": str(kernel_id),
     }
     texts = [_PRIMITIVES, *coroutine_warps.definitions(kernel.text)]
-    texts += [coroutine_schedule.RELEASE, coroutine_schedule.RUN_BLOCK, coroutine_schedule.ENTRY]
+    entry_text = coroutine_grid.ENTRY if kernel.cooperative else coroutine_schedule.ENTRY
+    texts += [coroutine_schedule.RELEASE, coroutine_schedule.RUN_BLOCK, entry_text]
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
     return declared_once("\n".join([*map(_render, texts), _thread(kernel, module, signature)]))
@@ -276,6 +282,15 @@ define void @oxide.block.barrier(ptr %context, i32 %site) alwaysinline {
   %greater = call i32 @llvm.umax.i32(i32 %greatest, i32 %site)
   store i32 %greater, {{greatest}}
   call void @oxide.suspend()
+  ret void
+}
+
+define void @oxide.block.grid_barrier(ptr %context, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %grid = load i32, {{grid}}
+  %grid.more = add i32 %grid, 1
+  store i32 %grid.more, {{grid}}
+  call void @oxide.block.barrier(ptr %context, i32 %site)
   ret void
 }
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 DIVERGENT = 2
 """The fault record's ``claimed`` for it. ``site`` and ``index`` are the two places; ``length`` is 0 where threads wait
-at two barriers, and 1 where a warp operation waits for lanes that do not come to it."""
+at two barriers, 1 where a warp operation waits for lanes that do not come to it, and 2 where threads of the grid
+have returned while others wait for them at ``site``."""
 
 
 def divergence(entry: Any, kernel: str, sites: Sequence[FaultSite]) -> BarrierError:
@@ -27,6 +28,12 @@ def divergence(entry: Any, kernel: str, sites: Sequence[FaultSite]) -> BarrierEr
             f"some threads wait in {first.parameter} at {first.file}:{first.line} and others in {second.parameter} at "
             f"{second.file}:{second.line}; all threads that have not returned must come to the same barrier: move it "
             "out of the branch"
+        )
+    elif entry["length"] == 2:
+        problem = (
+            f"its threads wait in {first.parameter} at {first.file}:{first.line}, and others of the grid have "
+            "returned; every thread of the grid must come to it: let those that have nothing to do go round the work, "
+            "not return"
         )
     else:
         problem = (

@@ -2,9 +2,8 @@
 
 A record is 64 bytes that the host and the device both see, one for each launch in flight, zeroed before the launch.
 The first check or ``assert`` that fails claims it by a compare-exchange and fills it in; later ones find it claimed
-and leave it. An access reads zero or writes nothing then, and its thread goes on, or leaves the kernel where no other
-can wait for it (``ptx.py``); behind a failed ``assert`` it always leaves. So no memory outside the slice is touched and
-the device stays usable.
+and leave it. An access reads zero or writes nothing then, and its thread goes on; behind a failed ``assert`` the thread
+leaves the kernel. So no memory outside the slice is touched and the device stays usable.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
 from .signature import Annotation, parse_annotations
@@ -32,6 +33,11 @@ class DeviceFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<device function {self.function.__qualname__}>"
+
+
+def is_function(argument: object) -> bool:
+    """Whether an argument of a launch is what a function parameter takes: a Python function or a device function."""
+    return type(argument) is FunctionType or isinstance(argument, DeviceFunction)
 
 
 def device(function: Callable[P, R]) -> DeviceFunction[P, R]:

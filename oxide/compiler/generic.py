@@ -18,8 +18,10 @@ from ..device.arrays import ArrayAnnotation
 from ..device.types import ScalarType
 from ..errors import ArgumentError
 from .arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType, TupleType
-from .closures import is_function, lift
-from .signature import SCALARS, Closed, Declared, OpenFunction, OpenParameter, UntypedParameter
+from .closures import lift
+from .function import is_function
+from .open_parameters import OpenFunction, OpenParameter
+from .signature import SCALARS, Closed, Declared, UntypedParameter
 
 # bf16 has no dtype of its own: what a buffer of 16-bit words is, u16, only its parameter can say otherwise.
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}

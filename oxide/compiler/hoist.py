@@ -134,6 +134,7 @@ class _Hoister:
             if (match := _CHECK.match(line))
         ]
         self._first_metadata = function.first_free_metadata()
+        self._cold_loops: list[int] = []
         self._versions = 0
         self.placed: dict[_Check, Placement] = {}
 
@@ -184,11 +185,17 @@ class _Hoister:
     def metadata(self) -> str:
         """The metadata that the copies refer to."""
         first = self._first_metadata
-        return (
-            f'\n!{first} = !{{!"branch_weights", i32 2000, i32 1}}\n'
-            f"!{first + 1} = distinct !{{!{first + 1}, !{first + 2}}}\n"
-            f'!{first + 2} = !{{!"llvm.loop.unroll.disable"}}\n'
-        )
+        lines = [
+            f'!{first} = !{{!"branch_weights", i32 2000, i32 1}}',
+            f'!{first + 1} = !{{!"llvm.loop.unroll.disable"}}',
+            *(f"!{number} = distinct !{{!{number}, !{first + 1}}}" for number in self._cold_loops),
+        ]
+        return "\n" + "\n".join(lines) + "\n"
+
+    def _loop_metadata(self) -> int:
+        """Of a loop that is not to be unrolled: each has its own."""
+        self._cold_loops.append(self._first_metadata + 2 + len(self._cold_loops))
+        return self._cold_loops[-1]
 
     def _innermost(self, check: _Check) -> Loop | None:
         return next((loop for loop in reversed(self.loops) if check.block in loop.blocks), None)
@@ -222,8 +229,11 @@ class _Hoister:
     def _version(self, loop: Loop, decided: list[_Check], ranges: Range, prefix: str) -> None:
         function = self.function
         names = function.copy_loop(loop, f".checked.{self._versions}")
-        latch = function.blocks[names[loop.latch]]
-        latch[-1] += f", !llvm.loop !{self._first_metadata + 1}"
+        # Each loop of the copy is to stay small: it is cold, and its registers are those of every thread.
+        for cold in loop.within():
+            metadata = self._loop_metadata()
+            latch = function.blocks[names[cold.latch]]
+            latch[-1] += f", !llvm.loop !{metadata}"
         guard = "true"
         for number, condition in enumerate(ranges.conditions):
             name = f"%{prefix}.all.{number}"

@@ -27,7 +27,7 @@ import llvmlite.binding as llvm
 
 from . import atomics, half, instructions, numba_runtime
 from .faults import FaultSite
-from .primitives import PREFIXES, SharedMemory, declared_once, place_shared_memory, suspends
+from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .source import located
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
     """A kernel for either back end: its IR, the function in it to call for each thread, its sites, its shared memory,
-    whether a thread may have to wait for another of its block, and the kernel's name."""
+    whether a thread may have to wait for another of its block, the kernel's name, and whether a thread may have to wait
+    for the whole grid."""
 
     text: str
     symbol: str
@@ -45,6 +46,7 @@ class PortableKernel:
     shared: SharedMemory
     suspends: bool
     name: str
+    cooperative: bool = False
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
@@ -62,7 +64,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
             _known_functions(function, module),
         ]
     )
-    waits = suspends(module)
+    waits, cooperative = suspends(module), cooperates(module)
     for defined in module.functions:
         if not defined.is_declaration:
             defined.add_function_attribute("alwaysinline")
@@ -70,9 +72,8 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
     text, shared = place_shared_memory(function, _pure_mathematics(str(module)))
-    return PortableKernel(
-        text, lowered.symbol, tuple(lowered.sites[number] for number in used), shared, waits, function.__name__
-    )
+    places = tuple(lowered.sites[number] for number in used)
+    return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
 
 
 def link(texts: Iterable[str]) -> Any:

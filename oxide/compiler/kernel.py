@@ -14,14 +14,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 
 from ..driver.base import Code, Dim3, Target
 from ..errors import ArgumentError
 from .arguments import ArgumentType
 from .faults import FaultSite
 from .function import DeviceFunction, device
-from .generic import close_by_name
 from .signature import Closed, Declared, NumbaParameter, parse_parameters
 from .source import located
 
@@ -127,11 +126,13 @@ class Kernel:
         """
         if self.only is not None and not types:
             return self.only
+        if not self.is_generic and not types:
+            self.only = self.specialization(cast(tuple[Closed, ...], self.parameters))
+            return self.only
+        from .generic import close_by_name  # here, as few programs need it
+
         parameters = close_by_name(self.name, self.parameters, types)
-        special = self.specialization(parameters)
-        if not self.is_generic:
-            self.only = special
-        return special
+        return self.specialization(parameters)
 
     def specialization(self, parameters: tuple[Closed, ...]) -> Specialization:
         """``specialize``, where the type of each parameter is known. Raises ``CompileError``."""

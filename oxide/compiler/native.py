@@ -21,7 +21,8 @@ from .signature import Closed
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
-grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest."""
+grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest. What follows in a
+cooperative launch is in ``coroutine_grid.py``."""
 
 _ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
 _REGISTERS = native_primitives.REGISTERS
@@ -50,7 +51,7 @@ def compile_native(
 ) -> Code:
     """A host object file that exports ``oxide_run_blocks``."""
     module, machine = _module(kernel, signature, kernel_id, target, unchecked)
-    return Code(target, ENTRY, machine.emit_object(module))
+    return Code(target, ENTRY, machine.emit_object(module), kernel.cooperative)
 
 
 def native_assembly(

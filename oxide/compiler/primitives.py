@@ -5,6 +5,7 @@ The front end calls them, and each back end defines them, always with the hidden
 - ``ptr oxide.shared.static.<number>()``, ``ptr oxide.shared.dynamic()``, ``i64 oxide.shared.dynamic.bytes()``;
 - ``void oxide.block.barrier(i32 site)``, ``i32 oxide.block.barrier.count(i1, i32 site)`` and, giving a bit,
   ``oxide.block.barrier.and`` and ``.or``;
+- ``void oxide.block.grid_barrier(i32 site)``, which makes a kernel cooperative;
 - ``oxide.warp.shuffle.<idx|up|down|bfly>.<i32|i64>(i32 mask, value, i32 lane, i32 site)``;
   ``oxide.warp.<all|any|ballot>(i32 mask, i1, i32 site)``; ``oxide.warp.match.<any|all>.<i32|i64>(i32 mask, value,
   i32 site)``; ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``; ``oxide.warp.sync(i32 mask,
@@ -24,6 +25,8 @@ from .source import located
 
 PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.block.", "oxide.warp.")
 """The names of functions that take the context and that a back end defines."""
+
+GRID_BARRIER = "oxide.block.grid_barrier"
 
 STATIC_LIMIT = 48 * 1024
 """Bytes of static shared memory that every CUDA device gives a block."""
@@ -48,6 +51,11 @@ class SharedMemory:
 def suspends(module: Any) -> bool:
     """Whether the kernel has a call at which a thread may wait for another."""
     return any(function.name.startswith(("oxide.block.", "oxide.warp.")) for function in module.functions)
+
+
+def cooperates(module: Any) -> bool:
+    """Whether the kernel has a call at which the threads of its whole grid meet."""
+    return any(function.name == GRID_BARRIER for function in module.functions)
 
 
 def place_shared_memory(kernel: Callable[..., Any], text: str) -> tuple[str, SharedMemory]:

@@ -61,10 +61,10 @@ def compile_ptx(
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     entry = re.sub(r"\W", "_", name)
-    check = bounds.UNCHECKED if unchecked else _check(kernel_id, kernel.text)
+    check = bounds.UNCHECKED if unchecked else _check(kernel_id)
     module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
     text = machine.emit_assembly(module)
-    return Code(target, entry, text.encode())
+    return Code(target, entry, text.encode(), kernel.cooperative)
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
@@ -102,18 +102,8 @@ def _module(
     return module, machine
 
 
-def _check(kernel_id: int, text: str) -> str:
-    leave = None if _WAITED_FOR.search(text) else _EXIT
-    return bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True, leave=leave)
-
-
-_EXIT = 'call void asm sideeffect "exit;", ""()'
-_NOT_WAITED_FOR = r"oxide\.(?:b?f16\.|in_bounds|assertion_failed|unanimous|register\.)|llvm\.(?!nvvm\.|coro\.)|__nv_"
-_WAITED_FOR = re.compile(
-    rf"\batomicrmw\b|\bcmpxchg\b|\bvolatile\b|\basm\b|^declare [^@]*@(?!{_NOT_WAITED_FOR})[-\w$.\"]+\(", re.MULTILINE
-)
-"""What may make another thread wait for this one: barriers, warp operations, atomics, and any call that is not known.
-A thread of a kernel without them ends at its first failed check; in one with them it goes on, so that nobody hangs."""
+def _check(kernel_id: int) -> str:
+    return bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True)
 
 
 def _entry(

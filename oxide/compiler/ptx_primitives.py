@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import reductions
-from .primitives import SharedMemory, declared_once
+from .primitives import GRID_BARRIER, SharedMemory, declared_once
 
 
 def definitions(text: str, shared: SharedMemory, arch: str) -> str:
@@ -14,6 +14,8 @@ def definitions(text: str, shared: SharedMemory, arch: str) -> str:
         texts.append(_UNANIMOUS)
     if "@oxide.block." in text:
         texts.append(_BARRIERS)
+    if f"@{GRID_BARRIER}" in text:
+        texts.append(_GRID_BARRIER)
     if "@oxide.warp." in text:
         texts += [_SHUFFLES, _VOTES, _MATCHES, _WARP_SYNC]
     found = reductions.used(text)
@@ -92,6 +94,72 @@ define i1 @oxide.block.barrier.or(ptr %context, i1 %condition, i32 %site) always
   %result = call i32 @llvm.nvvm.barrier0.or(i32 %wide) convergent
   %bit = icmp ne i32 %result, 0
   ret i1 %bit
+}
+"""
+
+# Cooperative groups' algorithm, on the workspace that the driver gives each cooperative launch, graphs' too: its
+# address is in %envreg1 and 2, the barrier in its second word. The threads of a block meet; the first of them adds 1,
+# that of the first block as much as makes the sum of all 2**31; when the word's highest bit has changed, all have come,
+# and the word is ready for the next barrier: nothing has to be cleared. The fences hand what the block's barriers have
+# ordered on to the other blocks.
+_GRID_BARRIER = """
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.y()
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.z()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.y()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.z()
+declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.y()
+declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.z()
+declare i32 @llvm.nvvm.read.ptx.sreg.envreg1()
+declare i32 @llvm.nvvm.read.ptx.sreg.envreg2()
+define void @oxide.block.grid_barrier(ptr %context, i32 %site) alwaysinline convergent {
+entry:
+  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) convergent
+  %x = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %y = call i32 @llvm.nvvm.read.ptx.sreg.tid.y()
+  %z = call i32 @llvm.nvvm.read.ptx.sreg.tid.z()
+  %xy = or i32 %x, %y
+  %xyz = or i32 %xy, %z
+  %first = icmp eq i32 %xyz, 0
+  br i1 %first, label %arrive, label %meet
+arrive:
+  %high = call i32 @llvm.nvvm.read.ptx.sreg.envreg1()
+  %low = call i32 @llvm.nvvm.read.ptx.sreg.envreg2()
+  %high.wide = zext i32 %high to i64
+  %high.placed = shl i64 %high.wide, 32
+  %low.wide = zext i32 %low to i64
+  %address = or i64 %high.placed, %low.wide
+  %workspace = inttoptr i64 %address to ptr addrspace(1)
+  %word = getelementptr i8, ptr addrspace(1) %workspace, i64 4
+  %bx = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+  %by = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.y()
+  %bz = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.z()
+  %gx = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+  %gy = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.y()
+  %gz = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.z()
+  %plane = mul i32 %gx, %gy
+  %blocks = mul i32 %plane, %gz
+  %rest = sub i32 -2147483647, %blocks
+  %bxy = or i32 %bx, %by
+  %bxyz = or i32 %bxy, %bz
+  %leads = icmp eq i32 %bxyz, 0
+  %share = select i1 %leads, i32 %rest, i32 1
+  fence syncscope("device") acq_rel
+  %before = atomicrmw add ptr addrspace(1) %word, i32 %share syncscope("device") monotonic
+  br label %poll
+poll:
+  %now = load atomic i32, ptr addrspace(1) %word syncscope("device") monotonic, align 4
+  %changed = xor i32 %before, %now
+  %same = icmp sge i32 %changed, 0
+  br i1 %same, label %poll, label %passed
+passed:
+  fence syncscope("device") acq_rel
+  br label %meet
+meet:
+  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) convergent
+  ret void
 }
 """
 

@@ -25,13 +25,13 @@ from .arguments import ArgumentType, ArrayType
 from .source import located, parameter_line
 
 if TYPE_CHECKING:
-    from .function import DeviceFunction
+    from .open_parameters import Lifted, OpenFunction, OpenParameter
 
 Kind = Literal["scalar", "slice", "disjoint", "atomic", "function", "argument"]
 
-_SCALARS = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
-_ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
-_FORMATS = {
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
+ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
+FORMATS = {
     "i8": "b",
     "i16": "h",
     "i32": "i",
@@ -47,7 +47,12 @@ _FORMATS = {
     "bool_": "?",
 }
 
-_SHOWN = {"scalar": "{}", "slice": "Slice[{}]", "disjoint": "DisjointSlice[{}]", "atomic": "AtomicSlice[{}]"}
+SHOWN: dict[Kind, str] = {
+    "scalar": "{}",
+    "slice": "Slice[{}]",
+    "disjoint": "DisjointSlice[{}]",
+    "atomic": "AtomicSlice[{}]",
+}
 _LIMITS = {
     f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for sign in "iu"
@@ -61,19 +66,6 @@ _CLASSES = {
 }
 """How a scalar's argument is converted: i, u, f, b, or h for the 16-bit floats, which are passed as their bits."""
 _SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Lifted:
-    """A function that a kernel is compiled with: a device function that takes, after its own ``arity`` parameters, the
-    numbers that it captures, which are the ``parts`` of the kernel's parameter. See ``closures.py``."""
-
-    function: DeviceFunction[..., Any]
-    parts: tuple[Parameter, ...]
-    arity: int
-    annotation: str
-    identity: str
 
 
 @final
@@ -97,7 +89,7 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        return _SHOWN[self.kind].format(self.scalar.name) if self.lifted is None else self.lifted.annotation
+        return SHOWN[self.kind].format(self.scalar.name) if self.lifted is None else self.lifted.annotation
 
     @property
     def identity(self) -> str:
@@ -109,7 +101,7 @@ class Parameter:
         """What ``struct`` packs the parameter with."""
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
-        return _FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
+        return FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
 
     def convert(self, value: Any) -> int | float | bool:
         """A scalar argument as the Python number that the kernel gets.
@@ -182,45 +174,6 @@ class Parameter:
 
 @final
 @dataclass(frozen=True, slots=True)
-class OpenParameter:
-    """One parameter of a generic kernel, whose type the argument decides: ``factor: T``, ``x: Slice[T]``.
-
-    It becomes a ``Parameter`` when the kernel is specialised; ``generic.py`` says how.
-    """
-
-    kernel: str
-    name: str
-    kind: Kind
-    variable: str
-    choices: tuple[ScalarType, ...]
-    """The scalar types that the variable may stand for: its constraints, or all."""
-
-    @property
-    def annotation(self) -> str:
-        """The annotation as it is written."""
-        return _SHOWN[self.kind].format(self.variable)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """None is known: void."""
-        return np.dtype(np.void)
-
-    def convert(self, value: Any) -> Any:
-        """A scalar argument, if it is a number. Raises ``ArgumentError`` for anything else."""
-        if isinstance(value, int | float | np.number | np.bool_) or (type(value) is np.ndarray and value.ndim == 0):
-            return value
-        raise ArgumentError(
-            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
-            f"{type(value).__name__} {value!r:.80}; pass a number"
-        )
-
-    def closed(self, scalar: ScalarType) -> Parameter:
-        """The parameter, where the variable stands for ``scalar``."""
-        return Parameter(self.kernel, self.name, self.kind, scalar)
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class NumbaParameter:
     """A parameter that numba-cuda's semantics hold for: an ``Array``, or one without an annotation once the argument's
     type is known. What is passed and how says ``arguments.py``."""
@@ -264,37 +217,10 @@ class UntypedParameter:
         return NumbaParameter(self.kernel, self.name, kind)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class OpenFunction:
-    """A parameter that takes a function: ``f: Callable[[T], T]``.
-
-    ``takes`` are the types that the function's arguments are converted to, None for all of them where the annotation
-    says nothing, and ``returns`` what its result is converted to. Both may name type variables.
-    """
-
-    kernel: str
-    name: str
-    takes: tuple[ScalarType | str | None, ...] | None
-    returns: ScalarType | str | None
-    annotation: str
-    choices: tuple[tuple[str, tuple[ScalarType, ...]], ...]
-    """The type variables, and what each may stand for."""
-
-    @property
-    def kind(self) -> Kind:
-        return "function"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Void: a function is no number."""
-        return np.dtype(np.void)
-
-
 Closed: TypeAlias = Parameter | NumbaParameter
 """A parameter whose type is known: what a specialization has."""
 
-Declared: TypeAlias = Closed | OpenParameter | OpenFunction | UntypedParameter
+Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
 """A parameter as a kernel declares it."""
 
 
@@ -369,14 +295,14 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         elif value in (int, float, bool, complex, str):
             raise located(
                 function,
-                f"{what} is annotated {value.__name__}; annotate it as a scalar ({_SCALARS}), Slice[T] or "
+                f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
                 "DisjointSlice[T], or not at all",
                 *parameter_line(function, name),
             )
         else:
             continue
-        if not isinstance(scalar, ScalarType) or scalar.name not in _FORMATS:
-            problem = f"{what}: scalars and the elements of slices are {_SCALARS}"
+        if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
+            problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise located(function, problem, *parameter_line(function, name))
         found[name] = Annotation(kind, scalar)
     return found
@@ -402,7 +328,7 @@ class _Names:
             raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
 
 
-SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in _FORMATS}
+SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
 """The scalar types that kernels know, by name."""
 
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
@@ -419,7 +345,9 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
     if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
-        return _function_parameter(function, kernel, name, annotation)
+        from .open_parameters import function_parameter  # here, as few programs need it
+
+        return function_parameter(function, kernel, name, annotation)
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
@@ -430,78 +358,26 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
             function,
-            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({_SCALARS}), "
+            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({SCALAR_NAMES}), "
             "Slice[T], DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, or not at all",
             *parameter_line(function, name),
         )
     if isinstance(scalar, TypeVar):
-        return OpenParameter(kernel, name, kind, scalar.__name__, _choices(function, kernel, name, kind, scalar))
+        from .open_parameters import open_parameter
+
+        return open_parameter(function, kernel, name, kind, scalar)
     if not isinstance(scalar, ScalarType):
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {_SCALARS}",
+            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {SCALAR_NAMES}",
             *parameter_line(function, name),
         )
-    if kind == "atomic" and scalar.name not in _ATOMIC:
+    if kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(_ATOMIC)}, not {scalar.name}",
+            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar)
-
-
-def _function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
-    """``Callable``, ``Callable[[f32, T], T]``, ``Callable[..., f32]``; ``Any`` stands for no conversion."""
-    choices: dict[str, tuple[ScalarType, ...]] = {}
-
-    def meaning(each: Any) -> ScalarType | str | None:
-        if isinstance(each, TypeVar):
-            choices[each.__name__] = _choices(function, kernel, name, "scalar", each)
-            return each.__name__
-        if each is Any:
-            return None
-        if isinstance(each, ScalarType) and each.name in _FORMATS:
-            return each
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name}: a function takes and returns scalars ({_SCALARS}) in its annotation, "
-            f"not {getattr(each, '__name__', each)}; Any says nothing of a type",
-            *parameter_line(function, name),
-        )
-
-    taken, returned = get_args(annotation) or (..., Any)
-    takes = None if taken is ... else tuple(meaning(each) for each in taken)
-    returns = meaning(returned)
-    given = "..." if takes is None else f"[{', '.join(_type_name(each) for each in takes)}]"
-    shown = f"Callable[{given}, {_type_name(returns)}]"
-    return OpenFunction(kernel, name, takes, returns, shown, tuple(choices.items()))
-
-
-def _type_name(kind: ScalarType | str | None) -> str:
-    return "Any" if kind is None else str(kind)
-
-
-def _choices(
-    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
-) -> tuple[ScalarType, ...]:
-    """What a type variable may stand for: its constraints, or every scalar type that the parameter may have."""
-    possible = _ATOMIC if kind == "atomic" else tuple(_FORMATS)
-    problem = None
-    if variable.__bound__ is not None:
-        problem = "has a bound, which says nothing of machine types"
-    wrong = [each for each in variable.__constraints__ if not isinstance(each, ScalarType) or each.name not in possible]
-    if wrong:
-        problem = f"may be {getattr(wrong[0], '__name__', wrong[0])}, which {kind} parameters cannot have here"
-    if problem is not None:
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name}: the type variable {variable.__name__} {problem}; constrain it to "
-            f"scalar types, as in TypeVar({variable.__name__!r}, f32, f64); possible are {' '.join(possible)}",
-            *parameter_line(function, name),
-        )
-    if variable.__constraints__:
-        return tuple(variable.__constraints__)
-    return tuple(SCALARS[each] for each in possible)
 
 
 def _bf16_bits(number: float) -> int:

@@ -51,6 +51,10 @@ class Loop:
     parent: Loop | None = None
     children: list[Loop] = field(default_factory=list)
 
+    def within(self) -> list[Loop]:
+        """This loop and all loops in it."""
+        return [self, *(inner for child in self.children for inner in child.within())]
+
     def chain(self, outer: Loop) -> list[Loop]:
         """The loops from this one out to ``outer``, which contains it; both included."""
         found = [self]
@@ -120,8 +124,9 @@ class Function:
         copies = {
             names[b]: [renamed(line, names) for line in body] for b, body in self.blocks.items() if b in loop.blocks
         }
-        latch = copies[names[loop.latch]]
-        latch[-1] = re.sub(r", !llvm\.loop !\d+", "", latch[-1])
+        for inner in loop.within():
+            latch = copies[names[inner.latch]]
+            latch[-1] = re.sub(r", !llvm\.loop !\d+", "", latch[-1])
         for exit_block in {target for b in loop.blocks for target in self.successors[b]} - loop.blocks:
             self.blocks[exit_block] = [_with_copies(line, names, loop.blocks) for line in self.blocks[exit_block]]
         self.blocks.update(copies)

@@ -112,5 +112,16 @@ def sync_threads_or(condition: bool) -> bool:
     _only_in_a_kernel("thread.sync_threads_or")
 
 
+def sync_grid() -> None:
+    """Waits until every thread of the grid is here; what they wrote before, all of them see after.
+
+    A kernel that calls it is launched cooperatively: all its blocks are on the device at once, so the grid must fit, or
+    the launch is a ``LaunchError`` that says how many blocks do. Every thread of the grid must come to the same call,
+    those that have nothing to do too: a thread that has returned is a mistake, on the CPU device a ``BarrierError``, on
+    a GPU a hang. Hence such a kernel has no ``assert``. CUDA's name is ``cooperative_groups::this_grid().sync()``.
+    """
+    _only_in_a_kernel("thread.sync_grid")
+
+
 def _only_in_a_kernel(name: str) -> NoReturn:
     raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -35,11 +35,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch."""
+    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch.
+
+    All blocks of a ``cooperative`` kernel are on the device at once, as its threads meet across the grid."""
 
     target: Target
     entry: str
     image: bytes
+    cooperative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,9 @@ class Driver(Protocol):
         params: bytes,
         stream: StreamHandle,
     ) -> None:
-        """Runs a kernel. ``params`` are its parameters as a C structure, each naturally aligned."""
+        """Runs a kernel. ``params`` are its parameters as a C structure, each naturally aligned.
+
+        Raises ``LaunchError`` where the blocks of a cooperative kernel cannot all be on the device at once."""
 
     # Graphs: a stream's work, recorded once and submitted as one piece again and again
 

@@ -17,6 +17,7 @@ from typing import TypeVar, final
 
 from oxide.driver.base import Code, DeviceInfo, Dim3
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
+from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_graph import CpuGraph, recorded
 from oxide.driver.cpu_memory import BRIEF_BYTES, Heap, LiveAllocations, copy, fill, out_of_range, physical_memory
@@ -314,7 +315,11 @@ class CpuDriver:
                 "CUDA_ERROR_INVALID_VALUE",
                 f"{function!r} with {shared_bytes} bytes of dynamic shared memory; ask for 0 to {_MAX_SHARED_BYTES}",
             )
-        run = function.bind(grid, block, shared_bytes, params)
+        run: Callable[[int, int], None]
+        if function.cooperative:
+            run = CooperativeRun(function, grid, block, shared_bytes, params)
+        else:
+            run = function.bind(grid, block, shared_bytes, params)
         self._submit(stream, BlockRange(f"launch {function.entry}", run, blocks))
 
     # Graphs

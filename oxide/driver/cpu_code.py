@@ -24,7 +24,7 @@ _llvm_lock = threading.Lock()
 class CpuFunction:
     """A kernel in memory. The engine that owns its machine code lives as long as this does."""
 
-    __slots__ = ("_engine", "call", "device", "entry")
+    __slots__ = ("_engine", "call", "cooperative", "device", "entry")
 
     def __init__(self, device: int, code: Code) -> None:
         if code.target.kind != "native":
@@ -36,6 +36,7 @@ class CpuFunction:
         self._engine, address = _load(code)
         self.device = device
         self.entry = code.entry
+        self.cooperative = code.cooperative
         self.call = _Entry(address)
 
     def bind(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes) -> Callable[[int, int], None]:

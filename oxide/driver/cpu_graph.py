@@ -28,4 +28,4 @@ class CpuGraph:
 
 def recorded(item: Task | BlockRange) -> Task | BlockRange:
     """The item as one launch runs it: a range of blocks counts those it has handed out, so each launch has its own."""
-    return BlockRange(item.description, item.run, item.total) if isinstance(item, BlockRange) else item
+    return item.renewed() if isinstance(item, BlockRange) else item

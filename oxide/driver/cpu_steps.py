@@ -117,6 +117,8 @@ class StepScheduler(Scheduler):
                     pass_point(item.point)
             elif isinstance(item, BlockRange):
                 item.run(0, item.total)
+                while item.cooperative is not None and item.cooperative.goes_on():
+                    item.run(0, item.total)
             elif not isinstance(item, Wait):
                 item.run()
         except Exception as error:

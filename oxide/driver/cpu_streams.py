@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, TypeAlias, final
 
+from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
 from oxide.errors import DriverError
 
@@ -79,18 +80,25 @@ class BlockRange:
     """A kernel's blocks, handed out in chunks to any number of workers.
 
     ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
-    hand out, the workers inside, and the pace of the blocks that have run.
+    hand out, the workers inside, and the pace of the blocks that have run. Those of a ``cooperative`` launch are handed
+    out again and again, for as long as it goes on.
     """
 
-    __slots__ = ("description", "nanoseconds_per_block", "next", "run", "total", "workers")
+    __slots__ = ("cooperative", "description", "nanoseconds_per_block", "next", "run", "total", "workers")
 
     def __init__(self, description: str, run: Callable[[int, int], object], total: int) -> None:
         self.description = description
         self.run = run
+        self.cooperative = run if isinstance(run, CooperativeRun) else None
         self.total = total
         self.next = 0
         self.workers = 0
         self.nanoseconds_per_block = 0.0
+
+    def renewed(self) -> BlockRange:
+        """The same kernel as another launch runs it, none of its blocks handed out."""
+        run = self.run if self.cooperative is None else self.cooperative.renewed()
+        return BlockRange(self.description, run, self.total)
 
     def __repr__(self) -> str:
         return self.description

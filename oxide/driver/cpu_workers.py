@@ -150,7 +150,9 @@ class WorkerScheduler(Scheduler):
                 first, end = self._take_chunk(stream, blocks)
                 done = first == end
                 last = False
-                if done:
+                # The last worker inside decides whether a cooperative launch goes on, outside the lock.
+                passed = done and blocks.workers == 1 and blocks.cooperative is not None
+                if done and not passed:
                     self._in_kernels -= 1
                     blocks.workers -= 1
                     last = blocks.workers == 0
@@ -158,6 +160,10 @@ class WorkerScheduler(Scheduler):
                         self._rest(worker)
                 self._settle()
                 self._in_section = False
+            if passed:
+                self._next_pass(stream, blocks)
+                ran = 0
+                continue
             if done:
                 return last
             started = perf_counter_ns()
@@ -166,6 +172,20 @@ class WorkerScheduler(Scheduler):
             except BaseException as error:
                 self.record_failure(stream.device, error)
             ran, elapsed = end - first, perf_counter_ns() - started
+
+    def _next_pass(self, stream: CpuStream, blocks: BlockRange) -> None:
+        """Hands all blocks of a cooperative launch out once more, or marks it as over."""
+        assert blocks.cooperative is not None
+        goes_on = False
+        try:
+            goes_on = blocks.cooperative.goes_on()
+        except BaseException as error:
+            self.record_failure(stream.device, error)
+        with self._lock:
+            if goes_on:
+                blocks.next = 0
+            else:
+                blocks.cooperative = None
 
     def _take_chunk(self, stream: CpuStream, blocks: BlockRange) -> tuple[int, int]:
         """The next blocks for one worker: one to learn the pace, then by time, shrinking towards the end."""

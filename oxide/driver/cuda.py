@@ -305,9 +305,12 @@ class CudaDriver:
         packet.fill(params)
         x, y, z = grid
         i, j, k = block
-        (error,) = driver.cuLaunchKernel(
-            function.handle, x, y, z, i, j, k, shared_bytes, stream.handle, 0, packet.address
-        )
+        if function.cooperative is None:
+            (error,) = driver.cuLaunchKernel(
+                function.handle, x, y, z, i, j, k, shared_bytes, stream.handle, 0, packet.address
+            )
+        else:
+            error = function.cooperative.launch(grid, block, shared_bytes, stream.handle, packet.address)
         packets.append(packet)
         if error:
             raise failure(error, f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})")

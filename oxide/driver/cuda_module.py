@@ -17,6 +17,7 @@ from typing import Any, final
 from cuda.bindings import driver
 
 from oxide.driver.base import Code
+from oxide.driver.cuda_cooperative import CooperativeLimit
 from oxide.driver.cuda_errors import check, failure
 from oxide.errors import DriverError
 
@@ -27,15 +28,19 @@ _JIT_LOG_BYTES = 16384
 @final
 class CudaFunction:
     """A loaded kernel; dropping it retires its module. ``shared_limit`` is the dynamic shared memory that it may be
-    launched with as things stand, ``parameter_bytes`` the least that its parameters take."""
+    launched with as things stand, ``parameter_bytes`` the least that its parameters take, ``cooperative`` how many of
+    its blocks are on the device at once, for a kernel whose blocks must all be."""
 
-    __slots__ = ("__weakref__", "device", "entry", "handle", "parameter_bytes", "shared_limit")
+    __slots__ = ("__weakref__", "cooperative", "device", "entry", "handle", "parameter_bytes", "shared_limit")
 
-    def __init__(self, device: int, entry: str, handle: Any, parameter_bytes: int) -> None:
+    def __init__(
+        self, device: int, entry: str, handle: Any, parameter_bytes: int, cooperative: CooperativeLimit | None = None
+    ) -> None:
         self.device = device
         self.entry = entry
         self.handle = handle
         self.parameter_bytes = parameter_bytes
+        self.cooperative = cooperative
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         error, self.shared_limit = driver.cuFuncGetAttribute(attribute, handle)
         check(error, f"cuFuncGetAttribute({entry})")
@@ -57,7 +62,8 @@ def load_function(device: int, code: Code, retired: deque[Any]) -> CudaFunction:
         check(error, f"cuModuleGetFunction({code.entry})")
         # With lazy loading, the default, the first launch would load the code, and wait for the device.
         check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({code.entry})")
-        function = CudaFunction(device, code.entry, handle, parameter_bytes(code.image.decode(), code.entry))
+        limit = CooperativeLimit(device, handle) if code.cooperative else None
+        function = CudaFunction(device, code.entry, handle, parameter_bytes(code.image.decode(), code.entry), limit)
     except BaseException:
         retired.append(module)
         raise

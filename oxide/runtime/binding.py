@@ -19,7 +19,6 @@ from typing import Any, final
 import numpy as np
 
 from oxide.compiler.arguments import NumberType, of_box
-from oxide.compiler.closures import captured
 from oxide.compiler.signature import Closed
 from oxide.errors import ArgumentError
 from oxide.runtime.arc import Arc
@@ -66,7 +65,7 @@ def bind(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> Binding 
             continue
         if parameter.lifted is not None:
             try:
-                words += captured(parameter.lifted, argument)
+                words += parameter.lifted.words(argument)
             except ArgumentError:
                 return None
             continue

@@ -7,6 +7,7 @@ them. Only what an argument that is itself an operation will yield has to wait, 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.compiler.arguments import arrays_in
-from oxide.compiler.closures import captured, is_function
+from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import Declared, NumbaParameter, OpenFunction, OpenParameter, Parameter, UntypedParameter
+from oxide.compiler.signature import Declared, NumbaParameter, Parameter, UntypedParameter
 from oxide.driver.base import Code, Dim3, FunctionHandle
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.arc import Arc
@@ -24,12 +25,12 @@ from oxide.runtime.binding import bind
 from oxide.runtime.context import Device
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
-from oxide.runtime.specializing import known_specialization, specialize_for
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.untyped import check_argument
 
 if TYPE_CHECKING:
     from oxide.compiler.contracts import Contract
+    from oxide.compiler.open_parameters import OpenFunction, OpenParameter
 
 # The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
 _MAX_BLOCK = (1024, 1024, 64)
@@ -104,7 +105,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
-        special = known_specialization(kernel, arguments) if kernel.is_generic else kernel.only
+        special = _specializing().known_specialization(kernel, arguments) if kernel.is_generic else kernel.only
         if special is None:
             _consume(arguments)
             special = self._specialize(kernel, arguments)
@@ -150,7 +151,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             raise _wrong_count(kernel, arguments)
         for parameter, argument in zip(kernel.parameters, arguments, strict=True):
             _check(kernel, parameter, argument)
-        return specialize_for(kernel, arguments)
+        special: Specialization = _specializing().specialize_for(kernel, arguments)
+        return special
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
@@ -159,9 +161,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = _function(specialization, device)
         params = specialization.pack_words(binding.words, context.fault_address(specialization))
         with context.ordered(binding.reads, binding.writes):
-            context.driver.launch(
-                function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
-            )
+            try:
+                context.driver.launch(
+                    function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
+                )
+            except LaunchError as error:
+                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
         context.keep(function)
         return self._arguments
 
@@ -188,7 +193,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 values.append(parameter.convert(argument))
                 continue
             if parameter.lifted is not None:
-                values.append(captured(parameter.lifted, argument))
+                values.append(parameter.lifted.words(argument))
                 continue
             box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
@@ -214,9 +219,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = _function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization))
         with context.ordered(reads, writes):
-            context.driver.launch(
-                function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
-            )
+            try:
+                context.driver.launch(
+                    function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
+                )
+            except LaunchError as error:
+                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
         context.keep(function)
         return tuple(results)
 
@@ -306,6 +314,14 @@ def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
     return parts
 
 
+@functools.cache
+def _specializing() -> Any:
+    """What only generic kernels need, loaded with the first."""
+    from oxide.runtime import specializing
+
+    return specializing
+
+
 def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
     count = len(kernel.parameters)
     return ArgumentError(
@@ -325,13 +341,14 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     if parameter.kind == "function":
         if is_function(argument):
             if isinstance(parameter, Parameter) and parameter.lifted is not None:
-                captured(parameter.lifted, argument)
+                parameter.lifted.words(argument)
             return None
         raise ArgumentError(
             f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}, the argument is "
             f"{type(argument).__name__} {argument!r:.80}; pass a function: a lambda, a def or a @device function"
         )
-    assert not isinstance(parameter, OpenFunction)
+    if TYPE_CHECKING:
+        assert not isinstance(parameter, OpenFunction)
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
         if parameter.kind == "scalar":

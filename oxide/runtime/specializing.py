@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from oxide.compiler.closures import is_function, kind_of
+from oxide.compiler.closures import kind_of
+from oxide.compiler.function import is_function
 from oxide.compiler.generic import Evidence, close_by_arguments
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import OpenFunction, OpenParameter, UntypedParameter
+from oxide.compiler.open_parameters import OpenFunction, OpenParameter
+from oxide.compiler.signature import UntypedParameter
 from oxide.runtime.arc import Arc
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import BoxSpec, DeviceOperation

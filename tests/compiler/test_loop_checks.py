@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
-from oxide import DisjointSlice, Slice, i32, i64, kernel, thread, u32
+from oxide import CompileError, DisjointSlice, Slice, i32, i64, kernel, thread, u32
 from oxide.compiler.kernel import Kernel
 from tests.compiler.loop_interpreter import Interpreter, TooLong
 from tests.compiler.native_runner import fault_of, run_blocks
@@ -176,6 +176,11 @@ def test_any_loop_nest_gives_the_values_or_the_first_fault_of_its_interpreter(
 ) -> None:
     source = HEAD + "\n".join(f"        {line}" for line in [*lines, "element.value = acc"]) + "\n"
     nest = build(source)
+    try:
+        nest.specialize()
+    except CompileError as error:  # a sum of constants that no integer of a kernel holds
+        assume("Int value is too large" not in str(error))
+        raise
     outcomes = [compare(nest, source, one) for one in sizes]
     assume(any(outcome != "too long" for outcome in outcomes))
     for outcome in outcomes:

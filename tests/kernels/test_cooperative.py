@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import oxide
-from oxide import DisjointSlice, LaunchConfig, SharedArray, Slice, d2h, f32, h2d, i32, i64, kernel, thread, u32, zeros
+from oxide import (
+    DisjointSlice,
+    LaunchConfig,
+    SharedArray,
+    Slice,
+    d2h,
+    device,
+    f32,
+    h2d,
+    i32,
+    i64,
+    kernel,
+    thread,
+    u32,
+    zeros,
+)
 from oxide_kernels import (
     block_broadcast,
+    block_exclusive_scan,
     block_exclusive_sum,
+    block_inclusive_scan,
     block_inclusive_sum,
     block_max,
     block_min,
+    block_reduce,
     block_sum,
+    warp_exclusive_scan,
+    warp_inclusive_scan,
+    warp_reduce,
 )
 
 RANDOM = np.random.default_rng(11)
@@ -58,6 +80,101 @@ def spans(x: Slice[i64], y: DisjointSlice[i64]) -> None:
     element = y.get_mut(index)
     if element is not None:
         element.value = result
+
+
+@device
+def compose(f: Any, g: Any) -> Any:
+    """Two affine maps x -> a*x + b modulo 2**16, each as a << 16 | b, the first one first: not commutative."""
+    a = (f >> 16) * (g >> 16) & 0xFFFF
+    b = (g >> 16) * (f & 0xFFFF) + (g & 0xFFFF) & 0xFFFF
+    return a << 16 | b
+
+
+IDENTITY = 1 << 16
+
+
+@kernel
+def any_operator(
+    op: Callable[[u32, u32], u32],
+    identity: u32,
+    x: Slice[u32],
+    reduced: DisjointSlice[u32],
+    through: DisjointSlice[u32],
+    before: DisjointSlice[u32],
+) -> None:
+    index = thread.index_1d()
+    value = x[index.get()]
+    total = block_reduce(op, value)
+    inclusive = block_inclusive_scan(op, value)
+    exclusive = block_exclusive_scan(op, value, identity)
+    a, b, c = reduced.get_mut(index), through.get_mut(index), before.get_mut(index)
+    if a is not None and b is not None and c is not None:
+        a.value = total
+        b.value = inclusive
+        c.value = exclusive
+
+
+@kernel
+def warps(
+    op: Callable[[u32, u32], u32],
+    identity: u32,
+    x: Slice[u32],
+    reduced: DisjointSlice[u32],
+    through: DisjointSlice[u32],
+    before: DisjointSlice[u32],
+) -> None:
+    index = thread.index_1d()
+    value = x[index.get()]
+    total = warp_reduce(op, value)
+    inclusive = warp_inclusive_scan(op, value)
+    exclusive = warp_exclusive_scan(op, value, identity)
+    a, b, c = reduced.get_mut(index), through.get_mut(index), before.get_mut(index)
+    if a is not None and b is not None and c is not None:
+        a.value = total
+        b.value = inclusive
+        c.value = exclusive
+
+
+def scanned(x: Any, group: int) -> tuple[Any, Any, Any]:
+    """The three results over groups of so many neighbours."""
+    reduced, through, before = (np.empty_like(x) for _ in range(3))
+    for first in range(0, x.size, group):
+        total = IDENTITY
+        for place in range(first, min(first + group, x.size)):
+            before[place] = total
+            total = int(compose(total, int(x[place])))
+            through[place] = total
+        reduced[first : first + group] = total
+    return reduced, through, before
+
+
+@pytest.mark.parametrize("threads", [1, 2, 31, 32, 33, 63, 65, 100, 512, 1000, 1023, 1024])
+def test_any_associative_operator_is_reduced_and_scanned_in_the_order_of_the_threads(threads: int) -> None:
+    x = RANDOM.integers(0, 2**32, BLOCKS * threads, dtype=np.uint32)
+    outputs = [zeros(x.size, np.uint32) for _ in range(3)]
+    boxes = any_operator[BLOCKS, threads](compose, IDENTITY, h2d(x), *outputs).sync()[3:]
+    for box, expected in zip(boxes, scanned(x, threads), strict=True):
+        np.testing.assert_array_equal(d2h(box).sync(), expected)
+    x = x[:threads]
+    outputs = [zeros(x.size, np.uint32) for _ in range(3)]
+    boxes = warps[1, threads](compose, IDENTITY, h2d(x), *outputs).sync()[3:]
+    for box, expected in zip(boxes, scanned(x, 32), strict=True):
+        np.testing.assert_array_equal(d2h(box).sync(), expected)
+
+
+def test_an_operator_may_capture_numbers() -> None:
+    @kernel
+    def reduced(op: Callable[[f32, f32], f32], x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        total = block_reduce(op, x[index.get()])
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = total
+
+    x = RANDOM.random(100, dtype=np.float32)
+    for limit in (np.float32(0.5), np.float32(0.25)):
+        launch = reduced[1, 100](lambda a, b: min(max(a, b), limit), h2d(x), zeros(100))  # noqa: B023 - meant
+        np.testing.assert_array_equal(d2h(launch.sync()[2]).sync(), [min(x.max(), limit)] * 100)
 
 
 EXPECTED: list[tuple[Any, Any]] = [

@@ -1,4 +1,6 @@
-"""``thread.sync_threads()`` and its counting forms: calls that each back end defines, with the number of the place."""
+"""``thread.sync_threads()``, its counting forms and ``thread.sync_grid()``.
+
+They are calls that each back end defines, with the number of the place."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import thread
+from ..primitives import GRID_BARRIER
 from .registry import lowering_registry, note, site_number, typing_registry
 from .types import display
 
@@ -25,6 +28,18 @@ class SyncThreads(AbstractTemplate):  # type: ignore[misc]
 @lowering_registry.lower(thread.sync_threads)
 def _lower_sync_threads(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     call_primitive(builder, ir.VoidType(), "oxide.block.barrier", (), site(builder, "sync_threads()"))
+    return context.get_dummy_value()
+
+
+@typing_registry.register_global(thread.sync_grid)
+class SyncGrid(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return signature(types.none) if not args and not kws else None
+
+
+@lowering_registry.lower(thread.sync_grid)
+def _lower_sync_grid(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    call_primitive(builder, ir.VoidType(), GRID_BARRIER, (), site(builder, "sync_grid()"))
     return context.get_dummy_value()
 
 

@@ -17,7 +17,8 @@ from numba.cuda.typing.templates import make_concrete_template, signature
 from numba.cuda.typing.typeof import typeof_impl
 
 from ..function import DeviceFunction
-from ..signature import Annotation, Lifted
+from ..open_parameters import Lifted
+from ..signature import Annotation
 from .registry import lowering_registry, note, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display

@@ -1,0 +1,79 @@
+"""Cooperative launches on the CPU device: every block lives until the last ends, and they meet at the grid's barriers.
+
+One pass over the blocks takes each from one grid barrier to the next, on as many workers as pays; between two passes
+nobody runs, which is the barrier. No worker ever waits for another one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, final
+
+from oxide.driver.base import Dim3
+from oxide.errors import LaunchError
+
+if TYPE_CHECKING:
+    from oxide.driver.cpu_code import CpuFunction
+
+MOST_THREADS = 2**18
+"""How many threads of a grid may live at once: as many as on a large GPU. Each takes the memory of its stack frame."""
+
+
+class _CooperativeRecord(ctypes.Structure):
+    """What the entry of a cooperative kernel reads and writes; ``coroutine_grid.py`` says what each field is."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
+        ("params", ctypes.c_char_p),
+        ("blocks", ctypes.c_void_p),
+        ("waiting", ctypes.c_uint32),
+        ("finished", ctypes.c_uint32),
+        ("least", ctypes.c_uint32),
+        ("greatest", ctypes.c_uint32),
+        ("abandon", ctypes.c_uint32),
+    )
+
+
+@final
+class CooperativeRun:
+    """One launch. Called with a range of blocks, it takes them to the grid's next barrier, without the GIL."""
+
+    def __init__(self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes) -> None:
+        self._function = function
+        self._launch = (grid, block, shared_bytes, params)
+        self._total = math.prod(grid)
+        threads = self._total * math.prod(block)
+        if threads > MOST_THREADS:
+            fitting = MOST_THREADS // math.prod(block)
+            raise LaunchError(
+                f"thread.sync_grid() needs all blocks on the device at once: the launch has {self._total} blocks of "
+                f"{math.prod(block)} threads, and cpu:{function.device} holds {fitting} of them; launch at most that "
+                "many, and let each thread do several elements"
+            )
+        self._blocks = (ctypes.c_void_p * self._total)()
+        address = ctypes.addressof(self._blocks)
+        self._record = _CooperativeRecord(grid, block, shared_bytes, 0, params, address, 0, 0, 2**32 - 1, 0, 0)
+        self._pointer = ctypes.byref(self._record)
+
+    def __call__(self, first: int, end: int) -> None:
+        self._function.call(self._pointer, first, end)
+
+    def goes_on(self) -> bool:
+        """Whether another pass over all blocks is due, now that one has ended."""
+        record = self._record
+        if not record.waiting:
+            return False
+        if record.finished or record.least != record.greatest:
+            record.abandon = 1
+            self(0, self._total)
+            return False
+        record.waiting, record.least, record.greatest = 0, 2**32 - 1, 0
+        return True
+
+    def renewed(self) -> CooperativeRun:
+        """The same launch once more, from the beginning: a graph's next."""
+        return CooperativeRun(self._function, *self._launch)

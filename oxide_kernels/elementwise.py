@@ -1,0 +1,40 @@
+"""Any function, element by element: ``map_`` of one buffer, ``zip_map`` of two.
+
+The function is a lambda, a ``def`` or a ``@device`` function; what it captures is passed to the kernel, so that
+``map_(lambda x: x * factor, x, out)`` is compiled once for all factors. It gets and gives the types of the buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from oxide import DisjointSlice, Slice, f32, f64, i8, i16, i32, i64, kernel, thread, u8, u16, u32, u64
+
+A = TypeVar("A", i8, i16, i32, i64, u8, u16, u32, u64, f32, f64)
+B = TypeVar("B", i8, i16, i32, i64, u8, u16, u32, u64, f32, f64)
+C = TypeVar("C", i8, i16, i32, i64, u8, u16, u32, u64, f32, f64)
+
+
+@kernel(block=256)
+def map_(f: Callable[[A], C], x: Slice[A], out: DisjointSlice[C]) -> None:
+    """``out[i] = f(x[i])`` for each element of ``out``, of any dtypes. Both may be the same buffer.
+
+    ``x`` has at least as many elements as ``out``; else the launch ends with a ``BoundsError``. The name is Python's.
+    """
+    index = thread.index_1d()
+    element = out.get_mut(index)
+    if element is not None:
+        element.value = f(x[index.get()])
+
+
+@kernel(block=256)
+def zip_map(f: Callable[[A, B], C], x: Slice[A], y: Slice[B], out: DisjointSlice[C]) -> None:
+    """``out[i] = f(x[i], y[i])`` for each element of ``out``, of any dtypes; ``out`` may be an input too.
+
+    The inputs have at least as many elements as ``out``; else the launch ends with a ``BoundsError``.
+    """
+    index = thread.index_1d()
+    element = out.get_mut(index)
+    if element is not None:
+        element.value = f(x[index.get()], y[index.get()])
