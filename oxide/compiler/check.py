@@ -465,7 +465,8 @@ class _Body:
             if isinstance(base, ModuleType) or (isinstance(base, type) and _is_numbas(base)):
                 if not hasattr(base, node.attr):
                     raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}")
-                return getattr(base, node.attr)
+                found = getattr(base, node.attr)
+                return _UNRESOLVED if isinstance(found, property) else found  # as threadIdx.x, which has no value here
         return _UNRESOLVED
 
     def _error(self, node: ast.AST, problem: str) -> CompileError:

@@ -97,6 +97,9 @@ def _module(
     if kernel.suspends:
         module = coroutines.inline_all(module, machine)
     optimise(module, machine, exported=ENTRY)
+    for function in module.functions:
+        if function.is_declaration and function.name.startswith(("oxide.", "llvm.nvvm.")):
+            raise CompileError(f"kernel {kernel.name}: {function.name} is an instruction that only a GPU has")
     return module, machine
 
 

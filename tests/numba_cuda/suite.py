@@ -24,11 +24,11 @@ from typing import Any
 
 HOME = "numba.cuda.tests"
 _KERNELS = """
-alignment array array_alignment array_args array_methods array_reductions atomics blackscholes boolean cache_hints casting
-complex complex_kernel const_string constmem cuda_jit_no_types datetime device_func enums extending fastmath flow_control
-forall freevar frexp_ldexp globals idiv inline intrinsics iterators lang laplace libdevice localmem mandel math matmul
-minmax montecarlo nondet operator overload powi py2_div_issue random record_dtype recursion slicing sm sm_creation ssa
-sync transpose typeinfer ufuncs vector_type warp_ops
+alignment array array_alignment array_args array_methods array_reductions atomics blackscholes boolean
+cache_hints casting complex complex_kernel const_string constmem cuda_jit_no_types datetime device_func enums
+extending fastmath flow_control forall freevar frexp_ldexp globals idiv inline intrinsics iterators lang
+laplace libdevice localmem mandel math matmul minmax montecarlo nondet operator overload powi py2_div_issue
+random record_dtype recursion slicing sm sm_creation ssa sync transpose typeinfer ufuncs vector_type warp_ops
 """
 _EXAMPLES = "cpu_gpu_compat laplace matmul montecarlo random reduction sessionize ufunc vecadd"
 MODULES = (

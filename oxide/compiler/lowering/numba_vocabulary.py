@@ -18,6 +18,7 @@ from numba import cuda
 from numba.cuda import cgutils, cudaimpl, types
 from numba.cuda.typing.npydecl import parse_dtype
 
+from ..primitives import GRID_BARRIER
 from .barrier import as_bit, call_primitive, site
 from .numba_half import CONVERSIONS
 from .registry import lowering_registry
@@ -157,6 +158,15 @@ def _extreme(operation: str) -> Any:
     return lower
 
 
+def _grid(builder: Any, which: Any) -> Any:
+    return _WORD(0)  # there is one grid
+
+
+def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
+    call_primitive(builder, _VOID, GRID_BARRIER, (), site(builder, "this_grid().sync()"))
+    return _INT(0)
+
+
 def _named(name: str, result: Any) -> Any:
     """The same call by a name that both back ends take."""
 
@@ -193,6 +203,8 @@ _INTRINSICS: dict[str, Any] = {
     **{f"llvm.nvvm.atomic.load.add.f{bits}.p0f{bits}": _atomic("fadd") for bits in (32, 64)},
     **{f"llvm.nvvm.atomic.load.{step}.32.p0i32": _atomic(f"u{step}_wrap") for step in ("inc", "dec")},
     **{f"___numba_atomic_u64_{step}": _atomic(f"u{step}_wrap") for step in ("inc", "dec")},
+    "cudaCGGetIntrinsicHandle": _grid,
+    "cudaCGSynchronize": _grid_sync,
     "___numba_atomic_double_add": _atomic("fadd"),
     **{f"___numba_atomic_{kind}_sub": _atomic("fsub") for kind in ("float", "double")},
     **{
