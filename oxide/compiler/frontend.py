@@ -94,6 +94,8 @@ def lower(
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
         full = os.environ.get("OXIDE_TRACEBACK") == "full"
         place = (session.file, session.line)
+        if "NRT required" in str(error):
+            note("an array would be allocated here, and a kernel allocates nothing: copy it element by element")
         raise compile_error(name, function, error, session.notes, place) from (error if full or not expected else None)
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = [result.library, *_linked(result.library)]
@@ -188,6 +190,14 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
     def load_additional_registries(self) -> None:
         super().load_additional_registries()
         self.install_registry(lowering_registry)
+
+    def get_ufunc_info(self, ufunc_key: Any) -> Any:
+        try:
+            return super().get_ufunc_info(ufunc_key)
+        except KeyError:
+            name = ufunc_key.__name__
+            note(f"np.{name} is not supported in kernels; use math.{name}, or write it for each element")
+            raise errors.TypingError(f"np.{name}") from None
 
     @property
     def enable_nrt(self) -> bool:

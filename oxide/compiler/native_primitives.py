@@ -28,7 +28,7 @@ def definitions(shared: SharedMemory) -> str:
         for field, register in enumerate(REGISTERS)
         for place, axis in enumerate("xyz")
     ]
-    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS]
+    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS, _NOTHING]
     texts += [
         f"define ptr @oxide.shared.static.{number}(ptr %context) alwaysinline {{\n"
         f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
