@@ -1,10 +1,12 @@
-"""From process start to the last line: what importing oxide takes, and the example beside plain numba-cuda.
+"""From process start to the last line: importing oxide, one kernel, and the example, beside plain numba-cuda.
 
-Every sample is a fresh interpreter. The caches on disk are warm: the check before the timing fills them.
+Every sample is a fresh interpreter. The caches on disk are warm, unless a contender says otherwise: the check before
+the timing fills them.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +18,9 @@ from benchmarks.harness import Contender, Session, WrongResult, peer
 ROOT = Path(__file__).parent.parent
 EXAMPLE = "oxide: python -m examples.async_mlp"
 NUMBA = "numba-cuda: the same program, cache=True"
+WARM = "oxide"
+COLD = "oxide, no cache (OXIDE_CACHE=0)"
+SIMULATOR = "numba-cuda's simulator"
 
 
 def run(session: Session) -> None:
@@ -33,14 +38,46 @@ def run(session: Session) -> None:
         warmup=warmup,
     )
 
-    def numba() -> Contender:
-        session.require_gpu()
+    def numba(module: str) -> Callable[[], Contender]:
+        def make() -> Contender:
+            session.require_gpu()
+            peer("numba.cuda", "numba-cuda")
+            return _program(["-m", module])()
+
+        return make
+
+    def simulator() -> Contender:
         peer("numba.cuda", "numba-cuda")
-        return _program(["-m", "benchmarks.numba_mlp"])()
+        return _program(["-m", "benchmarks.numba_first_kernel"], NUMBA_ENABLE_CUDASIM="1")()
+
+    first = ["-m", "benchmarks.first_kernel"]
+    kernels = session.compare(
+        "one kernel, process start to its first result",
+        {
+            WARM: _program(first, OXIDE_DEVICE=session.device),
+            COLD: _program(first, OXIDE_DEVICE=session.device, OXIDE_CACHE="0"),
+            "oxide on the CPU device": _program(first, OXIDE_DEVICE="cpu"),
+            NUMBA: numba("benchmarks.numba_first_kernel"),
+            SIMULATOR: simulator,
+        },
+        unit="ms",
+        turns=turns,
+        warmup=warmup,
+    )
+    session.claim("3: first kernel, oxide / numba-cuda", kernels.ratio(WARM, NUMBA), "at most", 0.5)
+    session.claim(
+        "3: first kernel, oxide's CPU device / numba-cuda's simulator",
+        kernels.ratio("oxide on the CPU device", SIMULATOR),
+        "at most",
+        0.5,
+    )
 
     compared = session.compare(
         "async_mlp, process start to SUCCESS",
-        {EXAMPLE: _program(["-m", "examples.async_mlp", "--device", session.device]), NUMBA: numba},
+        {
+            EXAMPLE: _program(["-m", "examples.async_mlp", "--device", session.device]),
+            NUMBA: numba("benchmarks.numba_mlp"),
+        },
         unit="ms",
         turns=turns,
         warmup=warmup,
@@ -58,11 +95,17 @@ def run(session: Session) -> None:
             session.claim("7: start-up on the CPU device, s", on_cpu.figures[EXAMPLE].median / 1e3, "at most", 1.0)
 
 
-def _program(arguments: list[str]) -> Callable[[], Contender]:
+def _program(arguments: list[str], **environment: str) -> Callable[[], Contender]:
     def start() -> float:
         begun = time.perf_counter()
         ran = subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         elapsed = (time.perf_counter() - begun) * 1e3
         if ran.returncode or "SUCCESS" not in ran.stdout:

@@ -51,20 +51,32 @@ from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, r
 
 if TYPE_CHECKING:
     from oxide.device import fast, intrinsics
+    from oxide.device.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
+    from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.graph import CudaGraph, GraphScope
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.peer import to_device
+    from oxide.runtime.resources import KernelResources
 
 __version__ = "0.1.0"
 
 _LATER = {
     "CudaGraph": "runtime.graph",
     "GraphScope": "runtime.graph",
+    "KernelResources": "runtime.resources",
+    "MatrixTileRef": "device.tiles",
+    "MatrixView": "device.views",
+    "RowMajorTiles": "device.tiles",
+    "TileRef": "device.tiles",
+    "TileView": "device.views",
+    "Tiles": "device.tiles",
+    "VectorView": "device.views",
     "fast": "device.fast",
     "from_cuda_array_interface": "runtime.interop",
     "from_dlpack": "runtime.interop",
     "intrinsics": "device.intrinsics",
     "to_device": "runtime.peer",
+    "zip_exact": "device.views",
 }
 """Names that few programs use, and the modules they are loaded from at first use: a tenth of the import's own time."""
 
@@ -75,7 +87,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
-    found = globals()[name] = getattr(module, name) if _LATER[name].startswith("runtime.") else module
+    found = globals()[name] = module if _LATER[name] == f"device.{name}" else getattr(module, name)
     return found
 
 
@@ -106,15 +118,19 @@ __all__ = [
     "KernelAssertionError",
     "KernelFault",
     "KernelLaunch",
+    "KernelResources",
     "LaunchConfig",
     "LaunchError",
     "LocalArray",
+    "MatrixTileRef",
+    "MatrixView",
     "NoEventLoopError",
     "OperationCancelledError",
     "OrderingError",
     "OutOfMemoryError",
     "OxideError",
     "Ref",
+    "RowMajorTiles",
     "SchedulingPolicy",
     "SharedArray",
     "SingleStream",
@@ -124,6 +140,10 @@ __all__ = [
     "StreamPoolRoundRobin",
     "StreamStatistics",
     "ThreadIndex",
+    "TileRef",
+    "TileView",
+    "Tiles",
+    "VectorView",
     "arange",
     "as_completed",
     "atomic",
@@ -170,4 +190,5 @@ __all__ = [
     "with_context",
     "zeros",
     "zip",
+    "zip_exact",
 ]

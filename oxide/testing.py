@@ -21,7 +21,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from oxide.driver.base import Code, DeviceInfo, Dim3, Driver, EventHandle, FunctionHandle, GraphHandle, StreamHandle
+from oxide.driver.base import (
+    Code,
+    DeviceInfo,
+    Dim3,
+    Driver,
+    EventHandle,
+    FunctionHandle,
+    GraphHandle,
+    KernelResources,
+    StreamHandle,
+)
 
 if TYPE_CHECKING:
     from oxide.driver.cpu import CpuDriver
@@ -201,6 +211,9 @@ class DelegatingDriver:
 
     def load(self, device: int, code: Code) -> FunctionHandle:
         return self.invoke("load", device, code)
+
+    def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:
+        return self.invoke("resources", function, code, threads, shared_bytes)  # type: ignore[no-any-return]
 
     def launch(
         self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle

@@ -5,7 +5,8 @@ be commutative, as values are combined in the order of the threads, and its resu
 Every thread of the warp or block calls these, with its own ``value``, of 32 or 64 bits, and gets its result. Those of a
 block hold barriers, so none may stand in a branch that some threads do not take; all work for blocks of any size and
 shape, threads counted with x fastest. The scheme is CUB's: shuffles within a warp, 32 slots of shared memory between
-the warps. A warp's broadcast is ``warp.shuffle(value, lane)``.
+the warps. Sums and extremes begin with ``warp.reduce_add`` and its kin, one instruction where the hardware has it. A
+warp's broadcast is ``warp.shuffle(value, lane)``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ T = TypeVar("T", int, float)
 @device
 def warp_reduce(op: Callable[[T, T], T], value: T) -> T:
     """``op`` over the values of the warp's lanes, in every lane."""
+    return warp.shuffle(_to_first_lane(op, value), 0)
+
+
+@device
+def _to_first_lane(op: Callable[[T, T], T], value: T) -> T:
+    """``op`` over the values of the warp's lanes, in the first; something else in the others."""
     lanes = lanes_in_warp()
     result = value
     delta = 1
@@ -29,7 +36,7 @@ def warp_reduce(op: Callable[[T, T], T], value: T) -> T:
         if warp.lane_id() + delta < lanes:
             result = type(value)(op(result, above))
         delta = delta * 2
-    return warp.shuffle(result, 0)
+    return result
 
 
 @device
@@ -55,14 +62,19 @@ def warp_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
 @device
 def block_reduce(op: Callable[[T, T], T], value: T) -> T:
     """``op`` over the values of the block's threads, in every thread."""
-    partial = SharedArray(32, type(value))
-    in_warp = warp_reduce(op, value)
+    return _across_warps(op, _to_first_lane(op, value))
+
+
+@device
+def _across_warps(op: Callable[[T, T], T], in_warp: T) -> T:
+    """``op`` over the values of the first lanes of the block's warps, in every thread."""
+    partial = SharedArray(32, type(in_warp))
     if warp.lane_id() == 0:
         partial[warp.warp_id()] = in_warp
     thread.sync_threads()
     result = partial[0]
     for number in range(1, warps_in_block()):
-        result = type(value)(op(result, partial[number]))
+        result = type(in_warp)(op(result, partial[number]))
     thread.sync_threads()
     return result
 
@@ -122,19 +134,19 @@ def warp_inclusive_sum(value: T, dtype: Any) -> T:
 @device
 def block_sum(value: T, dtype: Any) -> T:
     """The sum of the block's values, as a ``dtype``, in every thread."""
-    return block_reduce(add, dtype(value))  # type: ignore[no-any-return]
+    return _across_warps(add, warp.reduce_add(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device
 def block_max(value: T, dtype: Any) -> T:
     """The greatest of the block's values, as a ``dtype``, in every thread."""
-    return block_reduce(greater, dtype(value))  # type: ignore[no-any-return]
+    return _across_warps(greater, warp.reduce_max(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device
 def block_min(value: T, dtype: Any) -> T:
     """The least of the block's values, as a ``dtype``, in every thread."""
-    return block_reduce(lesser, dtype(value))  # type: ignore[no-any-return]
+    return _across_warps(lesser, warp.reduce_min(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device

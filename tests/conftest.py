@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--device cuda: this machine has no CUDA device")
     os.environ["OXIDE_DEVICE"] = device
     config.stash[_device] = device
+    # Cold at the start of a run, and neither read nor written by it: the user's own. Subprocesses inherit it.
+    cache = tempfile.TemporaryDirectory(prefix="oxide-tests-")
+    os.environ["OXIDE_CACHE_DIR"] = cache.name
+    for name in ("OXIDE_CACHE", "OXIDE_CACHE_LIMIT"):
+        os.environ.pop(name, None)
+    config.add_cleanup(cache.cleanup)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects

@@ -216,6 +216,21 @@ def type_of(value: Any, array_type: Callable[[Any], ArrayType | RecordType | Non
     return array_type(value)
 
 
+def identity(kind: ArgumentType) -> str:
+    """The same text for the same type in every process, and another for any other: what ``str`` shows leaves out what a
+    reader knows, as the members of an enumeration."""
+    match kind:
+        case TupleType(elements, made_of):
+            fields = getattr(made_of, "_fields", ())
+            inside = ", ".join(map(identity, elements))
+            return f"tuple {made_of.__module__}.{made_of.__qualname__}{fields}({inside})"
+        case EnumType(made_of, value):
+            members = [(member.name, member.value) for member in made_of]
+            return f"enum {made_of.__module__}.{made_of.__qualname__}{members} of {identity(value)}"
+        case _:
+            return f"{type(kind).__name__} {kind!r}"
+
+
 def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
     """The arrays that an argument is or holds."""
     if isinstance(kind, ArrayType | RecordType):

@@ -124,7 +124,7 @@ class _Flow:
         return bool(test.value) if isinstance(test, ast.Constant) else bool(self.constant(test))
 
     def _has_element(self, iterated: ast.expr) -> bool:
-        if not isinstance(iterated, ast.Call) or iterated.keywords:
+        if not isinstance(iterated, ast.Call) or iterated.keywords or ast.unparse(iterated.func) != "range":
             return False
         bounds = [self.constant(argument) for argument in iterated.args]
         numbers = [bound for bound in bounds if bound is not None]

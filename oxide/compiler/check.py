@@ -23,6 +23,7 @@ import numpy as np
 from ..device import atomic, fast, intrinsics, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
+from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
 from .arguments import NumberType
 from .assignment import unassigned_read
@@ -46,8 +47,8 @@ class Uses:
     numba_cuda: bool = False
     """Whether it calls functions of numba-cuda."""
     sync_grid: bool = False
-    assertion: CompileError | None = None
-    """Why there may be no ``assert``, if the kernel syncs the grid; at the first."""
+    leaves: CompileError | None = None
+    """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
 
 
 def check(
@@ -67,10 +68,10 @@ def check(
         _Body(function, name, uses, (), is_kernel=True).check(values)
     elif _has_source(function):
         _Body(function, name, uses, (), is_kernel=True, numba_style=True).check(values)
-    elif any(parameter.kind == "disjoint" for parameter in parameters):
+    elif any(parameter.kind in ("disjoint", "tiles") for parameter in parameters):
         raise located(function, f"the source of {function.__name__} cannot be read; define it in a file")
-    if uses.sync_grid and uses.assertion is not None:
-        raise uses.assertion
+    if uses.sync_grid and uses.leaves is not None:
+        raise uses.leaves
     return uses
 
 
@@ -140,6 +141,7 @@ _THREAD = {
 }
 _BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
 _ATOMIC = {atomic.fence}
+_VIEWS = {MatrixView, zip_exact}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
 _WARP, _INTRINSICS, _FAST = (
     {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
@@ -259,18 +261,12 @@ class _Body:
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
-                called = self._resolve(iterated.func) if isinstance(iterated, ast.Call) else None
-                if called is not range:
-                    raise self._error(iterated, "a for loop in a kernel goes over range(...)")
+                self._check_iterated(iterated)
             case ast.Assert(test=test, msg=message):
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
                     raise self._error(message, "the message of an assert in a kernel is a plain string")
                 self._visit(test)
-                self.uses.assertion = self.uses.assertion or self._error(
-                    node,
-                    f"kernel {self.kernel} uses thread.sync_grid(), so it has no assert: one that fails ends its "
-                    "thread, and the threads of the grid would wait for it forever",
-                )
+                self._may_leave(node, "has no assert: one that fails")
                 return
             case ast.Compare(ops=operators, comparators=others):
                 for operator, other in zip(operators, others, strict=True):
@@ -286,6 +282,17 @@ class _Body:
                 raise self._error(node, _UNSUPPORTED[type(child)])
             if not isinstance(child, ast.expr_context):
                 self._visit(child)
+
+    def _check_iterated(self, node: ast.expr) -> None:
+        """Refuses a loop over what is surely no range and no view; which a local is, its type will tell."""
+        if isinstance(node, ast.Call):
+            called = self._resolve(node.func)
+            fine = called is range or called is zip_exact or isinstance(called, DeviceFunction) or called is _UNRESOLVED
+        else:
+            local = self.assigned if self.is_kernel else {*self.assigned, *self.parameters}
+            fine = isinstance(node, ast.Name) and node.id in local
+        if not fine:
+            raise self._error(node, "a for loop in a kernel goes over range(...), a view or zip_exact(...)")
 
     def _call(self, node: ast.Call) -> None:
         called = self._resolve(node.func)
@@ -312,6 +319,8 @@ class _Body:
             self._numba_function(node, called.py_func)
         if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
             raise self._error(node.args[2], "the step of range(...) must not be 0")
+        if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
+            self._may_leave(node.args[2], "has no range(...) with a step that is not constant: one of 0")
         self._check_count(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
@@ -358,6 +367,18 @@ class _Body:
             )
         self.uses.index_2d = True
         self.uses.width = width
+
+    def _may_leave(self, node: ast.AST, what: str) -> None:
+        """Notes a place at which a thread may end, which no thread may where the grid's threads meet."""
+        self.uses.leaves = self.uses.leaves or self._error(
+            node,
+            f"kernel {self.kernel} uses thread.sync_grid(), so it {what} ends its thread, and the threads of the grid "
+            "would wait for it forever",
+        )
+
+    def _is_constant(self, node: ast.expr) -> bool:
+        value = self._uniform(node.operand if isinstance(node, ast.UnaryOp) else node)
+        return value is not None and value[0] == "constant"
 
     def _function_of(self, node: ast.expr) -> Uniform:
         """What ``_uniform`` says of a function that is passed to another; None of anything else."""
@@ -428,7 +449,7 @@ class _Body:
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _MATH | _INTRINSICS | _FAST
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST
         )
         if known or isinstance(value, ModuleType):
             return

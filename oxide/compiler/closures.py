@@ -18,6 +18,7 @@ import builtins
 import copy
 import dis
 import functools
+import itertools
 import linecache
 import operator
 from collections.abc import Hashable, Iterator
@@ -111,7 +112,7 @@ def lift(
     identity = _identity(plain, numbers, takes, returns)
     words = functools.partial(_captured, parts)
     lifted = Lifted(made, parts, shape.arity(plain), parameter.annotation, identity, words)
-    return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted)
+    return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted=lifted)
 
 
 def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ...]:
@@ -145,6 +146,7 @@ class _Shape:
         return self.code.co_argcount - len(function.__defaults__ or ())
 
 
+_numbers = itertools.count()
 _shapes: dict[int, _Shape] = {}  # by the address of the code object, which stays while it is in here
 
 
@@ -157,7 +159,7 @@ def _plain(function: Function) -> tuple[FunctionType, _Shape]:
         unsupported = None
         if code.co_flags & 0x0C or code.co_kwonlyargcount or code.co_posonlyargcount:
             unsupported = "parameters with *, ** or /"
-        shape = _shapes[id(code)] = _Shape(code, len(_shapes), names, unsupported)
+        shape = _shapes[id(code)] = _Shape(code, next(_numbers), names, unsupported)
     return plain, shape
 
 

@@ -67,7 +67,10 @@ def _version(function: Function, loop: Loop, prefix: str, metadata: int) -> bool
     for block in loop.blocks:
         for line in function.blocks[block]:
             match = _ADDRESS.match(line)
-            if match is None or match["base"] in function.definitions:
+            if match is None:
+                continue
+            base = function.definitions.get(match["base"])  # None for a parameter; a view's is computed before the loop
+            if base is not None and base.block in loop.blocks:
                 continue
             try:
                 start = ranges.start_of_consecutive(match["index"])

@@ -17,6 +17,7 @@ _CAST = re.compile(r"Cannot cast (?P<source>.+?) to (?P<target>.+?)(?::|$)", re.
 _CONVERSION = re.compile(r"Casting (?P<source>.+?) to (?P<target>.+?) directly is unsupported")
 _UNIFY = re.compile(r"Cannot unify (?P<first>.+?) and (?P<second>.+?) for '(?P<name>\w+)[.\d]*'")
 _RETURNED = re.compile(r"No conversion from (?P<source>.+?) to (?P<target>.+?) for '\$")
+_ITERATED = re.compile(r"Invalid use of getiter with parameters \((?P<type>.+)\)")
 _NOT_CALLABLE = re.compile(r"No type info available for (?P<type>.+?) as a callable")
 _RETURNS = re.compile(r"Can't unify return type from the following types: (?P<types>.+)")
 
@@ -72,6 +73,10 @@ def _problem(text: str) -> str:
         return f"{match['name']} is {first} in one place and {second} in another; use one name for each"
     if match := _CAST.search(text):
         return f"{_shown(match['source'])} cannot become {_shown(match['target'])} here"
+    if match := _ITERATED.search(text):
+        return (
+            f"a for loop in a kernel goes over range(...), a view or zip_exact(...), not over {_shown(match['type'])}"
+        )
     if match := _NOT_CALLABLE.search(text):
         return f"{_shown(match['type'])} cannot be called"
     if match := _RETURNED.search(text):
@@ -104,8 +109,8 @@ def _types(arguments: str) -> list[str]:
 
 def _shown(type_text: str) -> str:
     """One type, as the kernel's author would write it; a slice's parameter is named beside it."""
-    text = type_text.strip().rstrip(":")
-    if match := re.fullmatch(r"((?:Disjoint)?Slice\[\w+\]) (\S+)", text):
+    text = type_text.strip().rstrip(":").removesuffix(" of index_2d")
+    if match := re.fullmatch(r"((?:Disjoint)?Slice\[[^\]]+\]) (\S+)", text):
         return f"{match[2]} ({match[1]})"
     if match := re.fullmatch(r"Literal\[\w+\]\((.*)\)", text):
         return match[1]

@@ -41,6 +41,8 @@ from .lowering import (  # noqa: F401  (importing them registers their topics)
     mathematics,
     numba_vocabulary,
     shared,
+    tiles,
+    view_loops,
     warp,
 )
 from .lowering import slices as slice_lowering
@@ -159,9 +161,21 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
         return mixed or super().unify_pairs(first, second)
 
+    def resolve_static_getitem(self, value: Any, index: Any) -> Any:
+        if isinstance(value, tiles.TileRefType):
+            tiles.check_position(value, index)
+        return super().resolve_static_getitem(value, index)
+
+    def resolve_static_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        if isinstance(target, tiles.TileRefType):
+            tiles.check_position(target, index)
+        return super().resolve_static_setitem(target, index, value)
+
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         # Here, as the templates see a constant's type without its number.
-        if isinstance(target, shared.BlockArrayType) and not shared.check_value(target.dtype, value):
+        if isinstance(target, shared.BlockArrayType | tiles.TileRefType) and not shared.check_value(
+            target.dtype, value
+        ):
             return None
         try:
             return super().resolve_setitem(target, index, value)
@@ -308,7 +322,7 @@ def _parameter_type(parameter: Closed) -> Any:
         return scalar
     if parameter.kind == "atomic":
         return atomic.AtomicSliceType(scalar, parameter.name)
-    return slice_lowering.SliceType(scalar, parameter.kind == "disjoint", parameter.name)
+    return slice_lowering.SliceType(scalar, parameter.kind != "slice", parameter.name, parameter.tile)
 
 
 def _linked(library: Any) -> list[Any]:

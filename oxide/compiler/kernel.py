@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 
-from ..driver.base import Code, Dim3, Target
+from ..driver.base import Code, Dim3, KernelResources, Target
 from ..errors import ArgumentError
 from .arguments import ArgumentType
 from .faults import FaultSite
@@ -26,6 +26,7 @@ from .source import located
 
 if TYPE_CHECKING:
     from ..runtime.operation import DeviceOperation  # for the type alone: what a launch returns is the runtime's
+    from .cache import Facts
     from .contracts import Contract
     from .frontend import Style
     from .hoist import Placement
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfiguredKernel", "DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
 
+ResourceReader = Callable[["Specialization", "int | tuple[int, ...] | None", int], KernelResources]
 Launcher = Callable[["Kernel", object, tuple[Any, ...]], "DeviceOperation[tuple[Any, ...]]"]
 
 
@@ -47,6 +49,9 @@ class Kernel:
 
     launcher: ClassVar[Launcher | None] = None
     """What a call does with a kernel, the brackets' content or None, and the arguments in order. Set by the runtime."""
+
+    resource_reader: ClassVar[ResourceReader | None] = None
+    """What answers ``resources``, from the block and its dynamic shared memory too. Set by the runtime."""
 
     __wrapped__: Callable[..., Any]
 
@@ -156,6 +161,14 @@ class Kernel:
         """``Specialization.native_asm`` of a kernel that is not generic."""
         return self.specialize().native_asm()
 
+    def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
+        """Registers, memory, spills and occupancy on the GPU that operations run on, as its driver says.
+
+        ``block`` is the block's shape in threads, by default the kernel's own, else 256 threads; ``shared_mem_bytes``
+        its dynamic shared memory. Raises ``DeviceError`` on the CPU device, which has none of these.
+        """
+        return self.specialize().resources(block, shared_mem_bytes=shared_mem_bytes)
+
     def checks(self) -> tuple[Check, ...]:
         """``Specialization.checks`` of a kernel that is not generic."""
         return self.specialize().checks()
@@ -205,39 +218,41 @@ class ConfiguredKernel:
 
 @final
 class Specialization:
-    """A kernel for certain types, typed and lowered, and its machine code for each target so far."""
+    """A kernel for certain types, typed and lowered, and its machine code for each target so far: from the cache, or
+    compiled."""
 
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
-        from .check import check
-        from .contiguous import version_contiguous_loops
-        from .frontend import lower
-        from .hoist import hoist_checks, leave_checks_out
-        from .ir import translate
+        from .cache import entry_of
 
-        numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
-        uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
-        style: Style = "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
-        lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style)
         self.kernel = kernel
         self.parameters = parameters
-        self.portable: PortableKernel = translate(kernel.function, lowered, kernel.fastmath)
-        self.placements: tuple[Placement, ...] = ()
-        if kernel.unchecked:
-            self.portable = leave_checks_out(self.portable)
-        else:
-            self.portable, self.placements = hoist_checks(self.portable, parameters, kernel.contracts)
-        self.portable = version_contiguous_loops(self.portable)
-        self.uses_index_1d: bool = uses.index_1d
-        self.uses_index_2d: bool = uses.index_2d
+        self._entry = entry_of(kernel, parameters)
+        kept = self._entry.facts() if self._entry is not None else None
+        self._facts: Facts = kept if kept is not None else _front_end(kernel, parameters)
+        self.uses_index_1d: bool = self._facts.uses_index_1d
+        self.uses_index_2d: bool = self._facts.uses_index_2d
         self.kernel_id: int = _stable_hash(kernel, parameters)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
         self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
-        if kernel.deny_checks:
-            from .report import deny_checks_in_loops
+        if kept is None:
+            if kernel.deny_checks:
+                from .report import deny_checks_in_loops
 
-            deny_checks_in_loops(self)
+                deny_checks_in_loops(self)
+            if self._entry is not None:
+                self._entry.keep_facts(self._facts)
+
+    @property
+    def portable(self) -> PortableKernel:
+        """The kernel's IR, which both back ends start from."""
+        return self._facts.portable
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Where the check of each access went; none if they are left out."""
+        return self._facts.placements
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
         """The PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
@@ -261,6 +276,15 @@ class Specialization:
         unchecked = self.kernel.unchecked
         return native_assembly(self.portable, self.parameters, self.kernel_id, host_target(), unchecked=unchecked)
 
+    def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
+        """Registers, memory, spills and occupancy on the GPU that operations run on; see ``Kernel.resources``."""
+        reader = Kernel.resource_reader
+        if reader is None:
+            raise RuntimeError(
+                f"kernel {self.kernel.name} has no device to ask: import oxide, which brings the runtime"
+            )
+        return reader(self, block, shared_mem_bytes)
+
     def checks(self) -> tuple[Check, ...]:
         """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
         from .report import checks_of
@@ -270,14 +294,19 @@ class Specialization:
     @property
     def sites(self) -> tuple[FaultSite, ...]:
         """The accesses that are checked; a fault record's ``site`` is a place in it."""
-        return self.portable.sites
+        return self._facts.sites
 
     def code(self, target: Target) -> Code:
         """Machine code for a target, made the first time; from any thread."""
         with self._lock:
             code = self._codes.get(target)
+            if code is None and self._entry is not None:
+                code = self._entry.code(target)
             if code is None:
-                code = self._codes[target] = self._compile(target)
+                code = self._compile(target)
+                if self._entry is not None:
+                    self._entry.keep_code(code)
+            self._codes[target] = code
             return code
 
     def pack(self, values: Sequence[Any], fault_address: int) -> bytes:
@@ -315,6 +344,35 @@ class Specialization:
             unchecked=kernel.unchecked,
             max_registers=kernel.max_registers,
         )
+
+
+def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
+    """Types and lowers a kernel. Raises ``CompileError``."""
+    from .cache import Facts
+    from .check import check
+    from .contiguous import version_contiguous_loops
+    from .frontend import lower
+    from .hoist import hoist_checks, leave_checks_out
+    from .ir import translate
+
+    numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
+    uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
+    style: Style = "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
+    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style)
+    portable = translate(kernel.function, lowered, kernel.fastmath)
+    placements: tuple[Placement, ...] = ()
+    if kernel.unchecked:
+        portable = leave_checks_out(portable)
+    else:
+        portable, placements = hoist_checks(portable, parameters, kernel.contracts)
+    portable = version_contiguous_loops(portable)
+    return Facts(
+        uses_index_1d=uses.index_1d,
+        uses_index_2d=uses.index_2d,
+        sites=portable.sites,
+        portable=lambda: portable,
+        placements=lambda: placements,
+    )
 
 
 @overload

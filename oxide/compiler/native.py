@@ -12,7 +12,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ..driver.base import Code, Target
+from ..driver.base import COOPERATIVE_ENTRY, Code, Target
 from ..errors import CompileError
 from . import bounds, coroutines, half, libm, native_primitives, parameters
 from .ir import PortableKernel, link
@@ -21,8 +21,8 @@ from .signature import Closed
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
-grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest. What follows in a
-cooperative launch is in ``coroutine_grid.py``."""
+grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest. A cooperative kernel
+has ``COOPERATIVE_ENTRY`` in its place; what follows in its record is in ``coroutine_grid.py``."""
 
 _ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
 _REGISTERS = native_primitives.REGISTERS
@@ -41,6 +41,11 @@ def host_machine(target: Target) -> Any:
     return _machine(target)
 
 
+def entry_of(kernel: PortableKernel) -> str:
+    """The name of the entry."""
+    return COOPERATIVE_ENTRY if kernel.cooperative else ENTRY
+
+
 def compile_native(
     kernel: PortableKernel,
     signature: tuple[Closed, ...],
@@ -51,7 +56,7 @@ def compile_native(
 ) -> Code:
     """A host object file that exports ``oxide_run_blocks``."""
     module, machine = _module(kernel, signature, kernel_id, target, unchecked)
-    return Code(target, ENTRY, machine.emit_object(module), kernel.cooperative)
+    return Code(target, entry_of(kernel), machine.emit_object(module))
 
 
 def native_assembly(
@@ -90,13 +95,13 @@ def _module(
     support.append(libm.definitions(kernel.name, portable))
     support.append(half.native_definitions(kernel.name, kernel.text, target))
     if kernel.suspends:
-        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, ENTRY))
+        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry_of(kernel)))
     else:
         support.append(_run_blocks(kernel, portable, signature))
     module = link(header + text for text in (kernel.text, check, "\n".join(support)))
     if kernel.suspends:
         module = coroutines.inline_all(module, machine)
-    optimise(module, machine, exported=ENTRY)
+    optimise(module, machine, exported=entry_of(kernel))
     for function in module.functions:
         if function.is_declaration and function.name.startswith(("oxide.", "llvm.nvvm.")):
             raise CompileError(f"kernel {kernel.name}: {function.name} is an instruction that only a GPU has")

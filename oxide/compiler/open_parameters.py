@@ -13,7 +13,7 @@ import numpy as np
 
 from ..device.types import ScalarType
 from ..errors import ArgumentError
-from .signature import ATOMIC, FORMATS, SCALAR_NAMES, SCALARS, SHOWN, Kind, Parameter
+from .signature import ATOMIC, FORMATS, SCALAR_NAMES, SCALARS, Kind, Parameter, shown
 from .source import located, parameter_line
 
 if TYPE_CHECKING:
@@ -34,11 +34,12 @@ class OpenParameter:
     variable: str
     choices: tuple[ScalarType, ...]
     """The scalar types that the variable may stand for: its constraints, or all."""
+    tile: tuple[int, ...] = ()
 
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        return SHOWN[self.kind].format(self.variable)
+        return shown(self.kind, self.variable, self.tile)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -56,7 +57,7 @@ class OpenParameter:
 
     def closed(self, scalar: ScalarType) -> Parameter:
         """The parameter, where the variable stands for ``scalar``."""
-        return Parameter(self.kernel, self.name, self.kind, scalar)
+        return Parameter(self.kernel, self.name, self.kind, scalar, self.tile)
 
 
 @final
@@ -102,10 +103,11 @@ class Lifted:
 
 
 def open_parameter(
-    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
+    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar, tile: tuple[int, ...]
 ) -> OpenParameter:
     """The parameter for an annotation with a type variable. Raises ``CompileError`` for one that is no machine type."""
-    return OpenParameter(kernel, name, kind, variable.__name__, _choices(function, kernel, name, kind, variable))
+    choices = _choices(function, kernel, name, kind, variable)
+    return OpenParameter(kernel, name, kind, variable.__name__, choices, tile)
 
 
 def function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:

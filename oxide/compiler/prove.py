@@ -139,6 +139,8 @@ class _Place:
             if match["operation"] == ("and" if truth else "or"):
                 self._learn(match["left"], truth)
                 self._learn(match["right"], truth)
+            elif (match["operation"], match["right"]) == ("xor", "true"):
+                self._learn(match["left"], not truth)
         elif match := COMPARE.match(instruction.text):
             self._learn_comparison(match, truth)
 

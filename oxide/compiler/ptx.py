@@ -64,7 +64,7 @@ def compile_ptx(
     check = bounds.UNCHECKED if unchecked else _check(kernel_id)
     module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
     text = machine.emit_assembly(module)
-    return Code(target, entry, text.encode(), kernel.cooperative)
+    return Code(target, entry, text.encode())
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:

@@ -21,13 +21,14 @@ from ..device.atomic import AtomicSlice
 from ..device.slices import DisjointSlice, Slice
 from ..device.types import ScalarType
 from ..errors import ArgumentError
-from .arguments import ArgumentType, ArrayType
+from .arguments import ArgumentType, ArrayType, identity
 from .source import located, parameter_line
 
 if TYPE_CHECKING:
     from .open_parameters import Lifted, OpenFunction, OpenParameter
 
-Kind = Literal["scalar", "slice", "disjoint", "atomic", "function", "argument"]
+Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "argument"]
+"""``tiles`` is a ``DisjointSlice`` with a layout."""
 
 SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
 ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
@@ -47,7 +48,7 @@ FORMATS = {
     "bool_": "?",
 }
 
-SHOWN: dict[Kind, str] = {
+_SHOWN: dict[Kind, str] = {
     "scalar": "{}",
     "slice": "Slice[{}]",
     "disjoint": "DisjointSlice[{}]",
@@ -78,6 +79,8 @@ class Parameter:
     name: str
     kind: Kind
     scalar: ScalarType
+    tile: tuple[int, ...] = ()
+    """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
     lifted: Lifted | None = None
     """For a function, what it became."""
 
@@ -89,12 +92,17 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        return SHOWN[self.kind].format(self.scalar.name) if self.lifted is None else self.lifted.annotation
+        return shown(self.kind, self.scalar.name, self.tile) if self.lifted is None else self.lifted.annotation
 
     @property
     def identity(self) -> str:
         """The annotation and, for a function, which one it is: the same text in every process."""
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
+
+    @property
+    def alignment(self) -> int:
+        """What the address of a tiled output is a multiple of, in bytes."""
+        return alignment_of(self.tile, self.dtype.itemsize)
 
     @property
     def struct_format(self) -> str:
@@ -193,7 +201,7 @@ class NumbaParameter:
     @property
     def identity(self) -> str:
         """The same text for the same type in every process."""
-        return self.annotation
+        return identity(self.type)
 
     @property
     def struct_format(self) -> str:
@@ -269,6 +277,7 @@ class Annotation:
 
     kind: Kind
     scalar: ScalarType
+    tile: tuple[int, ...] = ()
 
 
 def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
@@ -284,12 +293,14 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
     for name, annotation in function.__annotations__.items():
         what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
         value = names.evaluate(annotation, f"{what}: the annotation", name)
+        tile: tuple[int, ...] = ()
         if isinstance(value, ScalarType):
             kind: Kind = "scalar"
             scalar: Any = value
         elif get_origin(value) in (Slice, DisjointSlice):
             kind = "slice" if get_origin(value) is Slice else "disjoint"
-            (scalar,) = get_args(value)
+            scalar, tile = _tile_of(function, what, name, value)
+            kind = "tiles" if tile else kind
             if isinstance(scalar, TypeVar):
                 continue
         elif value in (int, float, bool, complex, str):
@@ -304,7 +315,7 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
             problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise located(function, problem, *parameter_line(function, name))
-        found[name] = Annotation(kind, scalar)
+        found[name] = Annotation(kind, scalar, tile)
     return found
 
 
@@ -334,6 +345,46 @@ SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS
 _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
 
 
+def shown(kind: Kind, element: str, tile: tuple[int, ...]) -> str:
+    """An annotation as it is written."""
+    if kind == "tiles":
+        return f"DisjointSlice[{element}, {layout_name(tile)}]"
+    return _SHOWN[kind].format(element)
+
+
+def layout_name(tile: tuple[int, ...]) -> str:
+    """A layout as it is written."""
+    return f"{'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})"
+
+
+def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
+    """What a tiled output begins at a multiple of: the greatest power of two in a tile row's bytes, up to 16, the
+    longest vector that one thread moves."""
+    row = tile[-1] * itemsize
+    return min(row & -row, 16)
+
+
+def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any) -> tuple[Any, tuple[int, ...]]:
+    """The elements' type of a slice's annotation, and the sides of its layout's tiles, () without a layout."""
+    scalar, *layouts = get_args(annotation)
+    if not layouts:
+        return scalar, ()
+    from ..device.tiles import RowMajorTiles, Tiles
+
+    if (
+        get_origin(annotation) is not DisjointSlice
+        or len(layouts) > 1
+        or type(layouts[0])
+        not in (
+            Tiles,
+            RowMajorTiles,
+        )
+    ):
+        problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
+        raise located(function, problem + "Tiles(n) or RowMajorTiles(r, c)", *parameter_line(function, name))
+    return scalar, layouts[0].shape
+
+
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Declared:
     if annotation is Array:
         raise located(
@@ -348,12 +399,14 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         from .open_parameters import function_parameter  # here, as few programs need it
 
         return function_parameter(function, kernel, name, annotation)
+    tile: tuple[int, ...] = ()
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
     elif get_origin(annotation) in _KINDS:
         kind = _KINDS[get_origin(annotation)]
-        (scalar,) = get_args(annotation)
+        scalar, tile = _tile_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
+        kind = "tiles" if tile else kind
     else:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
@@ -365,7 +418,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if isinstance(scalar, TypeVar):
         from .open_parameters import open_parameter
 
-        return open_parameter(function, kernel, name, kind, scalar)
+        return open_parameter(function, kernel, name, kind, scalar, tile)
     if not isinstance(scalar, ScalarType):
         raise located(
             function,
@@ -377,7 +430,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             function,
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
-    return Parameter(kernel, name, kind, scalar)
+    return Parameter(kernel, name, kind, scalar, tile)
 
 
 def _bf16_bits(number: float) -> int:

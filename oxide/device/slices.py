@@ -12,11 +12,25 @@ On the host they have no instances.
 
 from __future__ import annotations
 
-from typing import Generic, NoReturn, TypeVar, final
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
 
 from .thread import ThreadIndex
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from .tiles import C, MatrixTileRef, N, R, RowMajorTiles, TileRef, Tiles
+
+    @final
+    class Elements:
+        """The layout of a ``DisjointSlice`` that has no other: a thread has one element."""
+
+    Layout = TypeVarWithDefault("Layout", default=Elements)
+else:
+    Layout = TypeVar("Layout")
 
 
 @final
@@ -55,17 +69,41 @@ class UncheckedSlice(Generic[T]):
 
 
 @final
-class DisjointSlice(Generic[T]):
+class DisjointSlice(Generic[T, Layout]):
     """A kernel's output: each thread reaches the element of its own ``ThreadIndex`` and no other.
 
-    ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``.
+    ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``. ``DisjointSlice[T, Tiles(n)]`` and
+    ``DisjointSlice[T, RowMajorTiles(r, c)]`` give a thread a tile of several elements in place of one (``tiles.py``);
+    a box for such an output begins at a multiple of the tile's bytes, or of the greatest power of two in them up to 16,
+    so that tiles move by vectors, else the launch is refused. Every box does, except some pieces of one.
     """
 
     def __init__(self) -> None:
         _only_in_a_kernel("DisjointSlice")
 
-    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
-        """This thread's element, or None where the index is outside the slice."""
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> GenericAlias:
+            return GenericAlias(cls, parameters)
+
+    @overload
+    def get_mut(self: DisjointSlice[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
+    @overload
+    def get_mut(self: DisjointSlice[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
+    @overload
+    def get_mut(self: DisjointSlice[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
+    def get_mut(self, index: ThreadIndex) -> Any:
+        """This thread's element, or None where the index is outside the slice; this thread's tile, or None where it
+        would not be whole."""
+        _only_in_a_kernel("DisjointSlice")
+
+    @overload
+    def get_remainder(self: DisjointSlice[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
+    @overload
+    def get_remainder(self: DisjointSlice[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
+    def get_remainder(self, index: ThreadIndex) -> Any:
+        """What there is of this thread's tile where it is not whole; None where it is whole, or has no element. A
+        matrix's elements after its last whole row belong to no tile."""
         _only_in_a_kernel("DisjointSlice")
 
     def __len__(self) -> int:

@@ -118,7 +118,8 @@ def sync_grid() -> None:
     A kernel that calls it is launched cooperatively: all its blocks are on the device at once, so the grid must fit, or
     the launch is a ``LaunchError`` that says how many blocks do. Every thread of the grid must come to the same call,
     those that have nothing to do too: a thread that has returned is a mistake, on the CPU device a ``BarrierError``, on
-    a GPU a hang. Hence such a kernel has no ``assert``. CUDA's name is ``cooperative_groups::this_grid().sync()``.
+    a GPU a hang. Hence such a kernel has no ``assert``, and no ``range`` with a step that is not constant. CUDA's name
+    is ``cooperative_groups::this_grid().sync()``.
     """
     _only_in_a_kernel("thread.sync_grid")
 

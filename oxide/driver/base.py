@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 StreamHandle: TypeAlias = Any
 EventHandle: TypeAlias = Any
@@ -33,16 +33,27 @@ class Target:
     features: str = ""
 
 
+COOPERATIVE_ENTRY = "oxide_run_cooperative"
+"""The entry of a native kernel whose threads meet across the grid: its launch record is longer, and the driver calls it
+as ``cpu_cooperative.py`` does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch.
-
-    All blocks of a ``cooperative`` kernel are on the device at once, as its threads meet across the grid."""
+    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch."""
 
     target: Target
     entry: str
     image: bytes
-    cooperative: bool = False
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether all blocks have to be on the device at once, since threads meet across the grid.
+
+        The code says so itself, wherever it was kept: its entry's name on the CPU, and the use of the workspace that a
+        cooperative launch has on a GPU.
+        """
+        return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,31 @@ class DeviceInfo:
     max_threads_per_block: int
     max_block: Dim3
     max_grid: Dim3
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """What a kernel takes of a GPU: what ``Kernel.resources()`` gives.
+
+    ``registers`` and ``local_bytes`` are a thread's; local memory is what did not fit in registers, and arrays indexed
+    by a variable. ``spill_bytes`` is how much of it the assembler spilled registers to, None where it does not say.
+    ``shared_bytes`` is a block's static shared memory, ``constant_bytes`` the kernel's constants.
+    ``blocks_per_multiprocessor`` is how many blocks of ``block`` threads with ``dynamic_shared_bytes`` of dynamic
+    shared memory are resident at once, 0 if not even one fits; ``occupancy`` is the warps that they are, as a fraction
+    of the most that a multiprocessor holds.
+    """
+
+    registers: int
+    local_bytes: int
+    spill_bytes: int | None
+    shared_bytes: int
+    constant_bytes: int
+    max_threads_per_block: int
+    block: int
+    dynamic_shared_bytes: int
+    blocks_per_multiprocessor: int
+    occupancy: float
 
 
 class Driver(Protocol):
@@ -148,6 +184,10 @@ class Driver(Protocol):
 
     def load(self, device: int, code: Code) -> FunctionHandle:
         """Makes code launchable on a device. The handle keeps it loaded. May block until the device is idle."""
+
+    def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:
+        """What a kernel that was loaded from ``code`` takes, in blocks of ``threads`` threads with ``shared_bytes`` of
+        dynamic shared memory. Raises ``DeviceError`` where the device has no such resources."""
 
     def launch(
         self,

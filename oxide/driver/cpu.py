@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar, final
 
-from oxide.driver.base import Code, DeviceInfo, Dim3
+from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
 from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
@@ -292,6 +292,13 @@ class CpuDriver:
         """Loads native code. Raises ``DriverError`` for another kind of code, a damaged image or a missing entry."""
         self._check_device(device)
         return CpuFunction(device, code)
+
+    def resources(self, function: CpuFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
+        """Raises ``DeviceError``: a processor has no multiprocessors to share out."""
+        raise DeviceError(
+            f"resources were asked for on cpu:{function.device}; registers and occupancy are a GPU's: "
+            "ask where there is one, with OXIDE_DEVICE=cuda"
+        )
 
     def launch(
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: CpuStream

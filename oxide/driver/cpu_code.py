@@ -1,8 +1,9 @@
 """The CPU device's code: object files into memory, and one launch as a call for a range of blocks.
 
 A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to
-``_LaunchRecord``. Blocks are numbered with x fastest. llvmlite is imported at the first load, or when the target is
-asked for, and not before; it is not thread-safe, so one lock is around all that touches it.
+``_LaunchRecord``. Blocks are numbered with x fastest. ``cpu_object`` loads what it can; LLVM loads the rest. llvmlite
+is imported when it is needed for that, or to name this machine's processor for the first time, and not before; it is
+not thread-safe, so one lock is around all that touches it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import threading
 from collections.abc import Callable
 from typing import Any, final
 
+from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
 from oxide.driver.cpu_errors import driver_error
+from oxide.driver.cpu_object import Unloadable, load_object
 
 _llvm_lock = threading.Lock()
 
 
 @final
 class CpuFunction:
-    """A kernel in memory. The engine that owns its machine code lives as long as this does."""
+    """A kernel in memory. What owns its machine code lives as long as this does."""
 
-    __slots__ = ("_engine", "call", "cooperative", "device", "entry")
+    __slots__ = ("_memory", "call", "cooperative", "device", "entry")
 
     def __init__(self, device: int, code: Code) -> None:
         if code.target.kind != "native":
@@ -33,7 +36,7 @@ class CpuFunction:
                 f"kernel {code.entry} was compiled for {code.target.kind} ({code.target.arch}), but cpu:{device} runs "
                 "native code; compile it for the target in device_info",
             )
-        self._engine, address = _load(code)
+        self._memory, address = _load(code)
         self.device = device
         self.entry = code.entry
         self.cooperative = code.cooperative
@@ -45,7 +48,7 @@ class CpuFunction:
         pointer = ctypes.byref(record)
 
         def run(first: int, end: int) -> None:
-            # Through self: a launch in a queue must keep the engine, and with it the code, alive.
+            # Through self: a launch in a queue must keep the memory, and with it the code, alive.
             self.call(pointer, first, end)
 
         return run
@@ -71,7 +74,19 @@ _Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 @functools.cache
 def host_target() -> Target:
-    """What the compiler must produce for this machine."""
+    """What the compiler must produce for this machine. LLVM says it once; then it is in the cache on disk."""
+    processor = _processor()
+    name = "processor-" + disk.digest((__name__, processor)) if processor is not None else None
+    if name is not None and (known := disk.read(name)) is not None:
+        arch, _, features = known.decode().partition("\n")
+        return Target("native", arch, features)
+    target = _ask_llvm()
+    if name is not None:
+        disk.write(name, f"{target.arch}\n{target.features}".encode())
+    return target
+
+
+def _ask_llvm() -> Target:
     import llvmlite.binding as llvm
 
     with _llvm_lock:
@@ -97,8 +112,42 @@ def host_name() -> str:
     return platform.processor() or platform.machine() or "CPU"
 
 
+def _processor() -> str | None:
+    """What the system says of the processor and of what it lets programs use of it, and the version of LLVM, which
+    may learn new names; None where the system does not tell."""
+    found = [disk.version_text("llvmlite"), platform.machine()]
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key = line.partition(":")[0].strip()
+                if not key:
+                    return "\n".join(found)  # the first processor is all
+                if key in _PROCESSOR_KEYS:
+                    found.append(line.strip())
+    except OSError:
+        pass
+    return None
+
+
+_PROCESSOR_KEYS = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags"}
+
+
 def _load(code: Code) -> tuple[Any, int]:
-    """The engine that holds an object file's code, and the address of its entry."""
+    """What holds an object file's code, and the address of its entry."""
+    try:
+        memory, address = load_object(code.image, code.entry)
+    except Unloadable:
+        memory, address = _load_with_llvm(code)
+    if not address:
+        raise driver_error(
+            "CUDA_ERROR_NOT_FOUND",
+            f"the object file of kernel {code.entry} exports no function of that name; "
+            "Code.entry must be the symbol that the image exports",
+        )
+    return memory, address
+
+
+def _load_with_llvm(code: Code) -> tuple[Any, int]:
     import llvmlite.binding as llvm
     from llvmlite.binding import ffi
 
@@ -117,11 +166,4 @@ def _load(code: Code) -> tuple[Any, int]:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         engine.add_object_file(llvm.ObjectFileRef(pointer))
         engine.finalize_object()
-        address = engine.get_function_address(code.entry)
-    if not address:
-        raise driver_error(
-            "CUDA_ERROR_NOT_FOUND",
-            f"the object file of kernel {code.entry} exports no function of that name; "
-            "Code.entry must be the symbol that the image exports",
-        )
-    return engine, int(address)
+        return engine, int(engine.get_function_address(code.entry))

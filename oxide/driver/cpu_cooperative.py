@@ -16,8 +16,8 @@ from oxide.errors import LaunchError
 if TYPE_CHECKING:
     from oxide.driver.cpu_code import CpuFunction
 
-MOST_THREADS = 2**18
-"""How many threads of a grid may live at once: as many as on a large GPU. Each takes the memory of its stack frame."""
+MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
+"""How many threads and blocks of a grid may live at once: about as many as on a large GPU. Each takes memory."""
 
 
 class _CooperativeRecord(ctypes.Structure):
@@ -46,9 +46,8 @@ class CooperativeRun:
         self._function = function
         self._launch = (grid, block, shared_bytes, params)
         self._total = math.prod(grid)
-        threads = self._total * math.prod(block)
-        if threads > MOST_THREADS:
-            fitting = MOST_THREADS // math.prod(block)
+        fitting = min(MOST_BLOCKS, MOST_THREADS // math.prod(block))
+        if self._total > fitting:
             raise LaunchError(
                 f"thread.sync_grid() needs all blocks on the device at once: the launch has {self._total} blocks of "
                 f"{math.prod(block)} threads, and cpu:{function.device} holds {fitting} of them; launch at most that "

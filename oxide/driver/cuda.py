@@ -31,7 +31,7 @@ from typing import final
 import cuda.core as core
 from cuda.bindings import driver
 
-from oxide.driver.base import Code, DeviceInfo, Dim3
+from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
 from oxide.driver.cuda_errors import check, failure, raise_core_failure
 from oxide.driver.cuda_fill import BLOCK, fill_grid, fill_params
 from oxide.driver.cuda_graph import CudaGraphExec, abandon_capture, instantiate
@@ -278,6 +278,14 @@ class CudaDriver:
         context = self._context(device)
         _enter(context)
         return load_function(device, code, context.retired)
+
+    def resources(self, function: CudaFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
+        from oxide.driver.cuda_resources import resources_of
+
+        _enter(self._context(function.device))
+        if shared_bytes > function.shared_limit:
+            _grant_shared(function, shared_bytes)
+        return resources_of(function, code, threads, shared_bytes)
 
     def launch(
         self,

@@ -92,8 +92,27 @@ def bind(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> Binding 
             writes.append(allocation)
         elif kind == "slice":
             reads.append(allocation)
+        elif kind == "tiles" and box.ptr % parameter.alignment == 0:
+            writes.append(allocation)
         else:
             return None
         words.append(box.ptr)
         words.append(box.size)
+    if len(writes) > 1 and _overlap(parameters, arguments):
+        return None
     return Binding(words, reads, writes, device)
+
+
+def _overlap(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> bool:
+    """Whether two outputs share memory, which ``aliasing.py`` judges."""
+    ends = 0
+    boxes = [
+        argument.value if type(argument) is Arc else argument
+        for parameter, argument in zip(parameters, arguments, strict=True)
+        if parameter.kind in ("disjoint", "tiles")
+    ]
+    for start, nbytes in sorted((box.ptr, box.nbytes) for box in boxes):
+        if nbytes and start < ends:
+            return True
+        ends = max(ends, start + nbytes)
+    return False

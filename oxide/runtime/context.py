@@ -264,7 +264,7 @@ def _set_up(
     with _lock:
         if _current is not None and _current.forked:
             raise forked_error()
-        runtime = _current if _current is not None else Runtime(_choose_driver())
+        runtime = _current if _current is not None else Runtime(_choose_driver(default_device))
         runtime.configure(default_device, num_devices, policy, completion, ordering)
         _current = runtime
 
@@ -345,13 +345,16 @@ def _ordering_mode(asked: str | None) -> OrderingMode:
     raise ValueError(f"ordering is {mode!r}; it must be one of {', '.join(_ORDERING_MODES)}")
 
 
-def _choose_driver() -> Driver:
+def _choose_driver(device: int) -> Driver:
     asked = os.environ.get("OXIDE_DEVICE", "")
     if asked not in ("", "cuda", "cpu"):
         raise DeviceError(f"OXIDE_DEVICE is {asked!r}; it must be cuda or cpu, or unset")
     if asked != "cpu":
+        from oxide.driver.cuda_early import start_early
         from oxide.driver.cuda_probe import unavailable_reason
 
+        if type(device) is int and device >= 0:  # whatever else it is, configure() says what is wrong with it
+            start_early(device)
         reason = unavailable_reason()
         if reason is None:
             from oxide.driver.cuda import CudaDriver

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,8 +19,9 @@ from oxide.compiler.arguments import arrays_in
 from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Declared, NumbaParameter, Parameter, UntypedParameter
-from oxide.driver.base import Code, Dim3, FunctionHandle
+from oxide.driver.base import Code, Dim3, FunctionHandle, KernelResources
 from oxide.errors import ArgumentError, LaunchError
+from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import bind
 from oxide.runtime.context import Device
@@ -120,9 +122,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if len(arguments) != len(parameters):
             raise _wrong_count(kernel, arguments)
         known = self._known = self.spec()
+        self._refuse_shared_outputs(arguments)
         if kernel.contracts:
             self._check_contracts(known)
-        output = next((index for index, parameter in enumerate(parameters) if parameter.kind == "disjoint"), None)
+        output = next(
+            (index for index, parameter in enumerate(parameters) if parameter.kind in ("disjoint", "tiles")), None
+        )
         self._output = output
         if config is None:
             if kernel.default_block is None:
@@ -158,7 +163,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
             return self._bind_and_execute(context)
-        function = _function(specialization, device)
+        function = loaded_function(specialization, device)
         params = specialization.pack_words(binding.words, context.fault_address(specialization))
         with context.ordered(binding.reads, binding.writes):
             try:
@@ -199,6 +204,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
             values.append((box.ptr, box.size))
             (reads if parameter.kind == "slice" else writes).append(box._allocation)
+        self._refuse_shared_outputs(results)
         if self._open_contracts:
             known = {
                 (parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"): (
@@ -216,7 +222,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             output = results[self._output]
             config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
             self._check_shape(config)
-        function = _function(specialization, device)
+        function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization))
         with context.ordered(reads, writes):
             try:
@@ -239,17 +245,34 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         )
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
-        """A thread for each element of the output: along x, or along y and x for a block of two axes."""
+        """A thread for each element or tile of the output, the last of which may not be whole: along x, or along y and
+        x for a block of two axes."""
         block = self._kernel.default_block
         assert block is not None
-        if block[1] == block[2] == 1:
-            return LaunchConfig.for_num_elems(math.prod(shape), block[0])
-        if block[2] == 1 and len(shape) == 2:
+        assert self._output is not None
+        output = self._specialization.parameters[self._output]
+        assert isinstance(output, Parameter)
+        tile = output.tile
+        if len(tile) < 2 and block[1] == block[2] == 1:
+            elements = math.prod(shape)
+            return LaunchConfig.for_num_elems(-(-elements // tile[0]) if tile else elements, block[0])
+        if len(tile) == 2 and len(shape) == 2:
+            shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
+        if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
             return LaunchConfig((max(1, -(-shape[1] // block[0])), max(1, -(-shape[0] // block[1]))), block)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
             f"write {self._kernel.name}[grid, block](…)"
         )
+
+    def _refuse_shared_outputs(self, arguments: Sequence[Any]) -> None:
+        outputs = []
+        for parameter, argument in zip(self._specialization.parameters, arguments, strict=True):
+            box = argument.value if isinstance(argument, Arc) else argument
+            if parameter.kind in ("disjoint", "tiles", "atomic") and isinstance(box, DeviceBox):
+                outputs.append((parameter, box))
+        if len(outputs) > 1:
+            refuse_shared_outputs(self._kernel.name, outputs)
 
     def _check_contracts(self, specs: tuple[Spec, ...]) -> None:
         """Checks the contracts of which all is known; the others wait for what an operation yields."""
@@ -303,7 +326,15 @@ def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) ->
     )
 
 
+def resources(special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int) -> KernelResources:
+    """What ``Specialization.resources`` gives."""
+    from oxide.runtime.resources import resources_of
+
+    return resources_of(special, block, shared_mem_bytes)
+
+
 Kernel.launcher = staticmethod(launch)
+Kernel.resource_reader = staticmethod(resources)
 
 
 def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
@@ -368,6 +399,15 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     box = argument.value if isinstance(argument, Arc) else argument
     if isinstance(box, DeviceBox):
         _check_dtype(kernel, parameter, box.dtype)
+        # Of an open parameter this is known, and looked at again, once it is closed.
+        if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
+            raise _refusal(
+                kernel,
+                parameter,
+                f"one at an address that is no multiple of {parameter.alignment}, where the tiles of "
+                f"{parameter.annotation} begin; partition a box at multiples of a tile, or write this piece by a "
+                "DisjointSlice without a layout",
+            )
         return BoxSpec(box.shape, box.dtype)
     if isinstance(box, np.ndarray):
         raise _refusal(
@@ -395,7 +435,7 @@ def _found(spec: Spec) -> str:
     return f"a box of {spec.dtype}" if isinstance(spec, BoxSpec) else "a tuple"
 
 
-def _function(specialization: Any, device: Device) -> FunctionHandle:
+def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
     """The kernel's machine code, loaded on the device."""
     functions = device.functions
     # functions.get makes a weak reference for each call; the one that is there already finds the same entry.

@@ -1,7 +1,8 @@
 """A kernel's loops as Python runs them: the reference that hoisted bounds checks are compared with.
 
 It walks the kernel's syntax tree one access at a time, with integers of 64 bits that wrap, and knows nothing of
-hoisting. An access outside its slice reads 0 and goes on; the first is remembered.
+hoisting. An access outside its slice reads 0 and goes on; the first is remembered. Views are lists of places in a
+slice, made over whole numbers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,14 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass
+class View:
+    """What a ``MatrixView``'s row or column is: a name for faults, and the elements."""
+
+    slice: str
+    elements: list[int]
 
 
 @dataclass
@@ -36,9 +45,19 @@ class Interpreter:
                 self.result = self._value(value)
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
                 self.variables[name] = wrap(self.variables[name] + self._value(value))
-            case ast.If(test=test, body=body):
-                if self._value(test):
-                    self.run(body)
+            case ast.If(test=test, body=body, orelse=orelse):
+                self.run(body if self._value(test) else orelse)
+            case ast.For(target=target, iter=iterated, body=body) if not _is_range(iterated):
+                try:
+                    for element in self._iterated(iterated):
+                        names = target.elts if isinstance(target, ast.Tuple) else [target]
+                        values = element if isinstance(target, ast.Tuple) else [element]
+                        for name, value in zip(names, values, strict=True):
+                            assert isinstance(name, ast.Name)
+                            self.variables[name.id] = value
+                        self.run(body)
+                except _Break:
+                    pass
             case ast.For(target=ast.Name(id=name), iter=ast.Call(args=bounds), body=body):
                 try:
                     for number in _range(*(self._value(bound) for bound in bounds)):
@@ -67,6 +86,10 @@ class Interpreter:
                 return wrap(-self._value(operand))
             case ast.BinOp(left=left, op=op, right=right):
                 return wrap(_OPERATIONS[type(op)](self._value(left), self._value(right)))
+            case ast.BoolOp(op=ast.And(), values=values):
+                return all(self._value(value) for value in values)
+            case ast.Compare(left=left, ops=[ast.IsNot()]):
+                return self._value(left) is not None
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return _COMPARISONS[type(op)](self._value(left), self._value(right))
             case ast.Call(func=ast.Name(id="i32"), args=[value]):
@@ -77,18 +100,54 @@ class Interpreter:
                 return wrap(self._value(value))
             case ast.Call(func=ast.Name(id="min"), args=[left, right]):
                 return min(self._value(left), self._value(right))
+            case ast.Call(func=ast.Name(id="len"), args=[view]):
+                return len(self._value(view).elements)
+            case ast.Call(func=ast.Attribute(value=ast.Call(args=[ast.Name(id=name), stride]), attr=part), args=args):
+                return self._view(name, self._value(stride), part, *(self._value(arg) for arg in args))
             case ast.Subscript(value=ast.Name(id=name), slice=index):
                 return self._read(name, self._value(index), node.lineno)
             case _:
                 raise NotImplementedError(ast.unparse(node))
 
+    def _iterated(self, node: ast.expr) -> Iterator[Any]:
+        if isinstance(node, ast.Call):
+            views = [self._value(argument) for argument in node.args]
+            if len({len(view.elements) for view in views}) > 1:
+                if self.first_fault is None:
+                    self.first_fault = ("zip_exact", 0, 0, node.lineno)
+                return iter(())
+            return zip(*(view.elements for view in views), strict=True)
+        view = self._value(node)
+        return iter(view.elements if isinstance(view, View) else view)
+
+    def _view(self, name: str, stride: int, part: str, *args: int) -> Any:
+        """A view, a list of views for a tile, or None."""
+        row, col, rows, cols = {"row": lambda i, k: (i, 0, 1, k), "col": lambda j, k: (0, j, k, 1)}.get(
+            part, lambda *all_four: all_four
+        )(*args)
+        elements = self.variables[name]
+        if min(row, col, rows, cols) < 0 or col + cols > stride:
+            return None
+        if rows > 0 and (row + rows - 1) * stride + col + cols > len(elements):
+            return None
+        lines = [elements[(row + i) * stride + col : (row + i) * stride + col + cols] for i in range(rows)]
+        if part == "tile":
+            return [View(name, line) for line in lines]
+        return View(name, [element for line in lines for element in line])
+
     def _read(self, name: str, index: int, line: int) -> int:
         elements = self.variables[name]
+        if isinstance(elements, View):
+            name, elements = f"a view of {elements.slice}", elements.elements
         if 0 <= index < len(elements):
             return int(elements[index])
         if self.first_fault is None:
             self.first_fault = (name, index, len(elements), line)
         return 0
+
+
+def _is_range(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
 
 
 def _range(first: int, end: int | None = None, step: int = 1) -> Iterator[int]:

@@ -95,7 +95,7 @@ def test_an_unchecked_read_has_no_check(device: str) -> None:
             element.value = x.unchecked[where.unchecked[index.get()]]
 
     assert [check.parameter for check in gather.checks()] == ["y"]
-    assert "fault" not in gather.ptx()
+    assert "atom." not in gather.ptx()
     memory = np.arange(8, dtype=np.float32)
     y = np.zeros(2, np.float32)
     assert fault_of(gather, run_blocks(gather, (1, 1, 1), (2, 1, 1), np.array([2, 5]), memory[:4], y)) is None

@@ -23,8 +23,12 @@ def fill(n: u32, a: Slice[f32], c: DisjointSlice[f32]) -> None:
 
 
 def mypy(tmp_path: Path, *lines: str) -> subprocess.CompletedProcess[str]:
+    return run_mypy(tmp_path, HEAD + "".join(f"    {line}\n" for line in lines))
+
+
+def run_mypy(tmp_path: Path, program: str) -> subprocess.CompletedProcess[str]:
     source = tmp_path / "kernels.py"
-    source.write_text(HEAD + "".join(f"    {line}\n" for line in lines))
+    source.write_text(program)
     command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}"]
     command += ["--follow-imports=silent", f"--config-file={ROOT / 'pyproject.toml'}", str(source)]
     environment = os.environ | {"MYPYPATH": str(ROOT)}
@@ -64,3 +68,69 @@ def test_the_kernel_library_passes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path}", "--follow-imports=silent"]
     done = subprocess.run([*command, "oxide_kernels"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout
+
+
+VIEWS = """
+from typing import Literal
+from oxide import AtomicSlice, DisjointSlice, MatrixView, RowMajorTiles, Slice, Tiles
+from oxide import f32, kernel, thread, u32, zip_exact
+
+@kernel
+def safe(
+    n: u32,
+    a: Slice[f32],
+    c: DisjointSlice[f32, Tiles[Literal[4]]],
+    d: DisjointSlice[f32, RowMajorTiles[Literal[2], Literal[2]]],
+    e: DisjointSlice[f32],
+    h: AtomicSlice[f32],
+) -> None:
+    i = thread.index_1d()
+    m = MatrixView(a, n)
+    row, col = m.row(0, n), m.col(0, n)
+    tile, rest, flat = m.tile(0, 0, 2, 2), c.get_remainder(i), c.get_mut(i)
+    total = f32(0.0)
+    if row is not None and col is not None:
+        for x, y in zip_exact(row, col):
+            total += x * y
+        total += row[0] + len(row)
+    if tile is not None:
+        for one in tile:
+            for x in one:
+                total += x + tile[0, 1]
+    if flat is not None:
+        flat[0] = total + flat[1]
+    if rest is not None:
+        for j in range(len(rest)):
+            rest[j] = total
+    index = thread.index_2d(n)
+    if index is not None:
+        matrix = d.get_mut(index)
+        if matrix is not None:
+            matrix[0, 1] = total
+"""
+
+WRONG = """    for x in m.row(0, n): pass
+    m.col(0, n)[0]
+    m.tile(0, 0, 2, 2)[0, 0]
+    zip_exact(m.row(0, n), m.col(0, n))
+    c.get_mut(i)[0] = total
+    c.get_remainder(i)[0] = total
+    c.get_mut(0)
+    d.get_mut(thread.index_2d(n))
+    e.get_remainder(i)
+    e.get_mut(i)[0] = total
+    c[0] = total
+    MatrixView(c, n)
+    if row is not None: row[0] = total
+    if flat is not None: flat.value = total
+    if flat is not None: flat[0, 0] = total
+    h[0] = total
+    h.get_mut(i)
+"""
+
+
+def test_the_rules_of_views_tiles_and_atomics_are_type_errors_too(tmp_path: Path) -> None:
+    checked = run_mypy(tmp_path, VIEWS + WRONG)
+    wrong = {int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}
+    first = VIEWS.count("\n") + 1
+    assert wrong == set(range(first, first + WRONG.count("\n"))), checked.stdout

@@ -1,5 +1,8 @@
 """Hoisted checks change nothing: random loop nests against an interpreter of the same loops, value by value.
 
+Nests draw loops over ranges and over views of the slices: rows, columns and tiles that may or may not be inside, and
+pairs of them that may or may not be equally long.
+
 ``OXIDE_LOOP_NESTS`` is how many nests each of ``PARTS`` tests draws, 30 by default; a nest is run with ``SIZES`` sets
 of sizes.
 """
@@ -17,8 +20,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
-from oxide import CompileError, DisjointSlice, Slice, i32, i64, kernel, thread, u32
+from oxide import CompileError, DisjointSlice, MatrixView, Slice, i32, i64, kernel, thread, u32, zip_exact
 from oxide.compiler.kernel import Kernel
+from oxide.errors import KernelAssertionError
 from tests.compiler.loop_interpreter import Interpreter, TooLong
 from tests.compiler.native_runner import fault_of, run_blocks
 
@@ -70,9 +74,13 @@ def indices(variables: list[str]) -> st.SearchStrategy[str]:
 def bodies(draw: Any, variables: list[str], depth: int) -> list[str]:
     lines: list[str] = []
     for _ in range(draw(st.integers(1, 2))):
-        kind = draw(st.sampled_from(["for", "for", "for", "read", "read", "if", "while", "break", "bump"]))
+        kind = draw(
+            st.sampled_from(["for", "for", "for", "read", "read", "if", "while", "break", "bump", "view", "view"])
+        )
         if kind in ("for", "while") and depth < 3:
             lines += draw(loops(variables, depth, kind))
+        elif kind == "view" and depth < 3:
+            lines += draw(views(variables, depth))
         elif kind == "if" and variables:
             condition = f"{draw(st.sampled_from(variables))} < {draw(atoms)}"
             lines += [f"if {condition}:", *indented([read(draw, variables)])]
@@ -108,6 +116,45 @@ def loops(draw: Any, variables: list[str], depth: int, kind: str) -> list[str]:
     return [f"for {variable} in {bounds}:", *indented(draw(bodies(inside, depth + 1)))]
 
 
+@st.composite
+def views(draw: Any, variables: list[str], depth: int) -> list[str]:
+    """A loop over a view of a slice, and what it finds; ``acc`` says that it was None otherwise."""
+    name = f"v{depth}"
+    few = st.integers(0, 3).map(str)
+    odd = st.one_of(small.map(str), names, st.sampled_from([*variables, "k"]), st.sampled_from(EDGES).map(str))
+    place = st.one_of(few, few, few, odd).map("i64({})".format)
+    # A count of rows without columns may be any number, and a loop over as many would not end.
+    count = st.one_of(few, few, few, st.sampled_from(["(-1)", "5", "min(i64(p), i64(6))", "min(i64(n), i64(6))"]))
+    stride = st.one_of(*[st.integers(2, 6).map(str)] * 4, odd).map("i64({})".format)
+
+    def matrix() -> str:
+        return f"MatrixView({draw(st.sampled_from(['x', 'w']))}, {draw(stride)})"
+
+    def vector() -> str:
+        return f"{matrix()}.{draw(st.sampled_from(['row', 'col']))}({draw(place)}, {draw(count)})"
+
+    body = ["acc = acc * 3 + e", *draw(st.sampled_from([[], ["k += 1"], ["if e > 3:", "    break"]]))]
+    kind = draw(st.sampled_from(["vector", "index", "zip", "tile", "item"]))
+    if kind == "zip":
+        first, second = vector(), vector()
+        if draw(st.booleans()):
+            second = first  # so that they are often equally long
+        setup = [f"{name} = {first}", f"u{depth} = {second}", f"if {name} is not None and u{depth} is not None:"]
+        loop = [f"for e, g in zip_exact({name}, u{depth}):", "    acc = acc * 5 + g", *indented(body)]
+    elif kind == "tile":
+        setup = [f"{name} = {matrix()}.tile({draw(place)}, {draw(place)}, {draw(count)}, {draw(count)})"]
+        setup += [f"if {name} is not None:"]
+        loop = [f"for one in {name}:", "    for e in one:", *indented(indented(body))]
+    else:
+        setup = [f"{name} = {vector()}", f"if {name} is not None:"]
+        counter = "ghm"[depth - 1] if depth else "f"
+        item = f"{name}[{counter}]" if kind == "index" else f"{name}[{draw(indices(variables))}]"
+        loop = [f"for e in {name}:", *indented(body)]
+        if kind != "vector":
+            loop = [f"for {counter} in range(len({name})):", *indented([f"acc = acc * 3 + {item}"])]
+    return [*setup, *indented(loop), "else:", "    acc = acc * 7 + 1"]
+
+
 def read(draw: Any, variables: list[str]) -> str:
     return f"acc = acc * 3 + {draw(st.sampled_from(['x', 'x', 'w']))}[{draw(indices(variables))}]"
 
@@ -133,7 +180,7 @@ def build(source: str) -> Kernel:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     scope: dict[str, Any] = {
         "i32": i32, "i64": i64, "u32": u32, "Slice": Slice, "DisjointSlice": DisjointSlice, "thread": thread,
-        "__name__": "nests",
+        "MatrixView": MatrixView, "zip_exact": zip_exact, "__name__": "nests",
     }  # fmt: skip
     exec(compile(source, file, "exec"), scope)
     return kernel(scope["nest"])
@@ -156,10 +203,16 @@ def compare(nest: Kernel, source: str, sizes: tuple[int, int, int, int, int, int
     out = np.full(1, -1, np.int64)
     record = run_blocks(nest, (1, 1, 1), (1, 1, 1), p, q, n, m, x, w, out)
     fault = fault_of(nest, record)
-    found = None if fault is None else (fault.parameter, fault.index, fault.length, fault.line)
+    found = None if fault is None else described(fault)
     assert found == expected.first_fault, f"sizes {sizes}\n{source}"
     assert out[0] == expected.result, f"sizes {sizes}\n{source}"
     return "ok" if fault is None else "fault"
+
+
+def described(fault: Any) -> tuple[str, int, int, int]:
+    if isinstance(fault, KernelAssertionError):
+        return "zip_exact", 0, 0, fault.line
+    return fault.parameter, fault.index, fault.length, fault.line
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -129,10 +129,16 @@ def test_a_stepping_device_runs_a_cooperative_launch_in_one_step() -> None:
             some_return[4, 32](40, zeros(1, f32)).sync()
 
 
-def test_a_grid_that_does_not_fit_is_refused_with_both_numbers() -> None:
-    launch = neighbours[10_000, 1024](1, zeros(1, i32), zeros(1, i32))
-    with pytest.raises(LaunchError, match=r"kernel neighbours: .*10000 blocks of 1024 threads.* holds \d+ of them"):
+@pytest.mark.parametrize("threads", [1, 1024])
+def test_a_grid_that_does_not_fit_is_refused_with_both_numbers_and_harms_nothing(threads: int) -> None:
+    x, scratch = h2d(np.arange(64, dtype=np.int32)).sync(), zeros(64, i32).sync()
+    launch = neighbours[10_000, threads](1, x, scratch)
+    with pytest.raises(
+        LaunchError, match=rf"kernel neighbours: .*10000 blocks of {threads} threads.* holds \d+ of them"
+    ):
         launch.sync()
+    neighbours[2, 32](1, x, scratch).sync()
+    np.testing.assert_array_equal(d2h(x).sync(), summed(np.arange(64), 2))
 
 
 def test_a_kernel_that_syncs_the_grid_has_no_assert() -> None:
@@ -143,6 +149,20 @@ def test_a_kernel_that_syncs_the_grid_has_no_assert() -> None:
 
     with pytest.raises(CompileError, match=r"asserting uses thread\.sync_grid\(\), so it has no assert"):
         asserting.specialize()
+
+
+def test_a_kernel_that_syncs_the_grid_has_no_step_that_could_be_zero() -> None:
+    @kernel
+    def stepping(step: i32, x: Slice[f32]) -> None:
+        for _ in range(3, 0, -1):
+            thread.sync_grid()
+        for _ in range(0, 3, step):
+            thread.sync_grid()
+
+    with pytest.raises(
+        CompileError, match=r"stepping uses thread\.sync_grid\(\), so it has no range\(\.\.\.\) with a s"
+    ):
+        stepping.specialize()
 
 
 def test_sync_grid_takes_no_arguments() -> None:

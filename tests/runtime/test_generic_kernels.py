@@ -17,6 +17,7 @@ from oxide import (
     CompileError,
     DisjointSlice,
     LaunchConfig,
+    SharedArray,
     Slice,
     f32,
     f64,
@@ -162,6 +163,40 @@ def test_atomic_slices_are_generic_too(dtype: Any) -> None:
     x = np.arange(100, dtype=dtype)
     _, total, _ = sum_up(h2d(x), zeros(1, dtype), zeros(100, u8)).sync()
     assert oxide.d2h(total).sync().tolist() == [4950]
+
+
+@kernel(block=128, requires=("len(x) >= n + 1", "n >= 0"))
+def shifted(n: i64, factor: T, x: Slice[T], y: DisjointSlice[T]) -> None:
+    idx = thread.index_1d()
+    elem = y.get_mut(idx)
+    if elem is not None and idx.get() < n:
+        elem.value = factor * x[idx.get() + 1]
+
+
+def test_generic_kernels_have_contracts() -> None:
+    for dtype in (np.float32, np.int32):
+        launch = shifted(4, 2, h2d(np.arange(5, dtype=dtype)), zeros(5, dtype))
+        assert oxide.d2h(launch.last()).sync().tolist() == [2, 4, 6, 8, 0]
+    with pytest.raises(oxide.LaunchError, match=r"len\(x\) >= n \+ 1"):
+        shifted(5, 2, h2d(np.arange(5.0)), zeros(5, f64))
+    with pytest.raises(CompileError, match="uses factor, a T; contracts are about integers"):
+        kernel(requires=("factor > 0",))(shifted.function)
+
+
+def test_types_of_values_are_there_for_zeros_and_shared_arrays() -> None:
+    @kernel(block=32)
+    def through_shared(x: Slice[T], y: DisjointSlice[T]) -> None:
+        idx = thread.index_1d()
+        tile = SharedArray(32, type(x[0]))
+        tile[thread.thread_idx.x] = x[idx.get()] + type(x[0])(1)
+        elem = y.get_mut(idx)
+        if elem is not None:
+            elem.value = tile[thread.thread_idx.x]
+
+    for dtype in (np.float64, np.int32):
+        result = oxide.d2h(through_shared(h2d(np.arange(32, dtype=dtype)), zeros(32, dtype)).last()).sync()
+        assert result.dtype == dtype
+        assert result.tolist() == list(range(1, 33))
 
 
 def test_asking_a_generic_kernel_needs_its_types() -> None:

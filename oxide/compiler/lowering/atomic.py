@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from llvmlite import ir
@@ -76,6 +77,19 @@ class AtomicSliceLength(AbstractTemplate):  # type: ignore[misc]
 @lowering_registry.lower(len, AtomicSliceType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0]).length
+
+
+@typing_registry.register_global(operator.getitem)
+@typing_registry.register_global(operator.setitem)
+class AtomicSliceItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if isinstance(args[0], AtomicSliceType):
+            name = args[0].parameter
+            note(
+                f"{name} is an AtomicSlice, which has no [...]: another thread could come between; use {name}.load(i), "
+                f"{name}.store(i, x), {name}.fetch_add(i, x) and their like"
+            )
+        return None
 
 
 class _Methods(AttributeTemplate):  # type: ignore[misc]

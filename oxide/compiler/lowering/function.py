@@ -57,9 +57,9 @@ class DeviceDispatcher(CUDADispatcher):  # type: ignore[misc]
         if annotation.kind == "scalar":
             shown, why, wanted = display(scalar), conversion_problem(scalar, given), scalar
         else:
-            mutable = annotation.kind == "disjoint"
-            shown = f"{'DisjointSlice' if mutable else 'Slice'}[{display(scalar)}]"
-            fits = isinstance(given, SliceType) and (given.dtype, given.mutable) == (scalar, mutable)
+            kind = SliceType(scalar, annotation.kind != "slice", "", annotation.tile)
+            shown = kind.shown
+            fits = isinstance(given, SliceType) and given.is_like(kind)
             why, wanted = None if fits else f"the value is {display(given)}", given
         if why is not None:
             note(f"{self.py_func.__name__}: parameter {name} is {shown} and {why}")

@@ -18,8 +18,9 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
+from ..signature import layout_name
 from .registry import lowering_registry, note, site_number, typing_registry
-from .thread import ThreadIndexType
+from .thread import ThreadIndexType, index_number
 from .types import conversion_problem, display
 
 _WORD = ir.IntType(64)
@@ -27,29 +28,31 @@ _SITE = ir.IntType(32)
 
 
 class SliceType(types.Type):  # type: ignore[misc]
-    """A ``Slice`` or, if ``mutable``, a ``DisjointSlice``, that came in as the kernel parameter ``parameter``."""
+    """A ``Slice`` or, if ``mutable``, a ``DisjointSlice``, that came in as the kernel parameter ``parameter``.
 
-    def __init__(self, dtype: Any, mutable: bool, parameter: str) -> None:
+    ``tile`` are the sides of its layout's tiles, () without a layout."""
+
+    def __init__(self, dtype: Any, mutable: bool, parameter: str, tile: tuple[int, ...] = ()) -> None:
         self.dtype = dtype
         self.mutable = mutable
         self.parameter = parameter
+        self.tile = tile
         kind = "DisjointSlice" if mutable else "Slice"
-        super().__init__(f"{kind}[{display(dtype)}] {parameter}")
+        self.shown = f"{kind}[{display(dtype)}{', ' + layout_name(tile) if tile else ''}]"
+        super().__init__(f"{self.shown} {parameter}")
 
-    @property
-    def shown(self) -> str:
-        return str(self.name).partition(" ")[0]
+    def is_like(self, other: SliceType) -> bool:
+        """Whether the two differ in the parameter alone."""
+        return (self.dtype, self.mutable, self.tile) == (other.dtype, other.mutable, other.tile)
 
     def unify(self, context: Any, other: Any) -> Any:
-        if isinstance(other, SliceType) and (other.dtype, other.mutable) == (self.dtype, self.mutable):
+        if isinstance(other, SliceType) and self.is_like(other):
             names = sorted({*self.parameter.split("|"), *other.parameter.split("|")})
-            return SliceType(self.dtype, self.mutable, "|".join(names))
+            return SliceType(self.dtype, self.mutable, "|".join(names), self.tile)
         return None
 
     def can_convert_to(self, context: Any, other: Any) -> Any:
-        if isinstance(other, SliceType) and (other.dtype, other.mutable) == (self.dtype, self.mutable):
-            return Conversion.safe
-        return None
+        return Conversion.safe if isinstance(other, SliceType) and self.is_like(other) else None
 
 
 class RefType(types.Type):  # type: ignore[misc]
@@ -148,25 +151,34 @@ class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
         if not kind.mutable:
             note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
             return None
-        return types.BoundFunction(GetMut, kind)
+        from .tiles import GetTile
+
+        return types.BoundFunction(GetTile if kind.tile else GetMut, kind)
 
 
 class GetMut(AbstractTemplate):  # type: ignore[misc]
     key = "oxide.slice.get_mut"
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) != 1 or kws:
-            note(f"{self.this.parameter}.get_mut takes one ThreadIndex")
-            return None
-        if isinstance(args[0], types.Optional):
-            return None  # numba tries again without the None
-        if not isinstance(args[0], ThreadIndexType):
-            note(
-                f"{self.this.parameter}.get_mut takes a ThreadIndex, not {display(args[0])}: only thread.index_1d() "
-                "and thread.index_2d(width) give numbers that no two threads share"
-            )
+        if not takes_thread_index(f"{self.this.parameter}.get_mut", args, kws):
             return None
         return signature(RefType(self.this.dtype), *args, recvr=self.this)
+
+
+def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:
+    """Whether a call has a ``ThreadIndex`` and nothing else; if not, notes why."""
+    if len(args) != 1 or kws:
+        note(f"{name} takes one ThreadIndex")
+        return False
+    if isinstance(args[0], types.Optional):
+        return False  # numba tries again without the None
+    if not isinstance(args[0], ThreadIndexType):
+        note(
+            f"{name} takes a ThreadIndex, not {display(args[0])}: only thread.index_1d() "
+            "and thread.index_2d(width) give numbers that no two threads share"
+        )
+        return False
+    return True
 
 
 @lowering_registry.lower("oxide.slice.get_mut", SliceType, ThreadIndexType)
@@ -174,7 +186,7 @@ def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     view = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
     ref = cgutils.create_struct_proxy(sig.return_type)(context, builder)
     ref.data = view.data
-    ref.index = args[1]
+    ref.index = index_number(context, builder, sig.args[1], args[1])
     ref.length = view.length
     ref.site = _site(builder, sig.args[0].parameter)
     return ref._getvalue()

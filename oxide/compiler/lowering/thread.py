@@ -1,7 +1,8 @@
 """``ThreadIndex`` and the thread's coordinates.
 
-A ``ThreadIndex`` is an ``i64``; None, which ``index_2d`` may give, is -1: a negative index is inside no slice. The
-numbers come from numba-cuda's special register intrinsics, which each back end gives its meaning.
+A ``ThreadIndex`` is an ``i64``, and that of ``index_2d`` has the width beside it; None, which ``index_2d`` may give, is
+-1: a negative index is inside no slice. The numbers come from numba-cuda's special register intrinsics, which each back
+end gives its meaning.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 from numba.cuda.typing.typeof import typeof_impl
 
@@ -32,6 +34,19 @@ class ThreadIndexType(types.Type):  # type: ignore[misc]
         super().__init__("ThreadIndex")
 
 
+class GridIndexType(ThreadIndexType):
+    """A ``ThreadIndex`` of ``index_2d``, or None. It carries the width, which ``RowMajorTiles`` needs."""
+
+    def __init__(self) -> None:
+        types.Type.__init__(self, "ThreadIndex of index_2d")
+
+    def unify(self, context: Any, other: Any) -> Any:
+        return thread_index if isinstance(other, ThreadIndexType) else None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.safe if other == thread_index else None
+
+
 class CoordinatesType(types.Type):  # type: ignore[misc]
     """``thread_idx`` and its like; ``register`` is the hardware's name."""
 
@@ -41,6 +56,7 @@ class CoordinatesType(types.Type):  # type: ignore[misc]
 
 
 thread_index = ThreadIndexType()
+grid_index = GridIndexType()
 
 _COORDINATES: dict[str, Any] = {
     "thread_idx": CoordinatesType("thread_idx", "tid"),
@@ -54,6 +70,24 @@ _COORDINATES: dict[str, Any] = {
 class ThreadIndexModel(core_models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, numba_type: Any) -> None:
         super().__init__(manager, numba_type, _WORD)
+
+
+@register_model(GridIndexType)
+class GridIndexModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, [("number", types.int64), ("width", types.int64)])
+
+
+@lowering_registry.lower_cast(GridIndexType, ThreadIndexType)
+def _cast_index(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return index_number(context, builder, source, value)
+
+
+def index_number(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """The number of a ``ThreadIndex``, -1 for None."""
+    if isinstance(kind, GridIndexType):
+        return cgutils.create_struct_proxy(kind)(context, builder, value).number
+    return value
 
 
 register_model(CoordinatesType)(core_models.OpaqueModel)
@@ -96,7 +130,7 @@ class Index2d(AbstractTemplate):  # type: ignore[misc]
         if not isinstance(args[0], types.Integer):
             note(f"the width of thread.index_2d must be an integer; it is {display(args[0])}")
             return None
-        return signature(thread_index, types.unliteral(args[0]))
+        return signature(grid_index, types.unliteral(args[0]))
 
 
 @typing_registry.register_global(thread.index_2d_row)
@@ -109,12 +143,12 @@ class Index2dPart(AbstractTemplate):  # type: ignore[misc]
 @lowering_registry.lower(thread.index_1d)
 @lowering_registry.lower(thread.index_2d_col)
 def _lower_x(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return _global_index(builder, "x")
+    return global_index(builder, "x")
 
 
 @lowering_registry.lower(thread.index_2d_row)
 def _lower_y(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return _global_index(builder, "y")
+    return global_index(builder, "y")
 
 
 @lowering_registry.lower(thread.index_2d, types.Integer)
@@ -125,7 +159,7 @@ def _lower_index_2d(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     threads stay under that) and widths under 2**36, the result is under 2**62: different threads, different numbers.
     """
     width = context.cast(builder, args[0], sig.args[0], types.int64)
-    row, column = _global_index(builder, "y"), _global_index(builder, "x")
+    row, column = global_index(builder, "y"), global_index(builder, "x")
     valid = builder.and_(
         builder.icmp_unsigned("<", column, width),
         builder.and_(
@@ -133,7 +167,10 @@ def _lower_index_2d(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             builder.icmp_unsigned("<", row, ir.Constant(_WORD, _MAX_ROWS)),
         ),
     )
-    return builder.select(valid, builder.add(builder.mul(row, width), column), _NONE)
+    index = cgutils.create_struct_proxy(grid_index)(context, builder)
+    index.number = builder.select(valid, builder.add(builder.mul(row, width), column), _NONE)
+    index.width = width
+    return index._getvalue()
 
 
 @typing_registry.register_attr
@@ -153,7 +190,7 @@ class ThreadIndexGet(AbstractTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower("oxide.thread_index.get", ThreadIndexType)
 def _lower_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return args[0]
+    return index_number(context, builder, sig.args[0], args[0])
 
 
 class _NoneTest(AbstractTemplate):  # type: ignore[misc]
@@ -169,12 +206,12 @@ typing_registry.register_global(operator.is_not)(_NoneTest)
 
 @lowering_registry.lower(operator.is_, ThreadIndexType, types.NoneType)
 def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.icmp_signed("<", args[0], ir.Constant(_WORD, 0))
+    return builder.icmp_signed("<", index_number(context, builder, sig.args[0], args[0]), ir.Constant(_WORD, 0))
 
 
 @lowering_registry.lower(operator.is_not, ThreadIndexType, types.NoneType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.icmp_signed(">=", args[0], ir.Constant(_WORD, 0))
+    return builder.icmp_signed(">=", index_number(context, builder, sig.args[0], args[0]), ir.Constant(_WORD, 0))
 
 
 def _register(builder: Any, name: str) -> Any:
@@ -183,6 +220,6 @@ def _register(builder: Any, name: str) -> Any:
     return builder.zext(builder.call(function, ()), _WORD)
 
 
-def _global_index(builder: Any, axis: str) -> Any:
+def global_index(builder: Any, axis: str) -> Any:
     first = builder.mul(_register(builder, f"ctaid.{axis}"), _register(builder, f"ntid.{axis}"))
     return builder.add(first, _register(builder, f"tid.{axis}"))

@@ -152,4 +152,4 @@ def display(numba_type: Any) -> str:
         return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):
         return "None"
-    return str(plain).removeprefix("class(").removesuffix(")")
+    return str(plain).removesuffix(" of index_2d").removeprefix("class(").removesuffix(")")

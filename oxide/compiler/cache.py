@@ -1,0 +1,153 @@
+"""Compiled kernels on disk, so that the next process starts with machine code and loads neither numba nor LLVM.
+
+For each specialization there is one file with what the front end found, ``Facts``, and one with the code for each
+target. Both are plain data: text in JSON, and the image as bytes. Nothing is unpickled. ``disk`` says where they are
+and why they can be trusted, ``fingerprint`` what they are found by.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+from .. import disk
+from ..driver.base import Code, Target
+from .faults import FaultSite
+from .fingerprint import Unknown, fingerprint
+from .signature import Closed
+
+if TYPE_CHECKING:
+    from .hoist import Placement
+    from .ir import PortableKernel
+    from .kernel import Kernel
+
+__all__ = ["Entry", "Facts", "entry_of"]
+
+
+@final
+class Facts:
+    """What the front end found of a kernel: all that a launch has to know, and the IR that both back ends start from.
+
+    The IR and the placements of the checks are decoded when they are asked for: their classes come with LLVM.
+    """
+
+    def __init__(
+        self,
+        *,
+        uses_index_1d: bool,
+        uses_index_2d: bool,
+        sites: tuple[FaultSite, ...],
+        portable: Callable[[], PortableKernel],
+        placements: Callable[[], tuple[Placement, ...]],
+    ) -> None:
+        self.uses_index_1d = uses_index_1d
+        self.uses_index_2d = uses_index_2d
+        self.sites = sites
+        self._portable = portable
+        self._placements = placements
+
+    @functools.cached_property
+    def portable(self) -> PortableKernel:
+        """The kernel in IR."""
+        return self._portable()
+
+    @functools.cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """Where the check of each access went."""
+        return self._placements()
+
+
+@final
+class Entry:
+    """A kernel's place in the cache. Reading gives None for what is not there or is damaged; writing never fails."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def facts(self) -> Facts | None:
+        """What ``keep_facts`` kept."""
+        text = disk.read(f"{self.name}.facts")
+        if text is None:
+            return None
+        found = json.loads(text)
+        uses_1d, uses_2d = found["uses"]
+        return Facts(
+            uses_index_1d=uses_1d,
+            uses_index_2d=uses_2d,
+            sites=_decode(found["sites"]),
+            portable=lambda: _decode(found["portable"]),
+            placements=lambda: _decode(found["placements"]),
+        )
+
+    def keep_facts(self, facts: Facts) -> None:
+        """Keeps what the front end found."""
+        content = {
+            "uses": [facts.uses_index_1d, facts.uses_index_2d],
+            "sites": _encode(facts.sites),
+            "portable": _encode(facts.portable),
+            "placements": _encode(facts.placements),
+        }
+        disk.write(f"{self.name}.facts", json.dumps(content).encode())
+
+    def code(self, target: Target) -> Code | None:
+        """What ``keep_code`` kept for a target."""
+        content = disk.read(self._code_name(target))
+        if content is None:
+            return None
+        entry, _, image = content.partition(b"\n")
+        return Code(target, entry.decode(), image)
+
+    def keep_code(self, code: Code) -> None:
+        """Keeps the machine code for a target."""
+        disk.write(self._code_name(code.target), code.entry.encode() + b"\n" + code.image)
+
+    def _code_name(self, target: Target) -> str:
+        return f"{self.name}.{disk.digest((target.kind, target.arch, target.features))[:16]}.code"
+
+
+def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
+    """A kernel's place in the cache for some parameter types; None with no cache, and for a kernel that cannot have
+    one, since it reaches a value that cannot be compared with that of another process."""
+    if not disk.enabled():
+        return None
+    try:
+        return Entry(fingerprint(kernel, parameters))
+    except (Unknown, OSError):
+        return None
+
+
+# Dataclasses as JSON
+
+_CLASSES = {
+    "FaultSite": ".faults",
+    "Placement": ".hoist",
+    "PortableKernel": ".ir",
+    "SharedMemory": ".primitives",
+}
+"""The dataclasses that may be kept, and where they are."""
+
+
+def _encode(value: Any) -> Any:
+    """Tuples as lists, and dataclasses as objects of their fields under their name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    name = type(value).__name__
+    if name not in _CLASSES:
+        raise TypeError(f"a {name} cannot be kept in the cache: list it in compiler.cache")
+    return {name: {field.name: _encode(getattr(value, field.name)) for field in dataclasses.fields(value)}}
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    ((name, fields),) = value.items()
+    found = getattr(importlib.import_module(_CLASSES[name], __package__), name)
+    return found(**{field: _decode(item) for field, item in fields.items()})

@@ -1,0 +1,310 @@
+"""What a compiled kernel depends on, as one text: two kernels of one fingerprint compile to the same code.
+
+Computed without numba and LLVM, since a program whose kernels are all in the cache imports neither. So it is wider than
+it need be, and never narrower:
+
+- the kernel's bytecode and source, with file and line (a fault names them), and what it was declared with;
+- the values of the globals and of the closure that its code names, and all that those reach in turn: constants,
+  device functions, their constants … Of a module, the attributes that the code may name;
+- the compiler: the source of this package and of ``oxide.device``, the versions of Python, NumPy, numba, numba-cuda and
+  llvmlite, and numba's settings in the environment.
+
+Of what belongs to Python, NumPy, numba or oxide, the name is enough: versions cover it. A kernel that reaches a value
+of a kind not known here has no fingerprint and is compiled in every process.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import enum
+import functools
+import linecache
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from typing import TYPE_CHECKING, Any, TypeVar, final, get_args, get_origin
+
+import numpy as np
+
+from .. import disk
+from ..device.types import ScalarType
+from .function import DeviceFunction
+from .signature import Closed
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+__all__ = ["Unknown", "environment", "fingerprint"]
+
+
+class Unknown(Exception):
+    """A value that the kernel reaches and that a fingerprint cannot be taken of."""
+
+
+def fingerprint(kernel: Kernel, parameters: tuple[Closed, ...]) -> str:
+    """The fingerprint of a kernel for some parameter types. Raises ``Unknown``."""
+    text = _Text()
+    text.add("environment", *environment())
+    for parameter in parameters:
+        text.add("parameter", parameter.name, parameter.kind, parameter.identity)
+        if parameter.lifted is not None:
+            text.value(parameter.lifted.function, ())
+    # Every plain value that a kernel carries is one of its options, so that no option can be forgotten here.
+    for name, value in sorted(vars(kernel).items()):
+        if not name.startswith("_") and _is_plain(value):
+            text.add("option", name, repr(value))
+    for contract in kernel.contracts:
+        text.add("contract", contract.text)
+    text.function(kernel.function)
+    return text.digest()
+
+
+@functools.cache
+def environment() -> tuple[str, ...]:
+    """What every kernel depends on: the compiler and what it is built on. Raises ``Unknown`` without its source."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    sources: list[str | bytes] = []
+    for root in (package, os.path.join(os.path.dirname(package), "device")):
+        for path in sorted(_sources(root)):
+            with open(path, "rb") as file:
+                sources += [os.path.relpath(path, package), file.read()]
+    if not sources:
+        raise Unknown("the compiler's source cannot be read")
+    versions = [disk.version_text(name) for name in ("numba", "numba_cuda", "llvmlite")]
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
+    return disk.digest(sources), sys.version, np.__version__, *versions, *settings
+
+
+def _sources(root: str) -> Iterator[str]:
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _sources(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry.path
+
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN or (type(value) is tuple and all(_is_plain(item) for item in value))
+
+
+@final
+class _Text:
+    """The growing text: items, each with its length before it, so that no two sequences of items are alike."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=20)
+        self._seen: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._kept: list[Any] = []  # what was seen stays, so that no other object gets its number
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, *items: str | bytes) -> None:
+        self._hash.update(len(items).to_bytes(4, "little"))
+        for item in items:
+            data = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
+            self._hash.update(len(data).to_bytes(8, "little"))
+            self._hash.update(data)
+
+    def function(self, function: Callable[..., Any]) -> None:
+        """A Python function and all that it reaches."""
+        if self._again(function):
+            return
+        code: CodeType = function.__code__
+        self.add("function", str(function.__module__), function.__qualname__, _source(code))
+        self._code(code)
+        for name, kind in sorted(getattr(function, "__annotations__", {}).items()):
+            self._annotation(name, kind)
+        defaults = (function.__defaults__ or ()) + tuple(sorted((function.__kwdefaults__ or {}).items()))
+        self.value(defaults, ())
+        attributes = tuple(sorted(set(_names(code, attributes=True))))
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self.add("closure", name)
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                self.add("empty")  # a name that is assigned later, or never
+            else:
+                self.value(content, attributes)
+        names = function.__globals__
+        for name in sorted(set(_names(code, attributes=False))):
+            self.add("global", name)
+            if name in names:
+                self.value(names[name], attributes)
+            else:
+                self.add("builtin" if hasattr(builtins, name) else "missing")
+
+    def value(self, value: Any, attributes: tuple[str, ...]) -> None:
+        """A value; of modules and classes of the user's, also those of the ``attributes`` that they have."""
+        kind = type(value)
+        if kind in _PLAIN or kind in (complex, bytes):
+            self.add(kind.__name__, repr(value))
+        elif isinstance(value, enum.Enum):
+            self.add("enum", _name_of(kind), value.name)
+            self.value(value.value, attributes)
+        elif isinstance(value, tuple):
+            self.add("tuple", _name_of(kind), str(len(value)), *getattr(value, "_fields", ()))
+            for item in value:
+                self.value(item, attributes)
+        elif isinstance(value, np.ndarray):
+            self._array(value)
+        elif isinstance(value, np.generic):
+            self.add("number", value.dtype.str, value.tobytes())
+        elif isinstance(value, np.dtype):
+            self.add("dtype", repr(value))
+        elif isinstance(value, ScalarType):
+            self.add("scalar", value.name)
+        elif isinstance(value, DeviceFunction):
+            self.add("device function", *(f"{name}: {kind!r}" for name, kind in sorted(value.annotations.items())))
+            self.function(value.function)
+        elif isinstance(value, FunctionType):
+            if _is_covered(value.__globals__.get("__name__")):
+                self.add("known function", str(value.__module__), value.__qualname__)
+            else:
+                self.function(value)
+        elif isinstance(value, ModuleType | type):
+            self._namespace(value, attributes)
+        elif isinstance(value, BuiltinFunctionType | MethodDescriptorType | WrapperDescriptorType | np.ufunc):
+            self.add("builtin function", str(getattr(value, "__module__", "")), value.__name__)
+        elif isinstance(value, TypeVar):
+            self.add("type variable", value.__name__)
+            self.value(value.__constraints__, ())
+        elif get_origin(value) is not None:
+            self.add("alias")
+            self.value(get_origin(value), ())
+            self.value(get_args(value), ())
+        elif isinstance(getattr(value, "py_func", None), FunctionType):  # numba's
+            options = getattr(value, "targetoptions", {})
+            self.add("compiled function", _name_of(kind), *(f"{k}={v!r}" for k, v in sorted(options.items())))
+            self.function(value.py_func)
+        else:
+            raise Unknown(f"a {kind.__qualname__}")
+
+    def _array(self, array: np.ndarray[Any, Any]) -> None:
+        if array.dtype.hasobject:
+            raise Unknown("an array of Python objects")
+        flags = array.flags
+        layout = (flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)
+        self.add("array", array.dtype.str, repr(array.dtype), repr(array.shape), repr(layout), array.tobytes())
+
+    def _namespace(self, value: Any, attributes: tuple[str, ...]) -> None:
+        is_module = isinstance(value, ModuleType)
+        name = value.__name__ if is_module else _name_of(value)
+        self.add("module" if is_module else "class", name)
+        if _is_covered(name if is_module else value.__module__) or self._again(value, attributes):
+            return
+        if not is_module and issubclass(value, enum.Enum):
+            for member in value:
+                self.value(member, ())
+            return
+        if not is_module and issubclass(value, tuple):
+            self.add(*getattr(value, "_fields", ()))
+        for attribute in attributes:
+            found = getattr(value, attribute, _ABSENT)  # a base class's too, and what a module's __getattr__ gives
+            if found is not _ABSENT:
+                self.add("attribute", attribute)
+                self.value(found, attributes)
+
+    def _annotation(self, name: str, kind: Any) -> None:
+        if kind is None or isinstance(kind, str | type) or get_origin(kind) is not None or isinstance(kind, ScalarType):
+            text = kind if isinstance(kind, str) else repr(kind)
+            self.add("annotation", name, text)
+        else:
+            self.add("annotation", name, _name_of(type(kind)))
+
+    def _code(self, code: CodeType) -> None:
+        self.add("code", code.co_filename, code.co_name, code.co_code, code.co_linetable, code.co_exceptiontable)
+        counts = (code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_firstlineno)
+        self.add(*map(str, counts))
+        for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
+            self.add(*names)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                self._code(constant)
+            elif isinstance(constant, frozenset):
+                self.add("set", *sorted(map(repr, constant)))
+            else:
+                self.value(constant, ())
+
+    def _again(self, value: Any, attributes: tuple[str, ...] = ()) -> bool:
+        """Whether a value was here before; then only which it was is said."""
+        key = (id(value), attributes)
+        if key in self._seen:
+            self.add("again", str(self._seen[key]))
+            return True
+        self._seen[key] = len(self._seen)
+        self._kept.append(value)
+        return False
+
+
+_ABSENT = object()
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+_COVERED = {"oxide", "numpy", "numba", "numba_cuda", "llvmlite", "builtins"}
+
+
+def _is_covered(module: Any) -> bool:
+    """Whether what a module has is told by the versions alone."""
+    package = str(module).partition(".")[0]
+    if package in _COVERED or package in sys.builtin_module_names:
+        return package != "__main__"
+    if package not in sys.stdlib_module_names:
+        return False
+    # A user's own package may be called `test`; and site-packages is in the library's folder.
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return file.startswith(_LIBRARY) and "-packages" not in file[len(_LIBRARY) :]
+
+
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+
+
+_LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
+
+
+def _names(code: CodeType, *, attributes: bool) -> Iterator[str]:
+    """The globals that code loads; or, with ``attributes``, its other names, which are attributes of something."""
+    loaded = set(_globals(code))
+    yield from (set(code.co_names) - loaded) if attributes else loaded
+    if attributes:
+        yield from loaded  # a name may be both
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant, attributes=attributes)
+
+
+def _globals(code: CodeType) -> Iterable[str]:
+    # dis.get_instructions takes fifty times as long.
+    raw, extended = code.co_code, 0
+    for at in range(0, len(raw), 2):
+        argument = raw[at + 1] | extended
+        extended = argument << 8 if raw[at] == _EXTENDED_ARG else 0
+        if raw[at] == _LOAD_GLOBAL:
+            yield code.co_names[argument >> 1]  # the lowest bit says that a call follows
+
+
+def _source(code: CodeType) -> str:
+    """The text of a function, to the last line that is indented deeper than its first."""
+    lines = linecache.getlines(code.co_filename)
+    first = code.co_firstlineno - 1
+    last = max((line for _, _, line in code.co_lines() if line is not None), default=first + 1)
+    if not 0 <= first < len(lines):
+        return ""
+    indent = _indent(lines[first])
+    while last < len(lines) and (not lines[last].strip() or _indent(lines[last]) > indent):
+        last += 1
+    return "".join(lines[first:last])
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

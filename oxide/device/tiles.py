@@ -1,0 +1,165 @@
+"""Output tiles: ``Tiles`` and ``RowMajorTiles``, by which a ``DisjointSlice`` gives each thread several elements.
+
+Why no two threads share an element: a ``ThreadIndex`` is a number that no other thread has, and the layout, which is
+part of the kernel's type and so the same in every thread, gives each number elements of its own.
+
+- With ``Tiles(n)`` the thread with index t has the elements from t*n to t*n + n - 1: intervals that begin n apart and
+  are n long.
+- With ``RowMajorTiles(r, c)`` the index comes from ``thread.index_2d(width)``, and the thread in row i and column j of
+  the launch has the rows from i*r and the columns from j*c of the matrix that is ``width`` wide. All threads have the
+  same width, since ``index_2d`` takes no other; the tile must end within the width; so two tiles that differ in i have
+  no row in common, two that differ in j no column, and an element has one row and one column. Were the widths 5 and
+  100, element 5 would be (1, 0) to one thread and (0, 5) to another.
+
+The elements past the last whole tile: ``get_mut`` gives None where the tile would not be whole, and ``get_remainder``
+gives that thread what there is of it, as ``chunks_exact_mut`` and its remainder do in Rust. So a loop over whole tiles
+has no check, and one over a remainder its own bounds::
+
+    tile = y.get_mut(index)
+    if tile is not None:
+        for j in range(4):
+            tile[j] = f32(0.0)
+    rest = y.get_remainder(index)
+    if rest is not None:
+        for j in range(len(rest)):
+            rest[j] = f32(0.0)
+
+These are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them. To a type
+checker a call is no annotation: for one, write ``Tiles[Literal[4]]``, which means the same as ``Tiles(4)``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final, get_args, get_origin
+
+T = TypeVar("T")
+N = TypeVar("N")
+R = TypeVar("R")
+C = TypeVar("C")
+
+_LARGEST = 2**16
+
+
+class _Layout:
+    """What the layouts have in common: a shape of constants."""
+
+    __slots__ = ("shape",)
+
+    def __init__(self, *shape: int) -> None:
+        for size in shape:
+            if type(size) is not int or not 1 <= size <= _LARGEST:
+                raise TypeError(
+                    f"{type(self).__name__}: a tile's side is a whole number from 1 to {_LARGEST}, not {size!r}"
+                )
+        self.shape = shape
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, sizes: Any) -> Any:
+            """``Tiles[Literal[4]]`` is ``Tiles(4)``, in words that a type checker takes."""
+            sizes = sizes if isinstance(sizes, tuple) else (sizes,)
+            return cls(*(get_args(size)[0] if get_origin(size) is Literal else size for size in sizes))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, _Layout) and other.shape == self.shape
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.shape))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(str, self.shape))})"
+
+
+if TYPE_CHECKING:
+
+    @final
+    class Tiles(Generic[N]):
+        """Tiles of ``n`` neighbours: ``DisjointSlice[f32, Tiles(4)]``."""
+
+        shape: tuple[int, ...]
+
+        def __init__(self, n: int) -> None: ...
+
+    @final
+    class RowMajorTiles(Generic[R, C]):
+        """Tiles of ``r`` rows and ``c`` columns of a row-major matrix: ``DisjointSlice[f32, RowMajorTiles(2, 4)]``."""
+
+        shape: tuple[int, ...]
+
+        def __init__(self, r: int, c: int) -> None: ...
+
+else:
+
+    @final
+    class Tiles(_Layout):
+        """Tiles of ``n`` neighbours: ``DisjointSlice[f32, Tiles(4)]``.
+
+        Raises ``TypeError`` unless ``n`` is a whole number from 1 to 65536.
+        """
+
+        __slots__ = ()
+
+        def __init__(self, n: int) -> None:
+            super().__init__(n)
+
+    @final
+    class RowMajorTiles(_Layout):
+        """Tiles of ``r`` rows and ``c`` columns of a row-major matrix: ``DisjointSlice[f32, RowMajorTiles(2, 4)]``.
+
+        Raises ``TypeError`` unless both are whole numbers from 1 to 65536.
+        """
+
+        __slots__ = ()
+
+        def __init__(self, r: int, c: int) -> None:
+            super().__init__(r, c)
+
+
+@final
+class TileRef(Generic[T]):
+    """This thread's tile of a ``DisjointSlice[T, Tiles(n)]``, to read and to write: ``tile[0] = x``.
+
+    A constant position outside the tile is a ``CompileError``, any other is checked against the tile's size, and one
+    from ``range(n)`` or ``range(len(tile))`` needs no check. ``len(tile)`` is n, or in a remainder what there is. Used
+    without having looked whether ``get_mut`` gave None, which a type checker refuses, an element is a fault: it reads
+    as zero, writes nothing, and the launch fails with a ``BoundsError``.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("TileRef")
+
+    def __getitem__(self, position: int) -> T:
+        _only_in_a_kernel("TileRef")
+
+    def __setitem__(self, position: int, value: T) -> None:
+        _only_in_a_kernel("TileRef")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("TileRef")
+
+
+@final
+class MatrixTileRef(Generic[T]):
+    """This thread's tile of a ``DisjointSlice[T, RowMajorTiles(r, c)]``: ``tile[0, 1] = x``, checked as a ``TileRef``
+    is, each axis by itself. ``len(tile)`` is the number of rows."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("MatrixTileRef")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, each an ``i64``."""
+        _only_in_a_kernel("MatrixTileRef")
+
+    def __getitem__(self, position: tuple[int, int]) -> T:
+        _only_in_a_kernel("MatrixTileRef")
+
+    def __setitem__(self, position: tuple[int, int], value: T) -> None:
+        _only_in_a_kernel("MatrixTileRef")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("MatrixTileRef")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")

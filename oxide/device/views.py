@@ -1,0 +1,123 @@
+"""Views that are checked once: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``.
+
+A check at every read of a loop that the compiler cannot analyse costs more than the read. A view is checked where it
+is made, all of it at once, and then has nothing left to check::
+
+    row = MatrixView(a, k).row(i, k)          # VectorView[f32] | None: None where it would not be inside a
+    column = MatrixView(b, n).col(j, k)
+    if row is not None and column is not None:
+        for x, y in zip_exact(row, column):   # no check here, whatever i, j, k and n are
+            acc += x * y
+
+Rust's slices and ``chunks_exact`` are the model. These are declarations: the compiler gives them their meaning inside a
+kernel, and a type checker reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, NoReturn, TypeVar, final, overload
+
+from .slices import Slice
+
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+W = TypeVar("W")
+
+
+@final
+class MatrixView(Generic[T]):
+    """A ``Slice`` read as a row-major matrix whose rows begin ``stride`` elements apart.
+
+    Its columns are 0 to ``stride - 1``. It has as many rows as the slice has elements for; the last may be cut short,
+    as in BLAS a matrix's last row needs no padding. All arguments are integers of any size and sign: where a view would
+    not be inside the matrix, or its size is negative, it is None. Nothing in the check can wrap round.
+
+    A view that is None and is used all the same, which a type checker refuses, is a fault: it is empty, its elements
+    read as zero, and the launch fails with a ``BoundsError``.
+    """
+
+    def __init__(self, a: Slice[T], stride: int) -> None:
+        _only_in_a_kernel("MatrixView")
+
+    def row(self, i: int, k: int) -> VectorView[T] | None:
+        """The first ``k`` elements of row ``i``."""
+        _only_in_a_kernel("MatrixView")
+
+    def col(self, j: int, k: int) -> VectorView[T] | None:
+        """The first ``k`` elements of column ``j``."""
+        _only_in_a_kernel("MatrixView")
+
+    def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
+        """The ``rows`` times ``cols`` elements whose first is in row ``row`` and column ``col``."""
+        _only_in_a_kernel("MatrixView")
+
+
+@final
+class VectorView(Generic[T]):
+    """Elements at equal distances, all of them inside their slice: a row or a column of a matrix.
+
+    ``for x in view`` and ``for i in range(len(view))`` with ``view[i]`` read without a check; any other index is
+    checked against ``len(view)``, an ``i64``.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("VectorView")
+
+    def __iter__(self) -> Iterator[T]:
+        _only_in_a_kernel("VectorView")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("VectorView")
+
+    def __getitem__(self, index: int) -> T:
+        _only_in_a_kernel("VectorView")
+
+
+@final
+class TileView(Generic[T]):
+    """A rectangle of a matrix, all of it inside its slice.
+
+    ``for row in tile: for x in row`` reads without a check, and so does ``tile[i, j]`` with ``i`` and ``j`` from ranges
+    over ``tile.shape``; any other index is checked, each axis by itself. ``len(tile)`` is the number of rows.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("TileView")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, each an ``i64``."""
+        _only_in_a_kernel("TileView")
+
+    def __iter__(self) -> Iterator[VectorView[T]]:
+        _only_in_a_kernel("TileView")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("TileView")
+
+    def __getitem__(self, index: tuple[int, int]) -> T:
+        _only_in_a_kernel("TileView")
+
+
+@overload
+def zip_exact(first: VectorView[T], second: VectorView[U], /) -> Iterator[tuple[T, U]]: ...
+@overload
+def zip_exact(first: VectorView[T], second: VectorView[U], third: VectorView[V], /) -> Iterator[tuple[T, U, V]]: ...
+@overload
+def zip_exact(
+    first: VectorView[T], second: VectorView[U], third: VectorView[V], fourth: VectorView[W], /
+) -> Iterator[tuple[T, U, V, W]]: ...
+def zip_exact(*views: VectorView[Any]) -> Iterator[tuple[Any, ...]]:
+    """The elements of two to four views side by side, for a ``for`` loop: ``for x, y in zip_exact(row, column)``.
+
+    Views of different lengths are a mistake, as for Python's ``zip(strict=True)`` and itertools' ``zip_eq`` in Rust: a
+    fault, the loop does not run, and the launch fails with a ``KernelAssertionError``. The lengths are compared once,
+    before the loop; views that were made with the same number need no comparison.
+    """
+    _only_in_a_kernel("zip_exact")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -1,0 +1,205 @@
+"""The files of the cache on disk: bytes under a name, in a directory that is the user's alone.
+
+What is in them is the business of those who write them: ``compiler.cache`` keeps compiled kernels, ``driver.cpu_code``
+the name of the host's processor. Here is what makes a directory of machine code safe to read from:
+
+- The directory is made with mode 0700. One that somebody else owns, or may write to, is not used: a warning, once,
+  and everything is compiled.
+- A file is written beside its name and renamed, so that a reader sees all of it or none, however many processes write.
+- A file carries a checksum of its name and content; one that is damaged, foreign or of another format counts as
+  missing, and is written again.
+
+``OXIDE_CACHE_DIR`` names the directory, else it is ``$XDG_CACHE_HOME/oxide`` or ``~/.cache/oxide``. ``OXIDE_CACHE=0``
+turns it off. ``OXIDE_CACHE_LIMIT`` is how many bytes it may hold, 256 MiB by default: beyond that, the files that were
+used longest ago go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+import warnings
+from collections.abc import Iterable
+
+__all__ = ["digest", "directory", "enabled", "read", "version_text", "write"]
+
+_MAGIC = b"oxide cache 1\n"
+_CHECKSUM_BYTES = 16
+_DEFAULT_LIMIT = 256 * 1024 * 1024
+_KEPT_FRACTION = 0.75  # what a clean-up leaves, so that not every write is one
+_TOUCH_AFTER = 3600.0  # seconds: a file's last use is noted no more often than that
+_ABANDONED_AFTER = 3600.0  # seconds: a temporary file that old has no writer any more
+_SUFFIX = ".oxide"  # what else may lie in the directory is left alone
+_TEMPORARY = ".oxide-writing-"
+
+_warned = False
+
+
+def read(name: str) -> bytes | None:
+    """What was written under a name; None if nothing was, or if it cannot be trusted. Never raises."""
+    place = directory()
+    if place is None:
+        return None
+    path = os.path.join(place, name + _SUFFIX)
+    try:
+        # Not through a link: it could name any file of the user's.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or _open_to_others(found):
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read()
+        if time.time() - found.st_mtime > _TOUCH_AFTER:
+            os.utime(descriptor)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    start = len(_MAGIC) + _CHECKSUM_BYTES
+    if not content.startswith(_MAGIC) or content[len(_MAGIC) : start] != _checksum(name, content[start:]):
+        return None
+    return content[start:]
+
+
+def write(name: str, content: bytes) -> None:
+    """Keeps bytes under a name, until there is no room. Never raises: what cannot be kept is compiled again."""
+    place = directory(create=True)
+    if place is None:
+        return
+    temporary = os.path.join(place, f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(_MAGIC + _checksum(name, content) + content)
+            os.rename(temporary, os.path.join(place, name + _SUFFIX))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _make_room(place)
+    except OSError as error:
+        _warn(f"nothing can be written to the cache in {place} ({error.strerror or error})")
+
+
+def enabled() -> bool:
+    """Whether there is to be a cache at all."""
+    return os.environ.get("OXIDE_CACHE") != "0"
+
+
+def directory(*, create: bool = False) -> str | None:
+    """The directory, if there is one that is safe to use; ``create`` makes it if there is none."""
+    if not enabled():
+        return None
+    place = os.environ.get("OXIDE_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "oxide"
+    )
+    try:
+        if create:
+            os.makedirs(os.path.dirname(os.path.abspath(place)), exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, 0o700)
+        found = os.stat(place)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn(f"the cache in {place} cannot be used ({error.strerror or error})")
+        return None
+    if not stat.S_ISDIR(found.st_mode):
+        _warn(f"the cache was to be in {place}, which is no directory")
+        return None
+    if _open_to_others(found):
+        whose = "others may write to it" if found.st_uid == os.geteuid() else f"it belongs to user {found.st_uid}"
+        _warn(f"the cache in {place} is not used, because {whose}: it must be yours, with mode 0700")
+        return None
+    return place
+
+
+def digest(parts: Iterable[bytes | str]) -> str:
+    """A name for a sequence of texts: another sequence, however it is divided, has another."""
+    from hashlib import blake2b  # here, since it takes a thirtieth of `import oxide`
+
+    found = blake2b(digest_size=20)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        found.update(len(data).to_bytes(8, "little"))
+        found.update(data)
+    return found.hexdigest()
+
+
+def version_text(package: str) -> str:
+    """What tells an installed package's versions apart, without importing it; what metadata says, where its own file
+    does not."""
+    import importlib.util
+
+    found = importlib.util.find_spec(package)
+    if found is not None and found.origin is not None:
+        for file in ("VERSION", "_version.py"):
+            with contextlib.suppress(OSError), open(os.path.join(os.path.dirname(found.origin), file)) as text:
+                return text.read()
+    from importlib import metadata  # 30 ms
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _open_to_others(found: os.stat_result) -> bool:
+    return found.st_uid != os.geteuid() or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _checksum(name: str, content: bytes) -> bytes:
+    return bytes.fromhex(digest((name, content)))[:_CHECKSUM_BYTES]
+
+
+def _make_room(place: str) -> None:
+    """Removes what was used longest ago, where there is more than the limit, and what a killed writer left."""
+    limit = _limit()
+    files: list[tuple[float, int, str]] = []
+    total = 0
+    now = time.time()
+    with os.scandir(place) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # another process removed it
+                found = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode):
+                    continue
+                if entry.name.startswith(_TEMPORARY):
+                    if now - found.st_mtime > _ABANDONED_AFTER:
+                        os.unlink(entry.path)
+                    continue
+                if entry.name.endswith(_SUFFIX):
+                    files.append((found.st_mtime, found.st_size, entry.path))
+                    total += found.st_size
+    if total <= limit:
+        return
+    for _, size, path in sorted(files):
+        if total <= limit * _KEPT_FRACTION:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        total -= size
+
+
+def _limit() -> int:
+    asked = os.environ.get("OXIDE_CACHE_LIMIT", "")
+    if asked.isdecimal():
+        return int(asked)
+    if asked:
+        _warn(f"OXIDE_CACHE_LIMIT is {asked!r}, which is no number of bytes; {_DEFAULT_LIMIT} is used", what="")
+    return _DEFAULT_LIMIT
+
+
+def _warn(
+    problem: str, what: str = "; kernels are compiled in each process. OXIDE_CACHE_DIR names another place"
+) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(f"oxide: {problem}{what}", RuntimeWarning, stacklevel=2)

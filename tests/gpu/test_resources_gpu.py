@@ -1,0 +1,72 @@
+"""What the driver says of a kernel's resources, beside what the kernel's text makes it need."""
+
+from __future__ import annotations
+
+import pytest
+
+from oxide import AtomicSlice, DisjointSlice, LocalArray, SharedArray, Slice, f32, i32, kernel, thread
+
+
+@kernel(block=256)
+def light(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = x[index.get()]
+
+
+@kernel(block=256)
+def shared(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(8192, f32)
+    index = thread.index_1d()
+    at = thread.thread_idx.x
+    tile[at] = x[index.get()]
+    thread.sync_threads()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = tile[8191 - at]
+
+
+@kernel(block=256)
+def local(x: Slice[i32], y: AtomicSlice[i32]) -> None:
+    values = LocalArray(512, i32)
+    for i in range(512):
+        values[i] = x[i]
+    y.fetch_add(0, values[x[0]])
+
+
+squeezed = kernel(block=256, max_registers=24)(local.function)
+
+
+def test_a_light_kernel_fills_the_multiprocessors() -> None:
+    found = light.resources()
+    assert 1 <= found.registers <= 32
+    assert (found.local_bytes, found.spill_bytes, found.shared_bytes) == (0, 0, 0)
+    assert found.max_threads_per_block == 1024
+    assert (found.block, found.dynamic_shared_bytes) == (256, 0)
+    assert found.blocks_per_multiprocessor >= 4
+    assert found.occupancy == 1.0
+
+
+def test_shared_memory_bounds_the_blocks_of_a_multiprocessor() -> None:
+    found = shared.resources()
+    assert found.shared_bytes == 32 * 1024
+    more = shared.resources(shared_mem_bytes=64 * 1024)
+    assert 1 <= more.blocks_per_multiprocessor < found.blocks_per_multiprocessor
+    assert more.occupancy < found.occupancy <= 1.0
+    assert more.dynamic_shared_bytes == 64 * 1024
+
+
+def test_an_array_indexed_by_a_variable_is_in_local_memory() -> None:
+    found = local.resources()
+    assert found.local_bytes >= 2048
+    assert found.spill_bytes == 0  # of which none is a register's
+    assert squeezed.resources().registers <= 24 < found.registers
+
+
+@pytest.mark.parametrize("block", [32, 100, 1024])
+def test_occupancy_counts_whole_warps(block: int) -> None:
+    found = light.resources(block)
+    assert found.block == block
+    assert 0 < found.occupancy <= 1.0
+    assert found.blocks_per_multiprocessor * -(-block // 32) * 32 <= 2048
