@@ -50,7 +50,7 @@ from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, zeros
 
 if TYPE_CHECKING:
-    from oxide.device import fast, intrinsics
+    from oxide.device import debug, fast, intrinsics
     from oxide.device.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.graph import CudaGraph, GraphScope
@@ -64,6 +64,7 @@ _LATER = {
     "CudaGraph": "runtime.graph",
     "GraphScope": "runtime.graph",
     "KernelResources": "runtime.resources",
+    "debug": "device.debug",
     "MatrixTileRef": "device.tiles",
     "MatrixView": "device.views",
     "RowMajorTiles": "device.tiles",
@@ -150,6 +151,7 @@ __all__ = [
     "bf16",
     "bool_",
     "d2h",
+    "debug",
     "device",
     "devices",
     "dup",

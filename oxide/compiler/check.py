@@ -20,9 +20,9 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..device import atomic, fast, intrinsics, thread, warp
+from ..device import atomic, debug, fast, intrinsics, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
-from ..device.types import ScalarType
+from ..device.types import ScalarType, of_dtype
 from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
 from .arguments import NumberType
@@ -127,7 +127,7 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
 }
 
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
-_BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow}
+_BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
 _THREAD = {
     thread.index_1d,
     thread.index_2d,
@@ -143,15 +143,16 @@ _BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
 _ATOMIC = {atomic.fence}
 _VIEWS = {MatrixView, zip_exact}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
-_WARP, _INTRINSICS, _FAST = (
+_WARP, _INTRINSICS, _FAST, _DEBUG = (
     {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
-    for module in (warp, intrinsics, fast)
+    for module in (warp, intrinsics, fast, debug)
 )
 _MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs
 floor fma fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nextafter pow radians
 remainder sin sinh sqrt tan tanh trunc"""
 _MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
 _UNRESOLVED = object()
+_CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
 _LARGEST = 2**64 - 1
 
 
@@ -303,8 +304,12 @@ class _Body:
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             if takes_functions and argument in node.args and self._function_of(argument) is not None:
                 continue
+            if called is print and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                continue
             if not (_is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
+        if called is print and node.keywords:
+            raise self._error(node, "print in a kernel takes no sep, end or file: a call is one line")
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
@@ -449,15 +454,16 @@ class _Body:
             return
         known = (
             isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST | _DEBUG
         )
         if known or isinstance(value, ModuleType):
             return
         shown = ast.unparse(node)
+        if isinstance(value, np.ndarray):
+            self._constant_array(node, shown, value)
+            return
         if value is thread.ThreadIndex:
             raise self._error(node, "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)")
-        if value is print:
-            raise self._error(node, "print is not supported in kernels yet: write values to a DisjointSlice")
         if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
             names = ", ".join(sorted(function.__name__ for function in _MATH))
             raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
@@ -474,6 +480,19 @@ class _Body:
         """Whether an argument of a function of numba-cuda says a dtype, which nothing else in a kernel does."""
         value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
         return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
+
+    def _constant_array(self, node: ast.expr, shown: str, array: np.ndarray[Any, Any]) -> None:
+        if of_dtype(array.dtype) is None:
+            raise self._error(
+                node, f"{shown} is an array of {array.dtype}; constant arrays are of oxide's scalar types"
+            )
+        if not 1 <= array.ndim <= 3 or array.size == 0:
+            raise self._error(node, f"{shown} has shape {array.shape}; constant arrays have 1 to 3 axes, none empty")
+        if array.nbytes > _CONSTANT_BYTES:
+            raise self._error(
+                node,
+                f"{shown} has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice",
+            )
 
     def _resolve(self, node: ast.expr) -> Any:
         """The object outside the function that an expression names."""

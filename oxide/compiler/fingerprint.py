@@ -31,6 +31,7 @@ import numpy as np
 
 from .. import disk
 from ..device.types import ScalarType
+from . import libdevice
 from .function import DeviceFunction
 from .signature import Closed
 
@@ -75,7 +76,7 @@ def environment() -> tuple[str, ...]:
         raise Unknown("the compiler's source cannot be read")
     versions = [disk.version_text(name) for name in ("numba", "numba_cuda", "llvmlite")]
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
-    return disk.digest(sources), sys.version, np.__version__, *versions, *settings
+    return disk.digest(sources), sys.version, np.__version__, libdevice.identity(), *versions, *settings
 
 
 def _sources(root: str) -> Iterator[str]:

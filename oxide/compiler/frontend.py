@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import llvmlite.binding as llvm
+import numpy as np
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
@@ -34,9 +35,10 @@ from .arguments import ArgumentType
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
-from .lowering import (  # noqa: F401  (importing them registers their topics)
+from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
     barrier,
+    constant,
     half,
     mathematics,
     numba_vocabulary,
@@ -45,6 +47,7 @@ from .lowering import (  # noqa: F401  (importing them registers their topics)
     view_loops,
     warp,
 )
+from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering.argument_types import argument_type, numba_type
@@ -142,6 +145,10 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         self.install_registry(typing_registry)
 
     def resolve_value_type(self, val: Any) -> Any:
+        if not session.numba_style and isinstance(val, np.ndarray):
+            kind = constant.constant_array_type(val)
+            if kind is not None:
+                return kind
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
@@ -195,6 +202,8 @@ def _refuse(function: Any, args: Any) -> None:
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
         note("range(...) takes integers; convert a float, as in i64(x)")
         raise errors.TypingError("range of a float")
+    if key is print and not debug_lowering.check_print(args):
+        raise errors.TypingError("print of something else")
     if key is operator.getitem and isinstance(args[0], types.BaseTuple):
         note("a tuple in a kernel is indexed with a constant: its elements are variables; use a LocalArray")
         raise errors.TypingError("index of a tuple")
@@ -238,6 +247,14 @@ class _Lower(CUDALower):  # type: ignore[misc]
         if inst.exc_class is AssertionError:
             assertion_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
+
+    def lower_print(self, inst: Any) -> None:
+        kinds = list(self.fndesc.calltypes[inst].args)
+        for number, text in inst.consts.items():
+            if isinstance(text, str):
+                kinds[number] = types.literal(text)
+        values = [self.loadvar(argument.name) for argument in inst.args]
+        debug_lowering.lower_print(self.context, self.builder, kinds, values)
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         kinds = self.fndesc.calltypes[expr].args

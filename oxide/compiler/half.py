@@ -1,8 +1,9 @@
 """``f16`` and ``bf16`` as IR: their conversions, which is all that the back ends have to know of them.
 
 Both travel as their 16 bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even, after each
-operation: f32 has more than twice their precision, so the two roundings give what one would, and where the GPU has the
-instruction LLVM narrows the operation to it. A double is first rounded to odd, so that it is not rounded twice.
+operation: f32 has more than twice their precision, so the two roundings give what one would. LLVM narrows an operation
+to the GPU's own where it sees that nothing else uses the wide numbers. A double is first rounded to odd, so that it is
+not rounded twice.
 """
 
 from __future__ import annotations

@@ -99,6 +99,8 @@ def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
     text = _opaque_pointers(_without_unused_declarations("\n".join(lines)))
     # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
+    if _FAST_TANH.search(text):
+        text = _FAST_TANH.sub(r'\1@"__nv_fast_tanhf"', text) + '\ndeclare float @"__nv_fast_tanhf"(float)\n'
     text = _CALL_OR_DEFINE.sub(lambda match: _with_context(match, context_functions), text)
     return _total_arithmetic(text, fastmath)
 
@@ -111,6 +113,10 @@ def _without_unused_declarations(text: str) -> str:
 
 _SYMBOL = re.compile(r'@"([^"]+)"')
 _DECLARE = re.compile(r'^declare [^@\n]*@"(?P<name>[^"]+)"\([^\n]*\n', re.MULTILINE)
+
+
+# numba-cuda writes the GPU's instruction into the IR under fastmath; the CPU has a function.
+_FAST_TANH = re.compile(r'(call [\w ]*float )asm\s+"tanh\.approx\.f32 \$0, \$1;",\s*"=f,f"\s*')
 
 
 def _opaque_pointers(text: str) -> str:

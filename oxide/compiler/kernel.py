@@ -236,6 +236,7 @@ class Specialization:
         self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
+        self.announced = False  # whether the runtime knows that a launch of it was built
         if kept is None:
             if kernel.deny_checks:
                 from .report import deny_checks_in_loops

@@ -13,8 +13,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from ..errors import CompileError
 
 _FILE = Path("nvvm", "libdevice", "libdevice.10.bc")
@@ -27,6 +25,8 @@ def link_libdevice(kernel: str, module: Any) -> None:
     """Links the libdevice functions that ``module`` leaves open into it; nothing if there are none.
 
     Raises ``CompileError`` where libdevice cannot be found, or has no such function."""
+    import llvmlite.binding as llvm  # here, as a program that only looks for the file needs no LLVM
+
     wanted = {f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")}
     if not wanted:
         return
@@ -51,7 +51,8 @@ def link_libdevice(kernel: str, module: Any) -> None:
             function.linkage = "internal"
     passes = llvm.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
-    passes.run(library, llvm.create_pass_builder(_any_machine(), llvm.create_pipeline_tuning_options()))
+    machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine()
+    passes.run(library, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
     library.triple, library.data_layout = module.triple, module.data_layout
     module.link_in(library)
     for function in module.functions:
@@ -67,10 +68,15 @@ def find_libdevice() -> Path | None:
     return next((root / _FILE for root in [*roots, *_TOOLKITS] if (root / _FILE).is_file()), None)
 
 
+def identity() -> str:
+    """Which libdevice there is, for the key of what is compiled with it."""
+    path = find_libdevice()
+    if path is None:
+        return "no libdevice"
+    facts = path.stat()
+    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+
+
 @functools.cache
 def _bitcode(path: Path) -> bytes:
     return path.read_bytes()
-
-
-def _any_machine() -> Any:
-    return llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine()

@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 from ..driver.base import COOPERATIVE_ENTRY, Code, Target
 from ..errors import CompileError
-from . import bounds, coroutines, half, libm, native_primitives, parameters
+from . import bounds, coroutines, debugging, half, libm, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
 from .signature import Closed
@@ -93,6 +93,7 @@ def _module(
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
     support.append(libm.definitions(kernel.name, portable))
+    support.append(debugging.native_definitions(kernel.text))
     support.append(half.native_definitions(kernel.name, kernel.text, target))
     if kernel.suspends:
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry_of(kernel)))

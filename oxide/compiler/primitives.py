@@ -23,7 +23,7 @@ from typing import Any
 
 from .source import located
 
-PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.block.", "oxide.warp.")
+PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.block.", "oxide.warp.", "oxide.stop.")
 """The names of functions that take the context and that a back end defines."""
 
 GRID_BARRIER = "oxide.block.grid_barrier"

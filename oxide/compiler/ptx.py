@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from ..driver.base import Code, Target
 from ..errors import CompileError
-from . import bounds, half, parameters, ptx_primitives
+from . import bounds, debugging, half, parameters, ptx_primitives
 from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
@@ -88,9 +88,11 @@ def _module(
     portable = llvm.parse_assembly(kernel.text)
     module = link(
         [
-            _HEADER + kernel.text,
+            _HEADER + _constants_in_their_bank(kernel.text),
             _HEADER + check,
             _HEADER + _registers(),
+            _HEADER + _fast_tanh(kernel.text, target.arch),
+            _HEADER + debugging.ptx_definitions(kernel.text),
             _HEADER + half.ptx_definitions(kernel.text, int(re.sub(r"\D", "", target.arch))),
             _HEADER + ptx_primitives.definitions(kernel.text, kernel.shared, target.arch),
             _HEADER + _entry(kernel, portable, entry, signature, max_registers),
@@ -100,6 +102,28 @@ def _module(
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry)
     return module, machine
+
+
+def _fast_tanh(text: str, arch: str) -> str:
+    """The instruction, which compute capability 7.5 brought, or libdevice's function before that."""
+    if "@__nv_fast_tanhf" not in text:
+        return ""
+    head = "define float @__nv_fast_tanhf(float %x) alwaysinline {\n  %r = call float "
+    if int(re.sub(r"\D", "", arch)) >= 75:
+        return f'{head}asm "tanh.approx.f32 $0, $1;", "=f,f"(float %x)\n  ret float %r\n}}'
+    return f"declare float @__nv_tanhf(float)\n{head}@__nv_tanhf(float %x)\n  ret float %r\n}}"
+
+
+_CONSTANT = re.compile(r"^(@oxide\.constant[\w.]*) = (.*?)\bconstant\b", re.MULTILINE)
+
+
+def _constants_in_their_bank(text: str) -> str:
+    """The kernel's constant arrays in the GPU's constant memory, which all threads of a warp read in one access."""
+    for symbol, linkage in dict.fromkeys(_CONSTANT.findall(text)):
+        used = re.compile(rf"(?<!^){re.escape(symbol)}(?![\w.])", re.MULTILINE)
+        text = used.sub(f"addrspacecast (ptr addrspace(4) {symbol} to ptr)", text)
+        text = text.replace(f"{symbol} = {linkage}constant", f"{symbol} = {linkage}addrspace(4) constant")
+    return text
 
 
 def _check(kernel_id: int) -> str:

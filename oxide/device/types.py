@@ -64,6 +64,13 @@ else:
     bool_ = ScalarType("bool_", np.dtype(np.bool_))
 
 
+def of_dtype(dtype: np.dtype[Any]) -> ScalarType | None:
+    """The scalar type whose NumPy dtype this is, or None. ``uint16`` is ``u16``, not the storage of a ``bf16``."""
+    name = {"b": "bool_"}.get(dtype.kind, f"{dtype.kind}{8 * dtype.itemsize}")
+    found = globals().get(name) if dtype.isnative else None
+    return found if isinstance(found, ScalarType) else None
+
+
 def as_dtype(dtype: Any) -> np.dtype[Any]:
     """The NumPy dtype of a ``ScalarType``, or of anything NumPy takes for a dtype.
 

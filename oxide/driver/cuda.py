@@ -36,6 +36,7 @@ from oxide.driver.cuda_errors import check, failure, raise_core_failure
 from oxide.driver.cuda_fill import BLOCK, fill_grid, fill_params
 from oxide.driver.cuda_graph import CudaGraphExec, abandon_capture, instantiate
 from oxide.driver.cuda_handles import CudaContext, CudaEvent, CudaStream, open_context
+from oxide.driver.cuda_host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda_launch import HostFunctions, ParameterPacket
 from oxide.driver.cuda_module import CudaFunction, load_function, unload
 from oxide.driver.cuda_peer import open_peer_access
@@ -74,6 +75,7 @@ class CudaDriver:
         self._peers: set[tuple[int, int]] = set()  # pairs whose access to each other was settled
         self._packets: deque[ParameterPacket] = deque()
         self._host_functions = HostFunctions()
+        self._registered = RegisteredMemory()
         self._launch_host_function = libcuda().cuLaunchHostFunc
         self._launch_host_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._closed = False
@@ -200,6 +202,10 @@ class CudaDriver:
 
     def allocate_host(self, nbytes: int) -> int:
         _enter(self._any_context())
+        if nbytes >= LARGE_BYTES:
+            registered = self._registered.allocate(nbytes)
+            if registered is not None:
+                return registered
         flags = driver.CU_MEMHOSTALLOC_PORTABLE | driver.CU_MEMHOSTALLOC_DEVICEMAP
         error, address = driver.cuMemHostAlloc(nbytes, flags)
         if error == _OUT_OF_MEMORY:
@@ -213,7 +219,8 @@ class CudaDriver:
     def free_host(self, address: int) -> None:
         # Waits for everything that runs on the device (0.3 s beside a kernel of 0.3 s): for pools, not for each result.
         _enter(self._any_context())
-        check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")
+        if not self._registered.free(address):
+            check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CudaStream) -> None:
         (error,) = driver.cuMemcpyHtoDAsync(destination, source, nbytes, stream.handle)

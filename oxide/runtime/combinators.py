@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar, final, overload
 
-from oxide.runtime.operation import DeviceOperation, Spec, Value, place, require_operation
+from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
 from oxide.runtime.submission import ExecutionContext, FaultReport, add_note_once
 from oxide.runtime.timeline import Mark
 
@@ -24,6 +24,9 @@ class Stage(DeviceOperation[U]):
     not bounded by Python's stack."""
 
     def __init__(self, source: DeviceOperation[Any], name: str, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            source.consume()  # it was used, if wrongly
+            raise no_function(function, name)
         self.source = source
         self.stage: int = source.stage + 1 if isinstance(source, Stage) else 2
         self._name = name

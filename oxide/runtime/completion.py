@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import final
 
 from oxide.errors import DeviceError
@@ -27,13 +28,15 @@ from oxide.runtime.context import Runtime
 from oxide.runtime.event_loops import EventLoop, Sleeper
 from oxide.runtime.reclaim import StreamOrder
 from oxide.runtime.timeline import Mark, Timeline
+from oxide.runtime.turns import turn
 
 LOOK_SECONDS = 0.25
 """How often the marks of parked tasks are asked although no callback came: a lost CUDA device calls none any more."""
 
 
-WAKE_AT_ONCE = 1000
-"""A loop runs all tasks that are ready before it looks at anything else, and each takes about 10 microseconds."""
+WAKE_AT_ONCE = 128
+"""A loop runs all tasks that are ready before it looks at anything else, and each takes 10 to 20 microseconds; trio
+itself takes 4 for each."""
 
 
 async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
@@ -41,12 +44,12 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
 
     Raises the loop's cancellation, and what a mark's stream failed with.
     """
-    await loop.checkpoint()
+    await checkpoint(loop)
     if _one_passed(marks):
         return
     if runtime.completion == "poll":
         while not _one_passed(marks):
-            await loop.checkpoint()
+            await checkpoint(loop)
         return
     # Of several, the first was submitted first and is the likeliest to be the next.
     pace = marks[0].timeline.pace
@@ -56,7 +59,7 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
         poll_until = begun + pace.budget()
         while now < poll_until:
             if now >= spin_until:
-                await loop.checkpoint()
+                await checkpoint(loop)
             if _one_passed(marks):
                 lasted = time.perf_counter() - begun
                 pace.learn(lasted, lasted, parked=False)
@@ -68,6 +71,13 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
         if _one_passed(marks):
             pace.learn(time.perf_counter() - begun, now - begun, parked=True)
             return
+
+
+async def checkpoint(loop: EventLoop) -> None:
+    """Lets other tasks run; raises the loop's cancellation."""
+    number = turn.number
+    await loop.checkpoint()
+    turn.over(number)
 
 
 def _one_passed(marks: list[Mark]) -> bool:
@@ -92,6 +102,8 @@ class Reactor:
         self._armed: dict[Timeline, int] = {}
         self._look_planned = False
         self._ready: deque[Sleeper] = deque()  # to be woken in one of the loop's next turns
+        self._in_line: deque[Sleeper] = deque()  # to submit in one of the loop's next turns
+        self._beside: list[Sleeper] | None = None  # who waits for the work that another task has done beside
         self._alarm = Alarm.take()
         loop.watch_readable(self._alarm.descriptor, self._on_alarm, self._alarm.give_back)
 
@@ -102,6 +114,36 @@ class Reactor:
             self._add(mark, sleeper)
         self._plan_look(loop)
         await sleeper.sleep()
+
+    async def next_turn(self, loop: EventLoop) -> None:
+        """Sleeps until a turn of the loop that has time for the caller's submission."""
+        sleeper = loop.sleeper()
+        if not self._in_line:
+            self._alarm.ring()
+        self._in_line.append(sleeper)
+        await sleeper.sleep()
+
+    @property
+    def works_beside(self) -> bool:
+        """Whether a task of this loop has work done in a thread."""
+        return self._beside is not None
+
+    async def work_beside(self, loop: EventLoop, work: Callable[[], None]) -> None:
+        """Calls ``work`` in a thread and waits for it. Of several tasks the first has its work done; the others wait
+        for its end, and ask again what there is to do."""
+        if self._beside is not None:
+            sleeper = loop.sleeper()
+            self._beside.append(sleeper)
+            await sleeper.sleep()
+            return
+        self._beside = []
+        try:
+            await loop.in_thread(work)
+        finally:
+            waiting, self._beside = self._beside, None
+            self._ready.extend(waiting)
+            if waiting:
+                self._alarm.ring()
 
     def notice(self, mark: Mark) -> None:
         """Has the reclaimer swept once the device is past ``mark``, though nobody waits for it any more."""
@@ -133,24 +175,34 @@ class Reactor:
     def _on_alarm(self) -> None:
         """Runs in the loop, in no task of the user's: errors are left for the woken tasks, who ask again."""
         self._alarm.clear()
+        turn.next()
+        for _ in range(min(len(self._in_line), turn.admitted)):
+            self._in_line.popleft().wake()
         self._wake_finished()
+        if self._in_line:
+            self._alarm.ring()
 
     def _wake_finished(self) -> None:
-        self._wake(self._parked.pop_passed())
-        for mark in self._parked.heads():
-            try:
-                mark.passed()
-                self._arm(mark)
-            except DeviceError:
-                self._armed.pop(mark.timeline, None)
-                self._wake(self._parked.remove(mark.timeline))
-        for runtime in {timeline.device.runtime for timeline in self._armed}:
-            runtime.reclaimer.sweep()
-
-    def _wake(self, sleepers: list[Sleeper | None]) -> None:
-        """Wakes as many tasks as a loop runs in a few milliseconds, the others in its next turns."""
-        self._ready.extend(sleeper for sleeper in sleepers if sleeper is not None)
+        """Does a few milliseconds' worth; should more be left, the alarm rings for the loop's next turn."""
+        if not self._ready:
+            self._wait_turn(self._parked.pop_passed(WAKE_AT_ONCE))
         for _ in range(min(len(self._ready), WAKE_AT_ONCE)):
             self._ready.popleft().wake()
-        if self._ready:
+        more = bool(self._ready)
+        for mark in self._parked.heads():
+            try:
+                if mark.passed():  # there were too many to take: then the alarm is what comes back for the next
+                    more = True
+                else:
+                    self._arm(mark)
+            except DeviceError:
+                self._armed.pop(mark.timeline, None)
+                self._wait_turn(self._parked.remove(mark.timeline))
+                more = True
+        for runtime in {timeline.device.runtime for timeline in self._armed}:
+            more |= not runtime.reclaimer.sweep()
+        if more:
             self._alarm.ring()
+
+    def _wait_turn(self, sleepers: list[Sleeper | None]) -> None:
+        self._ready.extend(sleeper for sleeper in sleepers if sleeper is not None)

@@ -51,6 +51,8 @@ class Device:
         self.lost: DeviceLostError | None = None
         # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
         self.functions: WeakKeyDictionary[Any, FunctionHandle] = WeakKeyDictionary()
+        self.loading_beside: set[object] = set()  # the loads that go on beside an event loop
+        self.load_turn = threading.Lock()
 
     @property
     def info(self) -> DeviceInfo:

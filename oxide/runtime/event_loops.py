@@ -46,6 +46,10 @@ class EventLoop(ABC):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         """Calls ``callback`` after a while, unless the loop is over by then."""
 
+    @abstractmethod
+    async def in_thread(self, function: Callable[[], None]) -> None:
+        """Calls ``function`` in a thread and waits for it; the loop's cancellation leaves it running alone."""
+
 
 class Sleeper(ABC):
     """Lets one task sleep until it is woken. ``wake`` is called on the loop's thread, once or more, at any time."""
@@ -133,6 +137,11 @@ class _TrioLoop(EventLoop):
 
         trio.lowlevel.spawn_system_task(wait, name="oxide completion, a look")
 
+    async def in_thread(self, function: Callable[[], None]) -> None:
+        import trio
+
+        await trio.to_thread.run_sync(function, abandon_on_cancel=True)
+
 
 @final
 class _TrioSleeper(Sleeper):
@@ -212,6 +221,9 @@ class _AsyncioLoop(EventLoop):
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self._loop.call_later(seconds, callback)
+
+    async def in_thread(self, function: Callable[[], None]) -> None:
+        await self._loop.run_in_executor(None, function)
 
 
 @final

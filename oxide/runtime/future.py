@@ -7,18 +7,30 @@ outcome is known. The first await submits. The idea is cuda-async's ``DeviceFutu
 from __future__ import annotations
 
 import enum
+import threading
+import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.runtime.completion import reactor_of, wait_any
-from oxide.runtime.event_loops import current_loop
+from oxide.runtime.event_loops import EventLoop, current_loop
+from oxide.runtime.loading import load_beside, may_load
 from oxide.runtime.submission import Submission, submit
+from oxide.runtime.turns import turn
 
 if TYPE_CHECKING:
     from oxide.runtime.operation import DeviceOperation
     from oxide.runtime.stream import Stream
 
 T = TypeVar("T")
+
+
+async def ready_to_submit(loop: EventLoop, stream: Stream) -> None:
+    """Returns when a submission to ``stream`` will not keep the loop: at once, or after letting it run."""
+    if may_load(stream.device):
+        await load_beside(loop, stream.device)
+    if turn.used_up:
+        await reactor_of(loop).next_turn(loop)
 
 
 @final
@@ -41,7 +53,17 @@ class DeviceFuture(Generic[T]):
     """
 
     # No dictionary for each of thousands in flight: it is the garbage collector that makes many cost more than few.
-    __slots__ = ("__weakref__", "_error", "_operation", "_result", "_state", "_stream", "_submission", "_waiting")
+    __slots__ = (
+        "__weakref__",
+        "_error",
+        "_lock",
+        "_operation",
+        "_result",
+        "_state",
+        "_stream",
+        "_submission",
+        "_waiting",
+    )
 
     _result: T
 
@@ -49,6 +71,7 @@ class DeviceFuture(Generic[T]):
         self._operation: DeviceOperation[T] | None = operation
         self._stream = stream
         self._submission: Submission[T] | None = None
+        self._lock = threading.RLock()  # tasks of several loops may await it
         self._waiting = 0
         self._error: BaseException | None = None
         self._state = FutureState.IDLE
@@ -69,11 +92,13 @@ class DeviceFuture(Generic[T]):
     async def _wait(self) -> T:
         loop = current_loop()
         await loop.checkpoint_if_cancelled()
+        if self._state is FutureState.IDLE:
+            await ready_to_submit(loop, self._stream)
         self.start()
-        if self._submission is None:
+        submission = self._submission
+        if submission is None:
             await loop.checkpoint()
             return self.outcome()
-        submission = self._submission
         self._waiting += 1
         try:
             await wait_any(loop, self._stream.device.runtime, [submission.mark])
@@ -93,14 +118,23 @@ class DeviceFuture(Generic[T]):
 
     def start(self) -> None:
         """Submits the work, if that has not been done. An error of the submission is the outcome."""
-        if self._state is FutureState.IDLE:
+        if self._submission is not None or self._state is FutureState.COMPLETE:
+            return
+        with self._lock:  # a thread that is submitting it is waited for
+            if self._state is not FutureState.IDLE:
+                return
             assert self._operation is not None
             self._state = FutureState.EXECUTING
+            begun = time.perf_counter()
             try:
                 self._submission = submit(self._operation, self._stream)
-            except Exception as error:
+            except BaseException as error:
                 self._complete(error)
-            self._operation = None
+                if not isinstance(error, Exception):  # as KeyboardInterrupt inside a function of and_then
+                    raise
+            finally:
+                self._operation = None
+                turn.spend(begun)
 
     @property
     def submission(self) -> Submission[T] | None:
@@ -109,9 +143,10 @@ class DeviceFuture(Generic[T]):
 
     def outcome(self) -> T:
         """The result, or the error raised. Only once the device is past the submission."""
-        if self._submission is not None:
+        submission = self._submission  # another thread's loop may take it away
+        if submission is not None:
             try:
-                self._result = self._submission.finish()
+                self._result = submission.finish()
             except Exception as error:
                 self._error = error
             self._submission = None
@@ -122,15 +157,17 @@ class DeviceFuture(Generic[T]):
 
     def abandon(self) -> None:
         """Nobody waits any more: what the work uses goes into the limbo."""
-        if self._submission is not None:
-            self._submission.abandon()
+        submission = self._submission
+        if submission is not None:
+            submission.abandon()
 
     def _complete(self, error: BaseException) -> None:
-        if self._submission is not None:
-            self._submission.abandon()
-        self._submission = None
+        submission = self._submission
         self._error = error
         self._state = FutureState.COMPLETE
+        self._submission = None
+        if submission is not None:
+            submission.abandon()
 
     def __repr__(self) -> str:
         return f"<oxide.DeviceFuture {self._state.value} on {self._stream!r}>"

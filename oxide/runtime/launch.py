@@ -19,12 +19,12 @@ from oxide.compiler.arguments import arrays_in
 from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Declared, NumbaParameter, Parameter, UntypedParameter
-from oxide.driver.base import Code, Dim3, FunctionHandle, KernelResources
+from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import bind
-from oxide.runtime.context import Device
+from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission import ExecutionContext
@@ -111,6 +111,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if special is None:
             _consume(arguments)
             special = self._specialize(kernel, arguments)
+        if not special.announced:
+            announce(special)
         self._specialization = special
         parameters = special.parameters
         self._binding = None if kernel.contracts else bind(parameters, arguments)
@@ -433,18 +435,3 @@ def _refusal(kernel: Kernel, parameter: Parameter | OpenParameter, found: str) -
 
 def _found(spec: Spec) -> str:
     return f"a box of {spec.dtype}" if isinstance(spec, BoxSpec) else "a tuple"
-
-
-def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
-    """The kernel's machine code, loaded on the device."""
-    functions = device.functions
-    # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
-    loaded: dict[Any, FunctionHandle] = functions.data  # type: ignore[attr-defined]
-    function = loaded.get(specialization.reference)
-    if function is None:
-        code: Code = specialization.code(device.info.target)
-        with device.runtime.loading:
-            function = functions.get(specialization)
-            if function is None:
-                function = functions[specialization] = device.driver.load(device.id, code)
-    return function

@@ -1,8 +1,9 @@
 """Copies between two places in host memory, done by the device's host-function thread in stream order.
 
 An upload's data must get from ordinary into page-locked memory before the device can take it, and 64 MiB take 6 ms:
-too long for an event loop. So a native host function does it. It is a stub that takes the C library's ``memcpy`` and
-its three arguments from a table, so it holds no lock, allocates nothing and never asks for the GIL.
+too long for an event loop. So a native host function does it. It takes the copy from a table, allocates nothing and
+never asks for the GIL. Where the machine has cores to spare it shares a large copy out (``copy_pool``); else it is a
+stub that calls the C library's ``memcpy``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.runtime.alarm import native_function
+from oxide.runtime.copy_pool import PIECE_BYTES, copy_function, copy_pool
 
 if TYPE_CHECKING:
     from oxide.driver.base import Driver, StreamHandle
@@ -32,8 +34,10 @@ class Moves:
     def submit(self, driver: Driver, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
         """The next copy, in stream order; both ranges must stay until then."""
         row, self._next = self._next, self._next + 1
-        self._table[row] = (destination, source, nbytes, _memcpy_address())
-        driver.launch_native_host_function(move_function(), self._address + row * 4 * self._table.itemsize, stream)
+        pool = copy_pool() if nbytes > 2 * PIECE_BYTES else None
+        self._table[row] = (destination, source, nbytes, _memcpy_address() if pool is None else pool.address)
+        function = move_function() if pool is None else copy_function()
+        driver.launch_native_host_function(function, self._address + row * 4 * self._table.itemsize, stream)
 
 
 def move_function() -> int:

@@ -314,6 +314,8 @@ class WithContext(DeviceOperation[T]):
     """See ``with_context``."""
 
     def __init__(self, function: Callable[[ExecutionContext], DeviceOperation[T]]) -> None:
+        if not callable(function):
+            raise no_function(function, "with_context")
         self._function = function
         super().__init__()
 
@@ -334,6 +336,12 @@ def place(function: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None)
     name = getattr(function, "__qualname__", type(function).__name__)
     return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else name
+
+
+def no_function(found: object, where: str) -> TypeError:
+    """The error for what cannot be called."""
+    hint = "; write a lambda that returns the operation" if isinstance(found, DeviceOperation) else ""
+    return TypeError(f"{where} takes a function, not {type(found).__name__}{hint}")
 
 
 def require_operation(made: DeviceOperation[T], where: str) -> DeviceOperation[T]:

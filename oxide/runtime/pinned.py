@@ -4,6 +4,9 @@ A copy to or from ordinary memory blocks the thread that submits it (3.7 ms for 
 page-locked memory), so every copy goes through a buffer of this pool. Buffers return when the last object on them
 is dropped, which may be in a finaliser at any moment: returning is one append and takes no lock. The pool is bounded,
 and what finds no room in it goes through ``staging``.
+
+Page-locking is slow, 0.7 ms for a MiB. On a thread that runs an event loop the pool therefore does little of it: what
+is asked for there in a size that it has not is made by a thread beside, for the next time.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from oxide.compiler.faults import RECORD
 from oxide.device.types import as_dtype, f32
 from oxide.driver.base import Driver
 from oxide.errors import DeviceError, OutOfMemoryError
+from oxide.runtime.event_loops import running_loop_name
 from oxide.runtime.holdings import size
 
 if TYPE_CHECKING:
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     DType = ScalarType | np.dtype[Any] | type | str
 
 _SMALLEST = 4096
+
+AT_ONCE_BYTES = 1 << 20
+"""The largest buffer that is page-locked on an event loop's thread."""
+
 _DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory, where that is less
 
 
@@ -73,11 +81,14 @@ class PinnedPool:
         self._free: dict[int, list[int]] = {}
         self._held = 0
         self._used = 0
+        self._wanted: deque[int] = deque()  # sizes that the thread beside is to make, and the one it is making
+        self._grower: threading.Thread | None = None
         self.limit = _limit()
 
-    def try_acquire(self, nbytes: int) -> PinnedBuffer | None:
+    def try_acquire(self, nbytes: int, *, wanted: int = 1) -> PinnedBuffer | None:
         """A buffer of at least ``nbytes`` (more than 0), contents undefined; None where the limit or the system
-        leaves no room."""
+        leaves no room, and on an event loop's thread where a large one would have to be made first: it and its like,
+        ``wanted`` in all, are then on their way."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -86,22 +97,24 @@ class PinnedPool:
                 return PinnedBuffer(self, found[1], found[0], nbytes)
             if self._held + capacity > self.limit:
                 return None
-            self._held += capacity  # before the lock is released, so that two threads never pass the limit together
-        try:
-            address = self._driver.allocate_host(capacity)
-        except BaseException as error:
-            with self._lock:
-                self._held -= capacity
-            if isinstance(error, OutOfMemoryError):
+            if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
+                self._grow(capacity, wanted)
                 return None
-            raise
-        with self._lock:
-            self._used += capacity
-        return PinnedBuffer(self, address, capacity, nbytes)
+            self._held += capacity  # before the lock is released, so that two threads never pass the limit together
+        return self._make(capacity, nbytes)
 
     def acquire(self, nbytes: int) -> PinnedBuffer:
-        """``try_acquire`` that raises ``OutOfMemoryError`` where there is no room."""
-        buffer = self.try_acquire(nbytes)
+        """A buffer, page-locked now if need be. Raises ``OutOfMemoryError`` where there is no room."""
+        capacity = _capacity(nbytes)
+        with self._lock:
+            self._collect()
+            found = self._take(capacity)
+            room = self._held + capacity <= self.limit
+            if found is None and room:
+                self._held += capacity
+        if found is not None:
+            return PinnedBuffer(self, found[1], found[0], nbytes)
+        buffer = self._make(capacity, nbytes) if room else None
         if buffer is None:
             raise OutOfMemoryError(
                 f"{nbytes} bytes of page-locked memory were asked for, and there is no room: {self.describe()}. Drop "
@@ -129,11 +142,67 @@ class PinnedPool:
     def trim(self) -> None:
         """Gives the buffers that nothing uses back to the driver. Blocks until the device is idle."""
         with self._lock:
+            grower = self._grower
+            while len(self._wanted) > 1:  # the first is being made
+                self._held -= self._wanted.pop()
+        if grower is not None:
+            grower.join()
+        with self._lock:
             self._collect()
             for capacity, addresses in self._free.items():
                 while addresses:
                     self._driver.free_host(addresses[-1])
                     addresses.pop()
+                    self._held -= capacity
+
+    def _make(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
+        """A new buffer, whose size is counted as held already."""
+        try:
+            address = self._driver.allocate_host(capacity)
+        except BaseException as error:
+            with self._lock:
+                self._held -= capacity
+            if isinstance(error, OutOfMemoryError):
+                return None
+            raise
+        with self._lock:
+            self._used += capacity
+        return PinnedBuffer(self, address, capacity, nbytes)
+
+    def _grow(self, capacity: int, wanted: int) -> None:
+        """Has the thread beside make buffers of a size, up to ``wanted`` that nothing uses. Called with the lock held.
+
+        One more at a time: however often a size is asked for while it is being made, no more than that are in use.
+        """
+        while self._wanted.count(capacity) < wanted and self._held + capacity <= self.limit:
+            self._held += capacity
+            self._wanted.append(capacity)
+        if self._grower is None and self._wanted:
+            grower = threading.Thread(target=self._make_wanted, name="oxide page-locking", daemon=True)
+            try:
+                grower.start()
+            except RuntimeError:  # no more threads, or the interpreter is ending: copies do without
+                self._held -= sum(self._wanted)
+                self._wanted.clear()
+            else:
+                self._grower = grower
+
+    def _make_wanted(self) -> None:
+        while True:
+            with self._lock:
+                if not self._wanted:
+                    self._grower = None
+                    return
+                capacity = self._wanted[0]
+            try:
+                address = self._driver.allocate_host(capacity)
+            except Exception:  # whoever asks for it where it may be made at once is told
+                address = 0
+            with self._lock:
+                self._wanted.popleft()
+                if address:
+                    self._free.setdefault(capacity, []).append(address)
+                else:
                     self._held -= capacity
 
     def _take(self, capacity: int) -> tuple[int, int] | None:

@@ -6,25 +6,31 @@ failed half-way, its future was dropped) goes into the *limbo*: everything it us
 past it.
 
 Finalisers run at any moment, in any thread, inside any lock. So a finaliser only appends to a deque; the driver is
-called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``.
+called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``. A sweep may
+find ten thousand things to give back on an event loop's thread: it takes a bounded time, and the next one goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 import threading
+import time
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.driver.base import Driver, EventHandle, GraphHandle
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
     from oxide.runtime.timeline import Mark, Timeline
 
 T = TypeVar("T")
+
+_FEW = 64  # things that finalise within a fraction of a millisecond
 
 LEGACY_DEFAULT_STREAM = 1
 """CUDA's number for the stream that libraries use when they are told of no other."""
@@ -61,19 +67,18 @@ class StreamOrder(Generic[T]):
         """Adds an item that waits for ``mark``."""
         heapq.heappush(self._waiting.setdefault(mark.timeline, []), (mark.position, next(self._serial), mark, item))
 
-    def pop_passed(self) -> list[T]:
-        """Removes and returns the items whose marks the device is past, or whose device is lost.
+    def pop_passed(self, most: float = math.inf) -> list[T]:
+        """Removes and returns the items whose marks the device is past, or whose device is lost: ``most`` of them.
 
         What another error keeps from being asked stays.
         """
-        passed = []
+        passed: list[T] = []
         for timeline, heap in list(self._waiting.items()):
-            with contextlib.suppress(DeviceError):  # asked again below
-                timeline.look()
-            while heap and _is_passed(heap[0][2]):
+            while heap and len(passed) < most and _is_passed(heap[0][2]):
                 passed.append(heapq.heappop(heap)[3])
-            if not heap:
-                del self._waiting[timeline]
+            del self._waiting[timeline]
+            if heap:
+                self._waiting[timeline] = heap  # at the end: the other streams' turn comes first the next time
         return passed
 
     def remove(self, timeline: Timeline) -> list[T]:
@@ -177,21 +182,24 @@ class Reclaimer:
         """``sweep`` for an allocation that found no room: waits for a sweep in another thread."""
         if self._lock.acquire(timeout=1):  # not for ever: this may be inside a finaliser inside a sweep
             try:
-                self._sweep()
+                self._sweep(math.inf)
             except DeviceError:
                 pass
             finally:
                 self._lock.release()
 
-    def sweep(self) -> None:
-        """Gives back what can be given back now. Never blocks and never raises a driver's error:
-        what could not be given back is tried again at the next sweep."""
+    def sweep(self) -> bool:
+        """Gives back what can be given back now, in 2 ms at most; False if that was not enough. Never blocks and never
+        raises a driver's error: what could not be given back is tried again at the next sweep."""
         if self.idle or not self._lock.acquire(blocking=False):
-            return
+            return True
         try:
-            self._sweep()
+            until = time.perf_counter() + SHARE_SECONDS
+            self._sweep(until)
+            at_hand = self._abandoned or self._retired or self._events or self._graphs  # the rest waits for the device
+            return not at_hand or time.perf_counter() < until
         except DeviceError:
-            pass
+            return True
         finally:
             self._lock.release()
 
@@ -201,7 +209,7 @@ class Reclaimer:
             refused = 0
             while self._freeing or not self.idle:
                 try:
-                    self._sweep()
+                    self._sweep(math.inf)
                     for mark in self._limbo.heads():
                         mark.synchronize()
                     for timeline in {timeline for timeline, _ in self._stranded} | self._freeing:
@@ -216,19 +224,25 @@ class Reclaimer:
                     if refused == 2:
                         raise
 
-    def _sweep(self) -> None:
-        while self._abandoned:
+    def _sweep(self, until: float) -> None:
+        """Gives back what can be, until all was tried or it is ``until``, of ``time.perf_counter``."""
+        clock = time.perf_counter
+        while self._abandoned and clock() < until:
             mark = self._abandoned.popleft()
             kept = self._in_flight.pop(mark, None)
             if kept is not None:
                 self._limbo.add(mark, kept)
-        for kept in self._limbo.pop_passed():
-            kept.clear()
+        while clock() < until and (passed := self._limbo.pop_passed(_FEW)):
+            for kept in passed:
+                kept.clear()
+        empty: dict[Timeline, bool] = {}  # each stream is asked once, however much is stranded on it
         for _ in range(len(self._stranded)):
             timeline, kept = self._stranded.popleft()
-            if not _is_empty(timeline):
+            if timeline not in empty:
+                empty[timeline] = _is_empty(timeline)
+            if not empty[timeline]:
                 self._stranded.append((timeline, kept))
-        while self._retired:
+        while self._retired and clock() < until:
             address, home, uses, _, exported = self._retired[0]
             try:
                 if exported and home.device.kind == "cuda":
@@ -244,16 +258,18 @@ class Reclaimer:
                 pass  # the memory went with the device
             self._retired.popleft()
         for _ in range(len(self._adopted)):
+            if clock() >= until:
+                break
             address, nbytes, owner, uses = self._adopted.popleft()
             if all(_use_is_over(timeline, position) for timeline, position in uses):
                 self._driver.disown(address, nbytes)
             else:
                 self._adopted.append((address, nbytes, owner, uses))
-        while self._events:
+        while self._events and clock() < until:
             with contextlib.suppress(DeviceLostError):  # it went with the device
                 self._driver.destroy_event(self._events[0])
             self._events.popleft()
-        while self._graphs:
+        while self._graphs and clock() < until:
             with contextlib.suppress(DeviceLostError):  # the graph went with the device
                 self._driver.destroy_graph(self._graphs[0])
             self._graphs.popleft()

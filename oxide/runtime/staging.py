@@ -3,14 +3,16 @@
 *Up.* An array in page-locked memory is copied straight from there. A small one is copied into a pinned buffer at once,
 which takes less than a host function would. A large one is staged in chunks: on a stream beside the operation's, host
 functions copy chunk after chunk into a few pinned slots, and the operation's stream takes each from there, so that the
-memcpy of one chunk runs while the one before is on the wire. A slot is used again when its copy is done; the streams
-see to that, no thread waits.
+memcpy of one chunk, shared out to several cores, runs while the one before is on the wire. A slot is used again when
+its copy is done; the streams see to that, no thread waits.
 
-*Down.* Into a pinned buffer, which becomes the result. Where the pool is at its limit, through a slot, chunk by chunk,
-into an ordinary array.
+*Down.* Into a pinned buffer, which becomes the result. Where the pool has none, through a slot, chunk by chunk, into an
+ordinary array.
 
-*At the limit* there is the device's ring: two slots that all copies of the device take turns with, in the order of
-submission. So copies then wait for one another, on the device, but none is refused and none blocks a thread.
+*Where the pool has none*, because it is at its limit, or because an event loop's thread must not make large ones, there
+is the device's ring: a few slots that all copies of the device take turns with, in the order of submission. So copies
+then wait for one another, on the device, but none is refused and none blocks a thread. The ring is small enough to be
+made on an event loop: 3 ms on an H100.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ if TYPE_CHECKING:
     from oxide.runtime.submission import ExecutionContext
     from oxide.runtime.timeline import Timeline
 
-CHUNK_BYTES = 4 << 20
-"""0.1 ms on the wire: long beside the few microseconds that submitting a chunk takes, short beside an upload."""
+CHUNK_BYTES = 1 << 20
+"""The smallest chunk, and the ring's: 20 µs on the wire, about what the driver takes to call a host function."""
 
 SMALL_BYTES = 256 << 10
 """What is copied at submission: at most 30 microseconds of the loop's time."""
 
 _SLOTS = 3  # one being filled, one on the wire, one between
+_RING_SLOTS = 4
 
 
 @final
@@ -68,7 +71,7 @@ class Slot:
 
 @final
 class StagingRing:
-    """Two slots that belong to a device, for when the pool is at its limit. Made when first needed."""
+    """Slots of ``CHUNK_BYTES`` that belong to a device, for when the pool has none. Made when first needed."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -77,17 +80,17 @@ class StagingRing:
 
     def slots(self) -> list[Slot]:
         """The slots; call and use them with ``lock`` held."""
-        while len(self._slots) < 2:
-            self._slots.append(Slot(self._device.driver.allocate_host(CHUNK_BYTES)))
+        if not self._slots:
+            address = self._device.driver.allocate_host(_RING_SLOTS * CHUNK_BYTES)  # one call: each has its price
+            self._slots = [Slot(address + number * CHUNK_BYTES) for number in range(_RING_SLOTS)]
         return self._slots
 
     def trim(self) -> None:
         """Gives the slots back if no work in flight uses them."""
         with self.lock:
-            if all(slot.idle() for slot in self._slots):
-                while self._slots:
-                    self._device.driver.free_host(self._slots[-1].address)
-                    self._slots.pop()
+            if self._slots and all(slot.idle() for slot in self._slots):
+                self._device.driver.free_host(self._slots[0].address)
+                self._slots = []
 
 
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
@@ -106,22 +109,38 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
             with context.ordered([], [box._allocation]):
                 context.driver.copy_to_device(box.ptr, buffer.address, nbytes, context.timeline.handle)
             return
-    chunks = -(-nbytes // CHUNK_BYTES)
+    chunk = min(nbytes, _chunk_bytes(nbytes))
+    slots = min(-(-nbytes // chunk), _SLOTS)
     buffers: list[PinnedBuffer] = []
-    while len(buffers) < min(chunks, _SLOTS) and (found := pool.try_acquire(min(nbytes, CHUNK_BYTES))) is not None:
+    while len(buffers) < slots and (found := pool.try_acquire(chunk, wanted=slots - len(buffers))) is not None:
         buffers.append(found)
-    if buffers:
-        _upload_in_chunks(context, box, array, [Slot(buffer.address) for buffer in buffers], buffers)
+    if len(buffers) > 1 or len(buffers) == slots:  # with one slot for many chunks nothing would overlap
+        _upload_in_chunks(context, box, array, chunk, [Slot(buffer.address) for buffer in buffers], buffers)
     else:
+        buffers.clear()
         with context.device.staging.lock:
-            _upload_in_chunks(context, box, array, context.device.staging.slots(), [])
+            _upload_in_chunks(context, box, array, CHUNK_BYTES, context.device.staging.slots(), [])
+
+
+def _chunk_bytes(nbytes: int) -> int:
+    """An eighth of the upload, so that the first memcpy and the last copy, which nothing overlaps, are short beside it;
+    but 8 MiB at most, unless submitting so many chunks would take the loop's thread milliseconds."""
+    size = CHUNK_BYTES
+    while 8 * size < nbytes and (size < 8 * CHUNK_BYTES or 128 * size < nbytes):
+        size *= 2
+    return size
 
 
 def _upload_in_chunks(
-    context: ExecutionContext, box: DeviceBox, array: NDArray[Any], slots: Sequence[Slot], buffers: list[PinnedBuffer]
+    context: ExecutionContext,
+    box: DeviceBox,
+    array: NDArray[Any],
+    chunk: int,
+    slots: Sequence[Slot],
+    buffers: list[PinnedBuffer],
 ) -> None:
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
-    moves = Moves(-(-nbytes // CHUNK_BYTES))
+    moves = Moves(-(-nbytes // chunk))
     kept: list[Any] = [moves, array, buffers]
     context.keep(kept)
     stager = context.device.take_timeline()
@@ -134,8 +153,8 @@ def _upload_in_chunks(
             driver.launch_host_function(lambda: np.copyto(source, array), stager.handle)
             stager.advance()
         with context.ordered([], [box._allocation]):
-            for number, offset in enumerate(range(0, nbytes, CHUNK_BYTES)):
-                slot, size = slots[number % len(slots)], min(CHUNK_BYTES, nbytes - offset)
+            for number, offset in enumerate(range(0, nbytes, chunk)):
+                slot, size = slots[number % len(slots)], min(chunk, nbytes - offset)
                 slot.order(stager)
                 moves.submit(driver, slot.address, source.ctypes.data + offset, size, stager.handle)
                 slot.note(stager)
@@ -152,7 +171,9 @@ def _upload_in_chunks(
 def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     """An array of a box's shape and dtype, filled once the run has completed."""
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
-    buffer = context.runtime.pinned.try_acquire(nbytes)
+    pool = context.runtime.pinned
+    # A graph needs the buffer now: it goes on using the address, and capturing blocks anyway.
+    buffer = pool.try_acquire(nbytes) if context.recording is None else pool.acquire(nbytes)
     if buffer is not None:
         context.keep(buffer)
         with context.ordered([box._allocation], []):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import warnings
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.errors import DeviceError, OperationCancelledError
-from oxide.runtime.completion import reactor_of, wait_any
+from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop
-from oxide.runtime.future import DeviceFuture
+from oxide.runtime.future import DeviceFuture, ready_to_submit
 from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.submission import add_note_once
-from oxide.runtime.timeline import Mark
+from oxide.runtime.timeline import Mark, Timeline
 
 if TYPE_CHECKING:
     import trio
@@ -28,11 +30,16 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
     The first error, in the order of the arguments, is raised; then, or when the task is cancelled, what was
     submitted keeps its memory until the device is past it.
     """
-    futures = [_future(operation, "gather") for operation in operations]
+    for operation in operations:
+        _require_operation(operation, "gather")
+    futures: list[DeviceFuture[Any]] = []
     loop = current_loop()
     await loop.checkpoint_if_cancelled()
     try:
-        for future in futures:
+        for operation in operations:
+            future = _future(operation)
+            await ready_to_submit(loop, future.stream)
+            futures.append(future)
             future.start()
             if future.submission is None:
                 future.outcome()  # a failed submission: submit no more
@@ -61,15 +68,23 @@ def as_completed(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise ValueError(f"as_completed(limit={limit!r}): the limit must be an integer of 1 or more, or None")
-    return _AsCompleted([_future(operation, "as_completed") for operation in operations], limit)
+    waiting = deque(operations)
+    for operation in waiting:
+        _require_operation(operation, "as_completed")
+    return _AsCompleted(waiting, limit)
 
 
 @final
 class _AsCompleted(AsyncIterator[T]):
-    def __init__(self, futures: list[DeviceFuture[T]], limit: int | None) -> None:
-        self._waiting = deque(futures)
+    """What is in flight is kept by stream: a stream passes its marks in order, so only the first of each is asked."""
+
+    def __init__(self, waiting: deque[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
+        self._waiting = waiting
         self._limit = limit
-        self._running: list[DeviceFuture[T]] = []
+        self._started = count()
+        self._running: dict[Timeline, list[tuple[int, int, Mark, DeviceFuture[T]]]] = {}  # heaps, by position
+        self._in_flight = 0
+        self._settled: deque[DeviceFuture[T]] = deque()  # what has its outcome already, as a failed submission
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
@@ -78,36 +93,56 @@ class _AsCompleted(AsyncIterator[T]):
         loop = current_loop()
         await loop.checkpoint_if_cancelled()
         try:
-            while self._waiting and (self._limit is None or len(self._running) < self._limit):
-                future = self._waiting.popleft()
-                future.start()
-                self._running.append(future)
-            if not self._running:
-                await loop.checkpoint()
-                raise StopAsyncIteration
+            while self._waiting and (self._limit is None or self._in_flight + len(self._settled) < self._limit):
+                future = _future(self._waiting.popleft())
+                await ready_to_submit(loop, future.stream)
+                self._start(future)
+            if self._settled or not self._in_flight:
+                await checkpoint(loop)
+                if not self._settled:
+                    raise StopAsyncIteration
+                return self._settled.popleft().outcome()
             return await self._next(loop)
         except BaseException:
-            for future in self._running:
-                _leave(future)
+            for heap in self._running.values():
+                for *_, future in heap:
+                    _leave(future)
+            self._in_flight = 0
             self._running.clear()
+            self._settled.clear()
             self._waiting.clear()
             raise
 
+    def _start(self, future: DeviceFuture[T]) -> None:
+        future.start()
+        submission = future.submission
+        if submission is None:
+            self._settled.append(future)
+            return
+        mark = submission.mark
+        heapq.heappush(self._running.setdefault(mark.timeline, []), (mark.position, next(self._started), mark, future))
+        self._in_flight += 1
+
     async def _next(self, loop: EventLoop) -> T:
-        if all(future.submission is not None for future in self._running):
-            runtime = self._running[0].stream.device.runtime
-            try:
-                await wait_any(loop, runtime, [_mark(future) for future in self._running])
-            except DeviceError as error:
-                add_note_once(error, f"while as_completed waited for {len(self._running)} operations")
-                raise
-        else:
-            await loop.checkpoint()
-        for index, future in enumerate(self._running):
-            if future.submission is None or future.submission.mark.passed():
-                del self._running[index]
+        heads = sorted([heap[0] for heap in self._running.values()], key=_serial)
+        try:
+            await wait_any(loop, heads[0][3].stream.device.runtime, [mark for _, _, mark, _ in heads])
+        except DeviceError as error:
+            add_note_once(error, f"while as_completed waited for {self._in_flight} operations")
+            raise
+        for _, _, mark, future in heads:
+            if mark.passed():
+                heap = self._running[mark.timeline]
+                heapq.heappop(heap)
+                if not heap:
+                    del self._running[mark.timeline]
+                self._in_flight -= 1
                 return future.outcome()
         raise AssertionError("wait_any returned before any mark was passed")
+
+
+def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
+    return entry[1]
 
 
 def spawn(nursery: trio.Nursery, operation: DeviceOperation[T] | DeviceFuture[T]) -> JoinHandle[T]:
@@ -120,7 +155,8 @@ def spawn(nursery: trio.Nursery, operation: DeviceOperation[T] | DeviceFuture[T]
         raise TypeError(
             f"spawn takes a trio nursery, not {type(nursery).__name__}; under asyncio, use a task or gather"
         )
-    future = _future(operation, "spawn")
+    _require_operation(operation, "spawn")
+    future = _future(operation)
     handle: JoinHandle[T] = JoinHandle()
     nursery.start_soon(_run, future, handle._state, weakref.ref(handle), name=f"oxide.spawn {operation!r}")
     return handle
@@ -182,12 +218,15 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
         state.finished.set()
 
 
-def _future(operation: DeviceOperation[T] | DeviceFuture[T], what: str) -> DeviceFuture[T]:
-    if isinstance(operation, DeviceFuture):
-        return operation
+def _require_operation(operation: object, what: str) -> None:
     if isinstance(operation, DeviceOperation):
-        return operation.into_future()
-    raise TypeError(f"{what} takes operations, not {type(operation).__name__}; value(x) makes one of a plain value")
+        operation.consume()
+    elif not isinstance(operation, DeviceFuture):
+        raise TypeError(f"{what} takes operations, not {type(operation).__name__}; value(x) makes one of a plain value")
+
+
+def _future(operation: DeviceOperation[T] | DeviceFuture[T]) -> DeviceFuture[T]:
+    return operation if isinstance(operation, DeviceFuture) else operation.into_future()
 
 
 _TURNS = 16  # results that gather takes before it lets other tasks run
@@ -199,11 +238,6 @@ def _is_done(future: DeviceFuture[Any]) -> bool:
         return submission is None or submission.mark.passed()
     except DeviceError:
         return False  # awaiting it makes this its outcome
-
-
-def _mark(future: DeviceFuture[Any]) -> Mark:
-    assert future.submission is not None
-    return future.submission.mark
 
 
 def _leave(future: DeviceFuture[Any]) -> None:

@@ -209,8 +209,9 @@ def test_scalar_arguments_are_rounded_and_those_that_do_not_fit_are_refused() ->
         put("1", 1.0, zeros(1, f64), zeros(1, f64))
 
 
-def test_the_gpu_computes_in_half_precision_where_it_can() -> None:
-    assert "mul.rn.f16" in arithmetic(f16).ptx() or "mul.f16" in arithmetic(f16).ptx()
-    assert "bf16" in arithmetic(bf16).ptx()
-    assert "bf16" not in arithmetic(bf16).ptx(cc=(7, 5))
-    assert "atom" in summing(f16).ptx()
+def test_the_gpu_converts_and_adds_atomically_with_its_own_instructions() -> None:
+    assert "cvt.rn.f16.f32" in converting(f32, f16).ptx()
+    assert "cvt.rn.bf16.f32" in converting(f32, bf16).ptx()
+    assert "bf16" not in converting(f32, bf16).ptx(cc=(7, 5))
+    assert "add.noftz.f16" in summing(f16).ptx()
+    assert ".cas." in summing(bf16).ptx()

@@ -174,6 +174,13 @@ def test_powers_divmod_round_and_logarithms_to_a_base() -> None:
     assert np.allclose(found, expected, rtol=2e-6)
 
 
+def test_round_takes_ties_to_even() -> None:
+    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 2.4999, 1e10], np.float64)
+    for dtype in (f32, f64):
+        values = x.astype(dtype.dtype)
+        assert run(unary(round, dtype, i64), values, dtype=np.int64).tolist() == [round(float(v)) for v in values]
+
+
 def test_single_precision_stays_single_precision() -> None:
     for function in (math.sin, math.exp, math.pow, math.hypot):
         k = (binary if function in (math.pow, math.hypot) else unary)(function, f32)
@@ -254,6 +261,23 @@ def test_fast_functions_are_near(name: str) -> None:
     v = x.astype(np.float64)
     expected = 10**v if name == "exp10" else getattr(np, name)(v)
     assert np.allclose(run(unary(getattr(fast, name), f32), x), expected, rtol=1e-5, atol=2e-6)
+
+
+@kernel(block=128, fastmath=True)
+def fast_tanh(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    element = y.get_mut(i)
+    if element is not None:
+        element.value = math.tanh(x[i.get()]) + math.exp(x[i.get()])
+
+
+def test_fastmath_takes_the_fast_functions_on_both_devices() -> None:
+    x = np.random.default_rng(18).uniform(-3, 3, 1025).astype(np.float32)
+    found = fast_tanh(h2d(x), zeros(1025)).last().and_then(d2h).sync()
+    assert np.allclose(found, np.tanh(x.astype(np.float64)) + np.exp(x.astype(np.float64)), rtol=1e-3, atol=1e-3)
+    if libdevice.find_libdevice() is not None:
+        assert "tanh.approx.f32" in fast_tanh.ptx()
+        assert "tanh.approx.f32" not in fast_tanh.ptx(cc=(7, 0))
 
 
 def test_fast_pow_and_divide_are_near() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,13 @@ def test_a_disjoint_slice_has_no_brackets() -> None:
 def test_the_decorator_and_the_thread_module_are_what_oxide_exports() -> None:
     assert callable(oxide.device)
     assert oxide.thread is thread
+
+
+@pytest.mark.parametrize("module", [oxide.intrinsics, oxide.fast, oxide.debug], ids=lambda module: module.__name__)
+def test_the_functions_of_kernels_have_no_meaning_on_the_host(module: Any) -> None:
+    functions = [value for name, value in vars(module).items() if inspect.isfunction(value) and name[0] != "_"]
+    assert functions
+    for function in functions:
+        count = len(inspect.signature(function).parameters)
+        with pytest.raises(TypeError, match=rf"{function.__name__} has a meaning only inside a @kernel"):
+            function(*[1] * count)

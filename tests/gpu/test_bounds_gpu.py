@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import subprocess
 import sys
@@ -10,15 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import trio
 
 import oxide
-from oxide import BoundsError, KernelAssertionError, LaunchConfig, d2h, gather, h2d, zeros
+from oxide import BoundsError, KernelAssertionError, LaunchConfig, d2h, h2d, zeros
 from oxide.driver.cuda import CudaDriver
-from oxide.testing import RecordingDriver, use_driver
-from oxide_kernels import matvec_naive, sgemm_naive
+from oxide_kernels import sgemm_naive
 from tests.compiler.asserting_kernels import square_roots
 from tests.compiler.wraparound import cases
+from tests.runtime.faulting_launches import require_that_faults_leak_nothing
 
 ROOT = Path(__file__).parents[2]
 TILES = LaunchConfig(grid=(4, 4), block=(16, 16))
@@ -44,43 +42,8 @@ def test_a_slice_one_too_short_is_named_and_work_beside_and_behind_it_is_right()
     np.testing.assert_allclose(beside, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_fault_among_gathered_launches_is_its_own() -> None:
-    matrix, vector = np.ones((64, 64), np.float32), np.ones(64, np.float32)
-
-    async def main() -> None:
-        good = [matvec_naive[1, 64](64, 64, h2d(matrix), h2d(vector), zeros(64)).last().and_then(d2h) for _ in range(8)]
-        with pytest.raises(BoundsError, match=r"vec_in\[63\]"):
-            await gather(*good[:4], matvec_naive[1, 64](64, 64, h2d(matrix), h2d(vector[:-1]), zeros(64)), *good[4:])
-        for result in await gather(*good):
-            np.testing.assert_array_equal(result, 64)
-
-    trio.run(main)
-
-
 def test_ten_thousand_faults_leak_nothing_and_leave_the_context_alive() -> None:
-    with use_driver(RecordingDriver(CudaDriver())) as driver:
-        matrix, short = h2d(np.ones((64, 64), np.float32)).sync(), h2d(np.ones(63, np.float32)).sync()
-        full, out = h2d(np.ones(64, np.float32)).sync(), zeros(64).sync()
-
-        def fail() -> None:
-            with pytest.raises(BoundsError):
-                matvec_naive[1, 64](64, 64, matrix, short, out).sync()
-
-        for _ in range(100):
-            fail()
-        gc.collect()
-        oxide.reclaim.drain()
-        before = driver.outstanding()
-        for _ in range(10_000):
-            fail()
-        gc.collect()
-        oxide.reclaim.drain()
-        after = driver.outstanding()
-        # Events are pooled: how many there are is how many were ever in use at once.
-        assert after.pop("events") < before.pop("events") + 100
-        assert after == before
-        result = matvec_naive[1, 64](64, 64, matrix, full, out).last().and_then(d2h).sync()
-        np.testing.assert_array_equal(result, 64)
+    require_that_faults_leak_nothing(CudaDriver(), 10_000)
 
 
 def test_a_failed_assert_is_an_exception_on_the_gpu_too() -> None:

@@ -343,3 +343,17 @@ def test_an_array_whose_shape_is_no_constant_is_a_compile_error() -> None:
 
     with pytest.raises(CompileError, match=r"test_threads.py:\d+"):
         launch(wrong, 1, 1, 5, np.zeros(1))
+
+
+def test_print_writes_a_line_for_each_thread(capfd: pytest.CaptureFixture[str]) -> None:
+    @kernel
+    def say(x):
+        i = cuda.grid(1)
+        print("thread", i, x[i], i > 0, (i, (x[i],)), cuda.blockIdx)
+
+    launch(say, 1, 2, np.array([0.5, 1.5]))
+    lines = sorted(capfd.readouterr().out.split("\n"))
+    assert lines[1:] == [
+        "thread 0 0.500000 False (0, (0.500000,)) (0, 0, 0)",
+        "thread 1 1.500000 True (1, (1.500000,)) (0, 0, 0)",
+    ]

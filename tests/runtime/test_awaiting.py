@@ -550,3 +550,121 @@ def test_a_driver_error_while_waiting_reaches_the_awaiting_task_and_the_runtime_
         oxide.reclaim.drain()
         live = driver.live_allocations
         assert (live.device_count, live.host_count) == (0, 0)
+
+
+def test_an_interrupt_inside_a_function_ends_the_future_with_it() -> None:
+    def interrupted(_: object) -> DeviceOperation[None]:
+        raise KeyboardInterrupt("pressed")
+
+    async def main() -> None:
+        future = value(1).and_then(interrupted).into_future()
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt, match="pressed"):
+                await future
+        assert future.state is FutureState.COMPLETE
+
+    trio.run(main)
+
+
+def test_a_future_that_is_given_twice_gives_the_same_result_twice() -> None:
+    async def main() -> None:
+        future = h2d(np.arange(5)).into_future()
+        first, second = await gather(future, future)
+        assert first is second
+        again = h2d(np.arange(5)).into_future()
+        results = [result async for result in as_completed([again, again])]
+        assert len(results) == 2
+        assert results[0] is results[1]
+
+    trio.run(main)
+
+
+def test_a_future_awaited_by_loops_in_several_threads_runs_once() -> None:
+    runs, results = [], []
+
+    def count(_: object) -> DeviceOperation[list[int]]:
+        runs.append(1)
+        return value([1])
+
+    future = with_context(count).into_future()
+
+    async def main() -> None:
+        results.append(await future)
+
+    threads = [threading.Thread(target=trio.run, args=(main,)) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(runs) == 1
+    assert all(result is results[0] for result in results)
+
+
+def test_a_loop_that_ends_with_tasks_in_line_leaves_the_next_one_its_turns() -> None:
+    def slow(_: object) -> DeviceOperation[None]:
+        end = time.perf_counter() + 0.001
+        while time.perf_counter() < end:
+            pass
+        return value(None)
+
+    async def one() -> None:
+        await with_context(slow)
+
+    async def collapses() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(30):
+                nursery.start_soon(one)
+            await trio.lowlevel.checkpoint()
+            raise RuntimeError("the nursery collapses")
+
+    async def goes_on() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(30):
+                nursery.start_soon(one)
+
+    with pytest.raises(ExceptionGroup):
+        trio.run(collapses)
+    trio.run(goes_on)
+
+
+@pytest.mark.parametrize("answer", [None, 7, "stream"])
+def test_a_policy_that_picks_no_stream_is_refused_and_one_that_fails_is_heard(answer: object) -> None:
+    class Picks:
+        def next_stream(self, device: object) -> object:
+            return answer
+
+    class Fails:
+        def next_stream(self, device: object) -> object:
+            raise LookupError("no stream is free")
+
+    with pytest.raises(TypeError, match="a Stream is needed"):
+        value(1).schedule(Picks())  # type: ignore[arg-type]
+    with pytest.raises(LookupError, match="no stream is free"):
+        value(1).schedule(Fails())  # type: ignore[arg-type]
+
+
+def test_a_loop_that_awaits_what_another_thread_is_submitting_gets_its_result() -> None:
+    entered, awaited, results = threading.Event(), threading.Event(), []
+
+    def slow(_: object) -> DeviceOperation[str]:
+        entered.set()
+        awaited.wait()
+        for _ in range(1000):
+            time.sleep(0)  # the other thread goes on as far as it can
+        return value("once")
+
+    future = with_context(slow).into_future()
+
+    async def first() -> None:
+        results.append(await future)
+
+    async def second() -> None:
+        awaited.set()
+        results.append(await future)
+
+    thread = threading.Thread(target=trio.run, args=(first,))
+    thread.start()
+    entered.wait()
+    trio.run(second)
+    thread.join()
+    assert results == ["once", "once"]

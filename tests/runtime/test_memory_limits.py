@@ -81,7 +81,7 @@ def test_pinned_memory_stays_within_its_limit_and_results_beyond_it_are_ordinary
         results = [d2h(box).sync() for _ in range(6)]
         for result in results:
             np.testing.assert_array_equal(result, np.arange(MIB // 8))
-        ring = 2 * staging.CHUNK_BYTES
+        ring = staging._RING_SLOTS * staging.CHUNK_BYTES
         assert driver.live_allocations.host_bytes <= 2 * MIB + ring
         assert driver.count("free_host") == 0  # which would block until the device is idle
         with pytest.raises(oxide.OutOfMemoryError, match=r"in use .* limit 2 MiB.*OXIDE_PINNED_LIMIT"):

@@ -369,3 +369,18 @@ def test_devices_lists_all_there_are_until_told_otherwise() -> None:
     environment = {**os.environ, "OXIDE_DEVICE": "cpu", "OXIDE_CPU_DEVICES": "4"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["4", "2"]
+
+
+@pytest.mark.parametrize("name", ["and_then", "then", "apply", "and_then_with_context", "map", "inspect"])
+@pytest.mark.parametrize("what", [5, None, value])
+def test_what_is_no_function_is_refused_when_the_operation_is_built(name: str, what: Any) -> None:
+    wrong = value(1) if what is value else what
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of value(1), which is run by nobody
+        shown = "and_then" if name in ("then", "apply") else name
+        with pytest.raises(TypeError, match=f"{shown} takes a function, not {type(wrong).__name__}"):
+            getattr(value(1), name)(wrong)
+        with pytest.raises(TypeError, match="with_context takes a function"):
+            with_context(wrong)
+        del wrong
+        gc.collect()

@@ -230,7 +230,7 @@ _ASSEMBLY: dict[str, Any] = {
     "mov.u32 $0, %dynamic_smem_size;": _dynamic_bytes,
     "nanosleep.u32 $0;": _named("oxide.nanosleep", _VOID),
     "brkpt;": _named("oxide.breakpoint", _VOID),
-    "tanh.approx.f32 $0, $1;": _named("__nv_tanhf", ir.FloatType()),
+    "tanh.approx.f32 $0, $1;": _named("__nv_fast_tanhf", ir.FloatType()),
     **CONVERSIONS,
 }
 

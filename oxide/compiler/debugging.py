@@ -1,0 +1,84 @@
+"""What ``print`` and ``oxide.debug`` are on each device.
+
+The front end calls ``i32 oxide.print.<letters>(ptr format, items…)``, a letter for each item: i for an i64, d for a
+double, s for a string; ``i64 oxide.clock64()``; and, with the context in front, ``i1 oxide.stop.<trap|breakpoint>(i32
+site)``, which says whether the thread is to end.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PRINT = re.compile(r"@(oxide\.print\.(none|[ids]+))\b")
+_TYPES = {"i": "i64", "d": "double", "s": "ptr"}
+
+
+def native_definitions(text: str) -> str:
+    """On the CPU a line is one ``dprintf`` to standard output, so that lines of different threads do not mix."""
+    texts = []
+    for name, kinds in _prints(text):
+        items = _items(kinds)
+        listed = "".join(f", {item}" for item in items)
+        texts.append(
+            f"define i32 @{name}(ptr %format{listed}) alwaysinline {{\n"
+            f"  %written = call i32 (i32, ptr, ...) @dprintf(i32 1, ptr %format{listed})\n  ret i32 %written\n}}"
+        )
+    if texts:
+        texts.append("declare i32 @dprintf(i32, ptr, ...)")
+    if "@oxide.clock64" in text:
+        texts.append(_clock("llvm.readcyclecounter"))
+    texts += [
+        f"define i1 @oxide.stop.{how}(ptr %context, i32 %site) alwaysinline {{\n"
+        "  call void @oxide.assertion_failed(ptr %context, i32 %site)\n  ret i1 true\n}"
+        for how in _stops(text)
+    ]
+    if _stops(text):
+        texts.append("declare void @oxide.assertion_failed(ptr, i32)")
+    return "\n".join(texts)
+
+
+def ptx_definitions(text: str) -> str:
+    """On a GPU a line is one ``vprintf``, whose items are a structure in memory."""
+    texts = []
+    for name, kinds in _prints(text):
+        items = _items(kinds)
+        structure = "{ " + ", ".join(item.split()[0] for item in items) + " }" if items else "{ i64 }"
+        stores = "\n".join(
+            f"  %at.{number} = getelementptr {structure}, ptr %items, i32 0, i32 {number}\n"
+            f"  store {item}, ptr %at.{number}"
+            for number, item in enumerate(items)
+        )
+        texts.append(
+            f"define i32 @{name}(ptr %format{''.join(f', {item}' for item in items)}) alwaysinline {{\n"
+            f"  %items = alloca {structure}, align 8\n{stores}\n"
+            "  %written = call i32 @vprintf(ptr %format, ptr %items)\n  ret i32 %written\n}"
+        )
+    if texts:
+        texts.append("declare i32 @vprintf(ptr, ptr)")
+    if "@oxide.clock64" in text:
+        texts.append(_clock("llvm.nvvm.read.ptx.sreg.clock64"))
+    texts += [
+        f"define i1 @oxide.stop.{how}(ptr %context, i32 %site) alwaysinline {{\n"
+        f'  call void asm sideeffect "{"trap" if how == "trap" else "brkpt"};", "~{{memory}}"()\n  ret i1 false\n}}'
+        for how in _stops(text)
+    ]
+    return "\n".join(texts)
+
+
+def _prints(text: str) -> list[tuple[str, str]]:
+    return sorted(set(_PRINT.findall(text)))
+
+
+def _stops(text: str) -> list[str]:
+    return sorted(set(re.findall(r"@oxide\.stop\.(trap|breakpoint)\b", text)))
+
+
+def _items(kinds: str) -> list[str]:
+    return [] if kinds == "none" else [f"{_TYPES[kind]} %item.{number}" for number, kind in enumerate(kinds)]
+
+
+def _clock(intrinsic: str) -> str:
+    return (
+        f"declare i64 @{intrinsic}()\n"
+        f"define i64 @oxide.clock64() alwaysinline {{\n  %now = call i64 @{intrinsic}()\n  ret i64 %now\n}}"
+    )

@@ -1,0 +1,150 @@
+"""The threads that share out large copies: every byte arrives, from several owners at once, and the code is LLVM's."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxide import h2d
+from oxide.driver.cpu import CpuDriver
+from oxide.runtime import copy_pool as pools
+from oxide.runtime.alarm import compiled_function
+from oxide.runtime.moves import Moves
+from oxide.testing import use_driver
+
+pytestmark = pytest.mark.skipif(
+    pools._SYS_FUTEX.get(platform.machine()) is None, reason="no helpers on this kind of machine"
+)
+
+
+@pytest.fixture(scope="module")
+def pool() -> pools.CopyPool:
+    """Three helpers, however many cores there are."""
+    return pools.CopyPool(3, pools._SYS_FUTEX[platform.machine()])
+
+
+def copy_with(function: int, pool: pools.CopyPool, destination: Any, source: Any) -> None:
+    row = np.array([destination.ctypes.data, source.ctypes.data, source.nbytes, pool.address], np.uint64)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(int(row.ctypes.data))
+
+
+@pytest.mark.parametrize("made", ["given", "compiled"])
+def test_every_byte_is_copied_and_none_beside_it(pool: pools.CopyPool, made: str) -> None:
+    compiled = compiled_function(pools.COPY_IR, "oxide_copy_together") if made == "compiled" else None
+    function = pools.copy_function() if compiled is None else compiled[0]
+    rng = np.random.default_rng(0)
+    piece = pools.PIECE_BYTES
+    for size in [0, 1, 63, piece - 1, piece, piece + 1, 5 * piece + 7, *rng.integers(1, 40 * piece, 40)]:
+        source = rng.integers(0, 256, int(size), np.uint8)
+        destination = np.full(int(size) + 128, 7, np.uint8)
+        copy_with(function, pool, destination[64:], source)
+        assert np.array_equal(destination[64:-64], source)
+        assert (destination[:64] == 7).all()
+        assert (destination[-64:] == 7).all()
+
+
+def test_owners_on_several_threads_never_mix_their_copies(pool: pools.CopyPool) -> None:
+    wrong: list[int] = []
+
+    def own(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(100):
+            source = rng.integers(0, 256, int(rng.integers(1, 8 * pools.PIECE_BYTES)), np.uint8)
+            destination = np.zeros_like(source)
+            copy_with(pools.copy_function(), pool, destination, source)
+            if not np.array_equal(source, destination):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=own, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_helpers_take_part(pool: pools.CopyPool) -> None:
+    source = np.ones(64 << 20, np.uint8)
+    destination = np.empty_like(source)
+    before = thread_times()
+    busy: list[str] = []
+    for _ in range(100):  # more than a few only where other programs keep the cores
+        copy_with(pools.copy_function(), pool, destination, source)
+        busy = [thread for thread, ticks in thread_times().items() if ticks > before.get(thread, 0)]
+        if len(busy) >= 2:
+            break
+    assert len(busy) >= 2
+
+
+def thread_times() -> dict[str, int]:
+    """The processor time of each of the process's threads, in clock ticks."""
+    times = {}
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/stat", encoding="ascii", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        times[thread] = int(fields[11]) + int(fields[12])
+    return times
+
+
+def test_idle_helpers_sleep(pool: pools.CopyPool) -> None:
+    """After a copy a helper looks for the next a bounded number of times; then the kernel says that it sleeps."""
+    source = np.ones(8 * pools.PIECE_BYTES, np.uint8)
+    copy_with(pools.copy_function(), pool, np.empty_like(source), source)
+    before = thread_times()
+    python = {str(thread.native_id) for thread in threading.enumerate()}
+    total = 0
+    for _ in range(20):
+        total += sum(range(100_000))  # a few hundred milliseconds of this thread's time
+    after = thread_times()
+    assert total
+    assert all(after[thread] - before.get(thread, 0) <= 2 for thread in after if thread not in python)
+
+
+def test_the_machine_code_given_is_what_llvm_makes_of_the_ir() -> None:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    for name, given in (("oxide_copy_together", pools._COPY_CODE), ("oxide_copy_help", pools._HELP_CODE)):
+        for architecture, code in given.items():
+            cpu = "x86-64" if architecture == "x86_64" else "generic"
+            triple = f"{architecture}-unknown-linux-gnu"
+            target = llvm.Target.from_triple(triple)
+            machine = target.create_target_machine(cpu=cpu, opt=2, reloc="pic", codemodel="small")
+            header = f'target triple = "{triple}"\ntarget datalayout = "{machine.target_data}"\n'
+            module = llvm.parse_assembly(header + pools.COPY_IR)
+            for function in module.functions:
+                if not function.is_declaration and function.name != name:
+                    function.linkage = "internal"
+            builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+            builder.getModulePassManager().run(module, builder)
+            image = llvm.ObjectFileRef.from_data(machine.emit_object(module))
+            texts = [bytes(section.data()) for section in image.sections() if section.name() == b".text"]
+            assert texts == [code], (name, architecture)
+
+
+def test_a_large_upload_and_a_table_of_copies_go_through_the_helpers(
+    pool: pools.CopyPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_pool", (pool,))
+    array = np.random.default_rng(1).integers(0, 256, (9 << 20) + 5, np.uint8)
+    with use_driver(CpuDriver()) as driver:
+        assert np.array_equal(h2d(array).to_host().sync(), array)
+        moves, target = Moves(1), np.empty_like(array)
+        stream = driver.create_stream(0)
+        moves.submit(driver, target.ctypes.data, array.ctypes.data, array.nbytes, stream)
+        assert int(moves._table[0, 3]) == pool.address
+        driver.synchronize_stream(stream)
+        driver.destroy_stream(stream)
+        assert np.array_equal(target, array)
+
+
+def test_a_machine_of_one_core_copies_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert pools._make() is None
