@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -25,12 +24,47 @@ _LLVM_WORDS = {
 _FORMATS = {"b": "?", "i": "bhiq", "u": "BHIQ", "f": " efd", "m": "   q", "M": "   q"}
 
 
+class _Described:
+    """A type that its fields say all of. A plain class, as making a dataclass takes a millisecond of `import oxide`."""
+
+    __slots__ = ("_hash",)
+    __match_args__: tuple[str, ...] = ()
+
+    _hash: int
+
+    def _describe(self, *fields: Any) -> None:
+        for name, value in zip(self.__match_args__, fields, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_hash", hash((type(self), *fields)))
+
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} does not change")
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and self._fields() == other._fields())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{name}={value!r}" for name, value in zip(self.__match_args__, self._fields(), strict=True))
+        return f"{type(self).__name__}({listed})"
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class NumberType:
+class NumberType(_Described):
     """A scalar: a bool, an integer, a float, a complex number, a datetime64 or a timedelta64."""
 
+    __slots__ = ("dtype",)
+    __match_args__ = ("dtype",)
+
     dtype: np.dtype[Any]
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._describe(dtype)
 
     def __str__(self) -> str:
         return self.dtype.name
@@ -62,12 +96,17 @@ class NumberType:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class ArrayType:
+class ArrayType(_Described):
     """A box: C-contiguous, of ``ndim`` axes, with all that numba-cuda does with an array."""
+
+    __slots__ = ("dtype", "ndim")
+    __match_args__ = ("dtype", "ndim")
 
     dtype: np.dtype[Any]
     ndim: int
+
+    def __init__(self, dtype: np.dtype[Any], ndim: int) -> None:
+        self._describe(dtype, ndim)
 
     def __str__(self) -> str:
         return f"Array[{self.dtype if self.dtype.names else self.dtype.name}, {self.ndim}]"
@@ -92,11 +131,16 @@ class ArrayType:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class RecordType:
+class RecordType(_Described):
     """A box without axes of a structured dtype: a record, passed by its address, whose fields may be assigned to."""
 
+    __slots__ = ("dtype",)
+    __match_args__ = ("dtype",)
+
     dtype: np.dtype[Any]
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._describe(dtype)
 
     def __str__(self) -> str:
         return f"a record of {self.dtype}"
@@ -115,12 +159,17 @@ class RecordType:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class TupleType:
+class TupleType(_Described):
     """A tuple or a NamedTuple; ``kind`` is its class."""
+
+    __slots__ = ("elements", "kind")
+    __match_args__ = ("elements", "kind")
 
     elements: tuple[ArgumentType, ...]
     kind: type
+
+    def __init__(self, elements: tuple[ArgumentType, ...], kind: type) -> None:
+        self._describe(elements, kind)
 
     def __str__(self) -> str:
         inside = ", ".join(map(str, self.elements)) + "," * (len(self.elements) == 1)
@@ -140,12 +189,17 @@ class TupleType:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class EnumType:
+class EnumType(_Described):
     """A member of an enumeration."""
+
+    __slots__ = ("kind", "value")
+    __match_args__ = ("kind", "value")
 
     kind: type[enum.Enum]
     value: ArgumentType
+
+    def __init__(self, kind: type[enum.Enum], value: ArgumentType) -> None:
+        self._describe(kind, value)
 
     def __str__(self) -> str:
         return self.kind.__name__
