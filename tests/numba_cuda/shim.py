@@ -29,7 +29,8 @@ from oxide import CompileError, DeviceBox, LaunchConfig, d2h, h2d
 
 def install() -> None:
     """Puts the shim in the place of ``numba.cuda``'s host side, for the rest of the process."""
-    oxide.kernel(_nothing).specialize()  # numba-cuda's own modules, loaded now, use what is replaced below
+    # numba-cuda's own modules, loaded now, use what is replaced below; so this is for a process without a cache.
+    oxide.kernel(_nothing).specialize()
     replaced = {
         "jit": jit,
         "to_device": to_device,
@@ -76,6 +77,7 @@ def install() -> None:
     for name in [name for name in dir(nrt.rtsys) if name.startswith("memsys_")]:
         setattr(nrt.rtsys, name, lambda *_: None)
     nrt.rtsys.get_allocation_stats = lambda *_: SimpleNamespace(alloc=0, free=0, mi_alloc=0, mi_free=0)
+    CUDADispatcher.inspect_asm = CUDADispatcher.inspect_llvm = _unsupported("numba-cuda's machine code")
     testing.cudadevrt_missing = lambda: True
     libs.get_cuda_include_dir = _missing
     nvrtc.get_supported_ccs = _unsupported("compiling CUDA C++")

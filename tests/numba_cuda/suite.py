@@ -67,7 +67,12 @@ def main() -> int:
 def run(module: str) -> list[dict[str, str]]:
     """The outcome of each test of a module: ``test``, ``outcome`` (passed, failed, crashed, skipped) and ``why``."""
     outcomes: list[dict[str, str]] = []
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OXIDE_TRACEBACK": "full"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "OXIDE_TRACEBACK": "full",
+        "OXIDE_CACHE": "0",
+    }
     while True:
         done = [outcome["test"] for outcome in outcomes]
         child = subprocess.run(
