@@ -39,7 +39,9 @@ from .source import located, trees
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
 _NUMBERS = (int, float, np.generic)
-_BY_TYPE: dict[type, ScalarType] = {s.dtype.type: s for s in SCALARS.values() if s.name != "bf16"} | {
+_BY_TYPE: dict[type, ScalarType] = {
+    scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.name != "bf16"
+} | {
     bool: SCALARS["bool_"],
     int: SCALARS["i64"],
     float: SCALARS["f64"],

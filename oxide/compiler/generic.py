@@ -23,7 +23,7 @@ from .function import is_function
 from .open_parameters import OpenFunction, OpenParameter
 from .signature import SCALARS, Closed, Declared, UntypedParameter
 
-# bf16 has no dtype of its own: what a buffer of 16-bit words is, u16, only its parameter can say otherwise.
+# A bf16 is stored in u16s: such a buffer holds u16 where a variable may be both.
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}
 _PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}
 
@@ -122,8 +122,8 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
         elif name not in typed and not isinstance(value, ScalarType):
             raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a scalar type, such as f32")
     for parameter in declared:
-        if isinstance(parameter, OpenParameter):
-            _allowed(parameter, Evidence(given[parameter.variable].dtype))
+        if isinstance(parameter, OpenParameter) and given[parameter.variable] not in parameter.choices:
+            raise _impossible(parameter, Evidence(given[parameter.variable].dtype))
     chosen = {name: value for name, value in given.items() if name not in functions and name not in typed}
     return _closed(declared, chosen, functions, typed)
 
@@ -188,9 +188,12 @@ def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
     """The type that a dtype stands for, if the variable may be that."""
     assert evidence.dtype is not None
     scalar = _BY_DTYPE.get(evidence.dtype)
-    if scalar is None or scalar not in parameter.choices:
-        raise _impossible(parameter, evidence)
-    return scalar
+    if scalar in parameter.choices:
+        return scalar
+    for choice in parameter.choices:
+        if choice.dtype == evidence.dtype:
+            return choice
+    raise _impossible(parameter, evidence)
 
 
 def _plain(parameter: OpenParameter, evidence: Evidence) -> ScalarType:

@@ -111,9 +111,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if special is None:
             _consume(arguments)
             special = self._specialize(kernel, arguments)
+        self._specialization = special
         if not special.announced:
             announce(special)
-        self._specialization = special
         parameters = special.parameters
         self._binding = None if kernel.contracts else bind(parameters, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
