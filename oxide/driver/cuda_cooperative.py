@@ -30,7 +30,10 @@ class CooperativeLimit:
         self._places = places
 
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, params: int) -> Any:
-        """Launches the kernel with the packed parameters at an address; the driver's result. Raises ``LaunchError`` for a grid that does not fit."""
+        """Launches the kernel with the packed parameters at ``params``; the driver's result.
+
+        Raises ``LaunchError`` for a grid that does not fit.
+        """
         blocks, threads = math.prod(grid), math.prod(block)
         fitting = self.blocks_that_fit(threads, shared_bytes)
         if blocks > fitting:
