@@ -31,6 +31,7 @@ from oxide.errors import (
     OrderingError,
     OutOfMemoryError,
     OxideError,
+    SanitizerError,
 )
 from oxide.runtime import reclaim
 from oxide.runtime.arc import Arc
@@ -132,6 +133,7 @@ __all__ = [
     "OxideError",
     "Ref",
     "RowMajorTiles",
+    "SanitizerError",
     "SchedulingPolicy",
     "SharedArray",
     "SingleStream",

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import llvmlite.binding as llvm
 import numpy as np
+from llvmlite import ir
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
@@ -82,12 +83,20 @@ class LoweredKernel:
 
 @global_compiler_lock
 def lower(
-    name: str, function: Callable[..., Any], parameters: tuple[Closed, ...], fastmath: bool, style: Style
+    name: str,
+    function: Callable[..., Any],
+    parameters: tuple[Closed, ...],
+    fastmath: bool,
+    style: Style,
+    *,
+    located: bool = False,
 ) -> LoweredKernel:
-    """Types and lowers a kernel. Raises ``CompileError`` in the user's terms."""
+    """Types and lowers a kernel; with ``located``, its loads, stores and calls carry their places in the source.
+    Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
     session.fastmath = fastmath
+    session.located = located
     session.numba_style, session.overloads = style == "numba", style != "oxide"
     session.file, session.line = function.__code__.co_filename, 0
     try:
@@ -241,6 +250,10 @@ class _Lower(CUDALower):  # type: ignore[misc]
 
     def notify_loc(self, loc: Any) -> None:
         session.file, session.line = loc.filename, loc.line
+        if session.located:
+            # llvmlite puts this on every instruction that follows; ir.py keeps it where memory is touched.
+            place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
+            self.builder.debug_metadata = self.module.add_metadata(place)
 
     def lower_static_raise(self, inst: Any) -> None:
         # What is left of an assert in bytecode; `raise` itself was refused before.

@@ -20,8 +20,9 @@ from .registry import session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 
-# Keyed by the user's dispatcher, and by fastmath. numba's types hold their dispatchers weakly, so they are kept here.
-_twins: weakref.WeakKeyDictionary[Any, dict[bool, Any]] = weakref.WeakKeyDictionary()
+# Keyed by the user's dispatcher, by fastmath and by places in the source. numba's types hold their dispatchers weakly,
+# so they are kept here.
+_twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Any]] = weakref.WeakKeyDictionary()
 
 
 class NumbaDispatcher(CUDADispatcher):  # type: ignore[misc]
@@ -37,12 +38,13 @@ def twin_of(value: Any) -> Any:
         return value
     twins = _twins.setdefault(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
-    if fastmath not in twins:
+    variant = fastmath, session.located
+    if variant not in twins:
         inline = value.targetoptions.get("inline", "never")
         inline = {True: "always", False: "never"}.get(inline, inline)  # as numba-cuda reads what it has deprecated
         options = {"device": True, "inline": inline, "fastmath": fastmath}
-        twins[fastmath] = NumbaDispatcher(value.py_func, options)
-    return twins[fastmath]
+        twins[variant] = NumbaDispatcher(value.py_func, options)
+    return twins[variant]
 
 
 @contextmanager

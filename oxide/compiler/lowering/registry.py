@@ -19,7 +19,7 @@ lowering_registry = LoweringRegistry("oxide")
 @dataclass(slots=True)
 class Session:
     """What one run of the front end knows: its options, where lowering is, and what typing found wrong, in the user's
-    terms."""
+    terms. With ``located`` each access to memory carries its place in the source, for the sanitizer."""
 
     file: str = ""
     line: int = 0
@@ -28,6 +28,7 @@ class Session:
     """Whether what is compiled has numba-cuda's semantics, not those of oxide's typed vocabulary."""
     overloads: bool = False
     """Whether numba-cuda's Python implementations of functions may be used."""
+    located: bool = False
     notes: list[str] = field(default_factory=list)
 
 
