@@ -2,8 +2,9 @@
 
 Initialising the driver and making a device's context take some 0.2 s, during which the driver needs no GIL; importing
 cuda.bindings and cuda.core takes as long, and needs nothing of the driver. So a thread makes the context while this one
-imports. Nothing waits for the thread: the driver itself makes whoever asks next for the same thing wait until it is
-there, and a failure is met again, and reported, by the call that needs what failed.
+imports. Nobody who needs the device waits for the thread: the driver itself makes whoever asks next for the same thing
+wait until it is there, and a failure is met again, and reported, by the call that needs what failed. Only the
+interpreter's end waits for it: a process that ends while the driver starts dies in the driver's own clean-up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def start_early(device: int) -> threading.Thread | None:
         library = cuda_probe.libcuda()
     except OSError:
         return None
-    thread = threading.Thread(target=_open, args=(library, device), name="oxide CUDA start", daemon=True)
+    thread = threading.Thread(target=_open, args=(library, device), name="oxide CUDA start", daemon=False)
     try:
         thread.start()
     except RuntimeError:  # no more threads

@@ -24,6 +24,15 @@ LARGE_BYTES = 2 << 20
 _MAP_FAILED = (1 << 64) - 1
 
 
+def _available() -> int:
+    """Bytes of memory that the system can still give; 0 where it does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return 0
+
+
 @final
 class RegisteredMemory:
     """What was mapped and registered, by address. Methods want a context to be current."""
@@ -42,6 +51,8 @@ class RegisteredMemory:
 
     def allocate(self, nbytes: int) -> int | None:
         """The address of page-locked memory, zeroed; None where the system or the driver does not give it this way."""
+        if nbytes > _available() // 2:
+            return None  # the system maps more than it has, and ends the process that touches it
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = self._map(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
         if address is None or address == _MAP_FAILED:
