@@ -267,6 +267,11 @@ class Submission(Generic[T]):
         """The result as a handle, before the device is past the submission."""
         return self._result
 
+    @property
+    def faults(self) -> list[FaultReport]:
+        """What kernels of it may report, empty if none can."""
+        return self._faults
+
     def finish(self) -> T:
         """The result, once the device is past the submission; raises the fault that a kernel reported."""
         if self._open:
