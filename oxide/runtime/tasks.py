@@ -19,6 +19,8 @@ from oxide.runtime.submission import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     import trio
 
 T = TypeVar("T")
@@ -40,7 +42,8 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
             future = _future(operation)
             await ready_to_submit(loop, future.stream)
             futures.append(future)
-            future.start()
+            if (once := future.start()) is not None:
+                await future.start_after(loop, once)
             if future.submission is None:
                 future.outcome()  # a failed submission: submit no more
         if not futures:
@@ -96,12 +99,14 @@ class _AsCompleted(AsyncIterator[T]):
             while self._waiting and (self._limit is None or self._in_flight + len(self._settled) < self._limit):
                 future = _future(self._waiting.popleft())
                 await ready_to_submit(loop, future.stream)
-                self._start(future)
+                if (once := future.start()) is not None:
+                    await future.start_after(loop, once)
+                self._note_started(future)
             if self._settled or not self._in_flight:
                 await checkpoint(loop)
                 if not self._settled:
                     raise StopAsyncIteration
-                return self._settled.popleft().outcome()
+                return _outcome_in_iteration(self._settled.popleft())
             return await self._next(loop)
         except BaseException:
             for heap in self._running.values():
@@ -113,8 +118,7 @@ class _AsCompleted(AsyncIterator[T]):
             self._waiting.clear()
             raise
 
-    def _start(self, future: DeviceFuture[T]) -> None:
-        future.start()
+    def _note_started(self, future: DeviceFuture[T]) -> None:
         submission = future.submission
         if submission is None:
             self._settled.append(future)
@@ -137,8 +141,16 @@ class _AsCompleted(AsyncIterator[T]):
                 if not heap:
                     del self._running[mark.timeline]
                 self._in_flight -= 1
-                return future.outcome()
+                return _outcome_in_iteration(future)
         raise AssertionError("wait_any returned before any mark was passed")
+
+
+def _outcome_in_iteration(future: DeviceFuture[T]) -> T:
+    """Its outcome. What would end the iteration as if all were done becomes a ``RuntimeError``, as in a generator."""
+    try:
+        return future.outcome()
+    except StopAsyncIteration as error:
+        raise RuntimeError("an operation given to as_completed raised StopAsyncIteration") from error
 
 
 def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
@@ -180,7 +192,7 @@ class JoinHandle(Generic[T]):
         await self._state.finished.wait()
         self._state.taken = True
         if self._state.error is not None:
-            raise self._state.error
+            raise self._state.error.with_traceback(self._state.trace)
         return self._state.result
 
     def __del__(self) -> None:
@@ -201,6 +213,7 @@ class _JoinState(Generic[T]):
 
         self.finished = trio.Event()
         self.error: BaseException | None = None
+        self.trace: TracebackType | None = None  # of the error's first raising
         self.taken = False
 
 
@@ -210,7 +223,7 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
     except Exception as error:
         if handle() is None:
             raise
-        state.error = error
+        state.error, state.trace = error, error.__traceback__
     except BaseException:
         state.error = OperationCancelledError("the spawned operation was cancelled with its nursery")
         raise
