@@ -1,7 +1,8 @@
 """What happens to memory that a program no longer holds while the device may still use it.
 
 Two ways lead here. A buffer that is dropped is *retired*: its memory goes back to the driver in stream order,
-after its last use on any stream. Work that nobody waits for any more (its task was cancelled, its submission
+after its last use on any stream: on one of the streams that used it, if that is behind the others' uses anyway, else on
+a stream beside them. So no stream waits for another because memory was dropped. Work that nobody waits for any more (its task was cancelled, its submission
 failed half-way, its future was dropped) goes into the *limbo*: everything it used is kept until the device is
 past it.
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FEW = 64  # things that finalise within a fraction of a millisecond
+
+_MOST_BESIDE = 32  # streams that only frees are submitted to, one for each combination of streams they are behind
 
 LEGACY_DEFAULT_STREAM = 1
 """CUDA's number for the stream that libraries use when they are told of no other."""
@@ -119,6 +122,7 @@ class Reclaimer:
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: set[Timeline] = set()  # streams that a free was submitted to since the last drain
+        self._beside: dict[frozenset[Timeline | None], Timeline] = {}
 
     # A submission's way through. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
     # bring anything back to life.
@@ -245,15 +249,10 @@ class Reclaimer:
         while self._retired and clock() < until:
             address, home, uses, _, exported = self._retired[0]
             try:
-                if exported and home.device.kind == "cuda":
-                    default = home.device.foreign_timeline(LEGACY_DEFAULT_STREAM)
-                    home.wait_for(default, default.mark().position)
-                    default.forget_marks()
-                for timeline, position in uses:
-                    home.wait_for(timeline, position)
-                self._driver.free(address, home.handle)
-                home.advance()
-                self._freeing.add(home)
+                last = self._behind(home, uses, default=exported and home.device.kind == "cuda")
+                self._driver.free(address, last.handle)
+                last.advance()
+                self._freeing.add(last)
             except DeviceLostError:
                 pass  # the memory went with the device
             self._retired.popleft()
@@ -273,6 +272,29 @@ class Reclaimer:
             with contextlib.suppress(DeviceLostError):  # the graph went with the device
                 self._driver.destroy_graph(self._graphs[0])
             self._graphs.popleft()
+
+    def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
+        """A stream whose next work runs after all of ``uses``, and with ``default`` after CUDA's default stream."""
+        if not default:
+            for candidate in (home, *(timeline for timeline, _ in reversed(uses))):
+                if all(candidate.is_after(timeline, position) for timeline, position in uses):
+                    return candidate
+        # Frees behind the same streams share one: they are over in order there too.
+        streams = frozenset([*(timeline for timeline, _ in uses), *([None] if default else [])])
+        beside = self._beside.get(streams)
+        if beside is None:
+            if len(self._beside) == _MOST_BESIDE:
+                for timeline in self._beside.values():
+                    timeline.device.spare_timelines.append(timeline)
+                self._beside.clear()
+            beside = self._beside[streams] = home.device.take_timeline()
+        for timeline, position in uses:
+            beside.wait_for(timeline, position)
+        if default:
+            theirs = home.device.foreign_timeline(LEGACY_DEFAULT_STREAM)
+            beside.wait_for(theirs, theirs.mark().position)
+            theirs.forget_marks()
+        return beside
 
 
 def _use_is_over(timeline: Timeline, position: int) -> bool:
