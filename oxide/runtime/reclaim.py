@@ -2,9 +2,9 @@
 
 Two ways lead here. A buffer that is dropped is *retired*: its memory goes back to the driver in stream order,
 after its last use on any stream: on one of the streams that used it, if that is behind the others' uses anyway, else on
-a stream beside them. So no stream waits for another because memory was dropped. Work that nobody waits for any more (its task was cancelled, its submission
-failed half-way, its future was dropped) goes into the *limbo*: everything it used is kept until the device is
-past it.
+a stream beside them. So no stream waits for another because memory was dropped. Work that nobody waits for any more
+(its task was cancelled, its submission failed half-way, its future was dropped) goes into the *limbo*: everything it
+used is kept until the device is past it.
 
 Finalisers run at any moment, in any thread, inside any lock. So a finaliser only appends to a deque; the driver is
 called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``. A sweep may
