@@ -61,9 +61,9 @@ def to_device(
     """A box's copy on a device: directly between the two where the hardware can, and within it where the box is on it.
 
     Always a new box: it costs its memory and the time of a copy also where the box is there already; compare
-    ``box.device`` first where that matters. Takes a box, an ``Arc`` of one, or an operation that yields one, and a device's number or one of ``devices()``. May
-    be run on any device. What follows it runs where it would have run without: ``op.to_device(1).and_then(f)`` needs
-    ``.on(1)`` inside ``f``. Raises ``TypeError`` for anything else.
+    ``box.device`` first where that matters. Takes a box, an ``Arc`` of one, or an operation that yields one, and a
+    device's number or one of ``devices()``. May be run on any device. What follows it runs where it would have run
+    without: ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside ``f``. Raises ``TypeError`` for anything else.
     """
     if not isinstance(box, DeviceOperation):
         require_box(box, "to_device")

@@ -27,6 +27,7 @@ from oxide.errors import DeviceError, DeviceLostError
 from oxide.runtime.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
+    from oxide.runtime.context import Device
     from oxide.runtime.timeline import Mark, Timeline
 
 T = TypeVar("T")
@@ -122,7 +123,7 @@ class Reclaimer:
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: set[Timeline] = set()  # streams that a free was submitted to since the last drain
-        self._beside: dict[frozenset[Timeline | None], Timeline] = {}
+        self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
 
     # A submission's way through. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
     # bring anything back to life.
@@ -274,24 +275,28 @@ class Reclaimer:
             self._graphs.popleft()
 
     def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
-        """A stream whose next work runs after all of ``uses``, and with ``default`` after CUDA's default stream."""
+        """A stream of ``home``'s device whose next work runs after all of ``uses``, and with ``default`` after CUDA's
+        default stream."""
+        device = home.device
         if not default:
             for candidate in (home, *(timeline for timeline, _ in reversed(uses))):
-                if all(candidate.is_after(timeline, position) for timeline, position in uses):
+                if candidate.device is device and all(
+                    candidate.is_after(timeline, position) for timeline, position in uses
+                ):
                     return candidate
         # Frees behind the same streams share one: they are over in order there too.
-        streams = frozenset([*(timeline for timeline, _ in uses), *([None] if default else [])])
-        beside = self._beside.get(streams)
+        behind = (device, default, frozenset([timeline for timeline, _ in uses]))
+        beside = self._beside.get(behind)
         if beside is None:
             if len(self._beside) == _MOST_BESIDE:
                 for timeline in self._beside.values():
                     timeline.device.spare_timelines.append(timeline)
                 self._beside.clear()
-            beside = self._beside[streams] = home.device.take_timeline()
+            beside = self._beside[behind] = device.take_timeline()
         for timeline, position in uses:
             beside.wait_for(timeline, position)
         if default:
-            theirs = home.device.foreign_timeline(LEGACY_DEFAULT_STREAM)
+            theirs = device.foreign_timeline(LEGACY_DEFAULT_STREAM)
             beside.wait_for(theirs, theirs.mark().position)
             theirs.forget_marks()
         return beside
