@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.address_ranges import AddressRanges
 from oxide.runtime.forking import forked_error, watch_forks
 from oxide.runtime.pinned import FaultSlots, PinnedPool
 from oxide.runtime.reclaim import Reclaimer
@@ -159,6 +160,7 @@ class Runtime:
         self.driver = driver
         self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
         self.loading = threading.Lock()
+        self.shared_ranges = AddressRanges()
         self.forked = False  # this process is a fork of the one that set the runtime up
         self.counters = Counters()
         self.reclaimer = Reclaimer(driver)
