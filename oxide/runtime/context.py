@@ -334,7 +334,7 @@ def _s(count: int) -> str:
 
 
 def _completion_mode(asked: str | None) -> CompletionMode:
-    mode = asked if asked is not None else os.environ.get("OXIDE_COMPLETION", "adaptive")
+    mode = asked if asked is not None else os.environ.get("OXIDE_COMPLETION") or "adaptive"
     for known in _COMPLETION_MODES:
         if mode == known:
             return known  # type: ignore[return-value]
@@ -342,7 +342,7 @@ def _completion_mode(asked: str | None) -> CompletionMode:
 
 
 def _ordering_mode(asked: str | None) -> OrderingMode:
-    mode = asked if asked is not None else os.environ.get("OXIDE_ORDERING", "wait")
+    mode = asked if asked is not None else os.environ.get("OXIDE_ORDERING") or "wait"
     for known in _ORDERING_MODES:
         if mode == known:
             return known  # type: ignore[return-value]

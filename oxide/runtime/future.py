@@ -52,7 +52,7 @@ class DeviceFuture(Generic[T]):
     It may be awaited again, and by several tasks: each gets the same result object or the same error. Awaiting is
     always a checkpoint. A task that is cancelled while it waits gets the cancellation at once; what was submitted
     keeps its memory until the device is past it, and is finished by another task that awaits it, if there is one.
-    Dropping a future that was never awaited submits nothing.
+    Dropping a future that was never awaited submits nothing, and warns as dropping its operation does.
     """
 
     # No dictionary for each of thousands in flight: it is the garbage collector that makes many cost more than few.
@@ -97,6 +97,7 @@ class DeviceFuture(Generic[T]):
     async def wait(self, loop: EventLoop) -> T:
         """What awaiting does, in ``loop``, the running one. The device works during the checkpoint that it always
         takes; work that is over by then costs one question to the driver, and no more coroutines than this."""
+        self.consume()
         await loop.checkpoint_if_cancelled()
         if self._state is FutureState.IDLE and (turn.used_up or may_load(self._stream.device)):
             await ready_to_submit(loop, self._stream)
@@ -162,6 +163,12 @@ class DeviceFuture(Generic[T]):
         while waits_for is not None:
             await reactor_of(loop).left(loop, waits_for)
             waits_for = self.start()
+
+    def consume(self) -> None:
+        """Somebody awaits it: dropping it is no mistake."""
+        operation = self._operation
+        if operation is not None:
+            operation.consume()
 
     @property
     def submission(self) -> Submission[T] | None:

@@ -6,13 +6,13 @@ import heapq
 import warnings
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.errors import DeviceError, OperationCancelledError
+from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
-from oxide.runtime.event_loops import EventLoop, current_loop
+from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit
 from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.submission import add_note_once
@@ -66,23 +66,28 @@ def as_completed(
 ) -> AsyncIterator[T]:
     """``async for result in as_completed(ops, limit=8)``: results as they finish, at most ``limit`` in flight.
 
-    An error ends the iteration and is raised; then, or when the task is cancelled, what was submitted keeps its
-    memory until the device is past it, and the rest is not submitted.
+    ``operations`` may be a generator, which is asked for the next operation when there is room for one: it need not
+    end if there is a limit. An error ends the iteration and is raised; then, or when the task is cancelled, what was
+    submitted keeps its memory until the device is past it, and the rest is not submitted.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise ValueError(f"as_completed(limit={limit!r}): the limit must be an integer of 1 or more, or None")
-    waiting = deque(operations)
-    for operation in waiting:
-        _require_operation(operation, "as_completed")
-    return _AsCompleted(waiting, limit)
+    if isinstance(operations, Sequence):
+        operations = tuple(operations)
+        for operation in operations:
+            _require_operation(operation, "as_completed")  # at once, where they are there
+    return _AsCompleted(iter(operations), limit)
+
+
+_NO_MORE: Any = object()
 
 
 @final
 class _AsCompleted(AsyncIterator[T]):
     """What is in flight is kept by stream: a stream passes its marks in order, so only the first of each is asked."""
 
-    def __init__(self, waiting: deque[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
-        self._waiting = waiting
+    def __init__(self, waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
+        self._waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]] | None = waiting  # None: there is no more
         self._limit = limit
         self._started = count()
         self._running: dict[Timeline, list[tuple[int, int, Mark, DeviceFuture[T]]]] = {}  # heaps, by position
@@ -96,8 +101,15 @@ class _AsCompleted(AsyncIterator[T]):
         loop = current_loop()
         await loop.checkpoint_if_cancelled()
         try:
-            while self._waiting and (self._limit is None or self._in_flight + len(self._settled) < self._limit):
-                future = _future(self._waiting.popleft())
+            while self._waiting is not None and (
+                self._limit is None or self._in_flight + len(self._settled) < self._limit
+            ):
+                operation = next(self._waiting, _NO_MORE)
+                if operation is _NO_MORE:
+                    self._waiting = None
+                    break
+                _require_operation(operation, "as_completed")
+                future = _future(operation)
                 await ready_to_submit(loop, future.stream)
                 if (once := future.start()) is not None:
                     await future.start_after(loop, once)
@@ -115,7 +127,7 @@ class _AsCompleted(AsyncIterator[T]):
             self._in_flight = 0
             self._running.clear()
             self._settled.clear()
-            self._waiting.clear()
+            self._waiting = None
             raise
 
     def _note_started(self, future: DeviceFuture[T]) -> None:
@@ -166,6 +178,11 @@ def spawn(nursery: trio.Nursery, operation: DeviceOperation[T] | DeviceFuture[T]
     if not hasattr(nursery, "start_soon"):
         raise TypeError(
             f"spawn takes a trio nursery, not {type(nursery).__name__}; under asyncio, use a task or gather"
+        )
+    if running_loop_name() != "trio":
+        raise NoEventLoopError(
+            "spawn was called outside of trio, or in another thread than the nursery's; from a thread of trio's, "
+            "trio.from_thread.run_sync(spawn, nursery, operation) calls it where the nursery is"
         )
     _require_operation(operation, "spawn")
     future = _future(operation)
@@ -232,14 +249,18 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
 
 
 def _require_operation(operation: object, what: str) -> None:
-    if isinstance(operation, DeviceOperation):
+    if isinstance(operation, (DeviceOperation, DeviceFuture)):
         operation.consume()
-    elif not isinstance(operation, DeviceFuture):
+    else:
         raise TypeError(f"{what} takes operations, not {type(operation).__name__}; value(x) makes one of a plain value")
 
 
 def _future(operation: DeviceOperation[T] | DeviceFuture[T]) -> DeviceFuture[T]:
-    return operation if isinstance(operation, DeviceFuture) else operation.into_future()
+    if isinstance(operation, DeviceFuture):
+        return operation
+    future = operation.into_future()
+    future.consume()
+    return future
 
 
 _TURNS = 16  # results that gather takes before it lets other tasks run
