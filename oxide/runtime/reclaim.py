@@ -43,8 +43,9 @@ LEGACY_DEFAULT_STREAM = 1
 def drain() -> None:
     """Waits until the device is past all dropped and cancelled work, and gives its memory back.
 
-    Blocks the thread. Cached page-locked memory is given back too, so that afterwards only what the program still
-    holds is allocated.
+    What ``async_on`` submitted is not dropped while its stream is there: synchronise the stream first. Blocks the
+    thread. Cached page-locked memory is given back too, so that afterwards only what the program still holds is
+    allocated.
     """
     from oxide.runtime import context
 

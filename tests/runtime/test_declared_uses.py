@@ -202,6 +202,18 @@ def test_a_shared_source_runs_once_for_many_threads_on_many_streams(turn: int) -
     np.testing.assert_array_equal(results[0], data)
 
 
+def test_strict_ordering_allows_what_an_event_orders_and_no_more() -> None:
+    with use_driver(step_driver(), ordering="strict"):
+        first, second = streams(2)
+        box = zeros(4).async_on(first)
+        event = first.record_event()
+        late = zeros(4).async_on(first)
+        second.wait(event)
+        assert d2h(box).async_on(second).shape == (4,)
+        with pytest.raises(OrderingError, match="was written on"):
+            d2h(late).async_on(second)
+
+
 @pytest.mark.parametrize("declare", ["reads", "writes"])
 @pytest.mark.parametrize("how", ["run", "shared", "failed", "placed"])
 def test_a_declaration_that_comes_after_the_run_is_refused_and_harms_nothing(declare: str, how: str) -> None:
