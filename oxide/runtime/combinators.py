@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
+from oxide.runtime.once import Once
 from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
 from oxide.runtime.submission import ExecutionContext, FaultReport, add_note_once
 from oxide.runtime.timeline import Mark
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -215,32 +218,37 @@ def unzip(operation: DeviceOperation[Any], n: int | None = None) -> tuple[Device
 class Shared(DeviceOperation[T]):
     """Runs its source once, for whoever runs it first; everyone gets the same result, or the same error.
 
-    The first to run it submits the source on its own stream, under a lock; the others find the outcome, and make
-    their streams wait for the mark behind it. A consumer that is cancelled takes nothing from the others: the
-    result is kept here, and what the source used is kept by the first's submission.
+    The first to run it submits the source on its own stream; the others find the outcome, and make their streams wait
+    for the mark behind it. Who comes while another thread is submitting the source waits for that: a thread blocks, a
+    task of an event loop sleeps and can be cancelled. Its operation is then submitted from the start: functions in it
+    that come before the shared operation are called again. A consumer that is cancelled takes nothing from the others:
+    the result is kept here, and what the source used is kept by the first's submission.
     """
 
     def __init__(self, source: DeviceOperation[T]) -> None:
         self._source: DeviceOperation[T] | None = source
-        self._lock = threading.RLock()
+        self._once = Once()
         self._known = source.spec()
-        self._running = False
         self._result: T
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None  # of its first raising: what follows is each consumer's own
         self._mark: Mark | None = None
         self._faults: list[FaultReport] = []
         super().__init__(source)
         self._placement = source._placement
 
     def execute(self, context: ExecutionContext) -> T:
-        with self._lock:
-            if self._running:
-                raise RuntimeError("a shared operation runs itself: its source uses its own result")
-            if self._source is not None:
+        if self._once.enter():
+            done = False
+            try:
+                assert self._source is not None
                 self._run_source(self._source, context)
                 self._source = None
+                done = True
+            finally:
+                self._once.leave(done=done)
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(self._trace)
         if self._mark is not None:
             context.timeline.wait_for(self._mark.timeline, self._mark.position)
         context.watch_faults(self._faults)
@@ -251,15 +259,13 @@ class Shared(DeviceOperation[T]):
 
     def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
         inner = ExecutionContext(context.stream)
-        self._running = True
         try:
             self._result = source.run(inner)
             inner.wait_for_joined()
             self._mark = context.timeline.mark()
         except Exception as error:
-            self._error = error
+            self._error, self._trace = error, error.__traceback__
         finally:
-            self._running = False
             context.absorb(inner)
             self._faults = inner.faults
 

@@ -26,6 +26,7 @@ from oxide.errors import DeviceError
 from oxide.runtime.alarm import Alarm, notify_function
 from oxide.runtime.context import Runtime
 from oxide.runtime.event_loops import EventLoop, Sleeper
+from oxide.runtime.once import Once
 from oxide.runtime.reclaim import StreamOrder
 from oxide.runtime.timeline import Mark, Timeline
 from oxide.runtime.turns import turn
@@ -126,6 +127,22 @@ class Reactor:
             self._alarm.ring()
         self._in_line.append(sleeper)
         await sleeper.sleep()
+
+    async def left(self, loop: EventLoop, once: Once) -> None:
+        """Sleeps until another thread's run of ``once`` has ended; a checkpoint in any case."""
+        sleeper = loop.sleeper()
+
+        def wake() -> None:  # in the other thread
+            self._ready.append(sleeper)
+            self._alarm.ring()
+
+        if not once.call_when_left(wake):
+            await checkpoint(loop)
+            return
+        try:
+            await sleeper.sleep()
+        finally:
+            once.forget(wake)
 
     @property
     def works_beside(self) -> bool:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.address_ranges import AddressRanges
 from oxide.runtime.forking import forked_error, watch_forks
 from oxide.runtime.pinned import FaultSlots, PinnedPool
 from oxide.runtime.reclaim import Reclaimer
@@ -159,6 +160,7 @@ class Runtime:
         self.driver = driver
         self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
         self.loading = threading.Lock()
+        self.shared_ranges = AddressRanges()
         self.forked = False  # this process is a fork of the one that set the runtime up
         self.counters = Counters()
         self.reclaimer = Reclaimer(driver)
@@ -332,7 +334,7 @@ def _s(count: int) -> str:
 
 
 def _completion_mode(asked: str | None) -> CompletionMode:
-    mode = asked if asked is not None else os.environ.get("OXIDE_COMPLETION", "adaptive")
+    mode = asked if asked is not None else os.environ.get("OXIDE_COMPLETION") or "adaptive"
     for known in _COMPLETION_MODES:
         if mode == known:
             return known  # type: ignore[return-value]
@@ -340,7 +342,7 @@ def _completion_mode(asked: str | None) -> CompletionMode:
 
 
 def _ordering_mode(asked: str | None) -> OrderingMode:
-    mode = asked if asked is not None else os.environ.get("OXIDE_ORDERING", "wait")
+    mode = asked if asked is not None else os.environ.get("OXIDE_ORDERING") or "wait"
     for known in _ORDERING_MODES:
         if mode == known:
             return known  # type: ignore[return-value]

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 from oxide.runtime.completion import checkpoint, reactor_of, wait_on
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.loading import load_beside, may_load
+from oxide.runtime.once import Once, StillRunning, patience
 from oxide.runtime.submission import Submission, submit
 from oxide.runtime.turns import turn
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from oxide.runtime.operation import DeviceOperation
     from oxide.runtime.stream import Stream
 
@@ -49,7 +52,7 @@ class DeviceFuture(Generic[T]):
     It may be awaited again, and by several tasks: each gets the same result object or the same error. Awaiting is
     always a checkpoint. A task that is cancelled while it waits gets the cancellation at once; what was submitted
     keeps its memory until the device is past it, and is finished by another task that awaits it, if there is one.
-    Dropping a future that was never awaited submits nothing.
+    Dropping a future that was never awaited submits nothing, and warns as dropping its operation does.
     """
 
     # No dictionary for each of thousands in flight: it is the garbage collector that makes many cost more than few.
@@ -62,10 +65,12 @@ class DeviceFuture(Generic[T]):
         "_state",
         "_stream",
         "_submission",
+        "_trace",
         "_waiting",
     )
 
     _result: T
+    _trace: TracebackType | None  # of the error's first raising: what follows is each awaiting task's own
 
     def __init__(self, operation: DeviceOperation[T], stream: Stream) -> None:
         self._operation: DeviceOperation[T] | None = operation
@@ -92,10 +97,13 @@ class DeviceFuture(Generic[T]):
     async def wait(self, loop: EventLoop) -> T:
         """What awaiting does, in ``loop``, the running one. The device works during the checkpoint that it always
         takes; work that is over by then costs one question to the driver, and no more coroutines than this."""
+        self.consume()
         await loop.checkpoint_if_cancelled()
         if self._state is FutureState.IDLE and (turn.used_up or may_load(self._stream.device)):
             await ready_to_submit(loop, self._stream)
-        self.start()
+        once = self.start()
+        if once is not None:
+            await self.start_after(loop, once)
         submission = self._submission
         if submission is None:
             await loop.checkpoint()
@@ -120,25 +128,47 @@ class DeviceFuture(Generic[T]):
 
     # What the runtime uses
 
-    def start(self) -> None:
-        """Submits the work, if that has not been done. An error of the submission is the outcome."""
+    def start(self) -> Once | None:
+        """Submits the work, if that has not been done. An error of the submission is the outcome.
+
+        Where it needs something that another thread is running, nothing is submitted, and it returns what to wait for.
+        """
         if self._submission is not None or self._state is FutureState.COMPLETE:
-            return
+            return None
         with self._lock:  # a thread that is submitting it is waited for
             if self._state is not FutureState.IDLE:
-                return
+                return None
             assert self._operation is not None
             self._state = FutureState.EXECUTING
             begun = time.perf_counter()
+            gave_up, patience.gives_up = patience.gives_up, True
             try:
                 self._submission = submit(self._operation, self._stream)
+            except StillRunning as running:
+                self._state = FutureState.IDLE
+                return running.once
             except BaseException as error:
                 self._complete(error)
                 if not isinstance(error, Exception):  # as KeyboardInterrupt inside a function of and_then
                     raise
             finally:
-                self._operation = None
+                patience.gives_up = gave_up
                 turn.spend(begun)
+            self._operation = None
+            return None
+
+    async def start_after(self, loop: EventLoop, once: Once) -> None:
+        """Submits the work when what another thread is running has ended."""
+        waits_for: Once | None = once
+        while waits_for is not None:
+            await reactor_of(loop).left(loop, waits_for)
+            waits_for = self.start()
+
+    def consume(self) -> None:
+        """Somebody awaits it: dropping it is no mistake."""
+        operation = self._operation
+        if operation is not None:
+            operation.consume()
 
     @property
     def submission(self) -> Submission[T] | None:
@@ -152,11 +182,11 @@ class DeviceFuture(Generic[T]):
             try:
                 self._result = submission.finish()
             except Exception as error:
-                self._error = error
+                self._error, self._trace = error, error.__traceback__
             self._submission = None
             self._state = FutureState.COMPLETE
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(self._trace)
         return self._result
 
     def abandon(self) -> None:
@@ -167,7 +197,8 @@ class DeviceFuture(Generic[T]):
 
     def _complete(self, error: BaseException) -> None:
         submission = self._submission
-        self._error = error
+        self._error, self._trace = error, error.__traceback__
+        self._operation = None
         self._state = FutureState.COMPLETE
         self._submission = None
         if submission is not None:

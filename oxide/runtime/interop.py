@@ -3,13 +3,14 @@
 Out: the consumer's stream is made to wait for the box's uses so far (on the CPU device, the calling thread). In: the
 producer makes one of oxide's streams wait for its own, and from there every use of the box is ordered as usual. What
 either side does with the memory afterwards the other cannot see: oxide's own side is declared with ``ctx.reads`` and
-``ctx.writes``. The capsule is built with ctypes on the structures of DLPack 1.0, or on those before it for a consumer
-that does not say it takes them.
+``ctx.writes``. Two boxes on one memory, however it came, have one history (``address_ranges.py``). The capsule is built
+with ctypes on the structures of DLPack 1.0, or on those before it for a consumer that does not say it takes them.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
@@ -75,16 +76,65 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     if read_only or interface.get("mask") is not None:
         raise BufferError("from_cuda_array_interface: a box can be written and has no mask, the array cannot or has")
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    device = runtime.device(runtime.driver.adopt(address, nbytes)) if nbytes else runtime.default_device
+    address = address if nbytes else 0
+    known = _known(runtime, address, nbytes)
+    device = _device_of(runtime, address, nbytes, known)
     timeline = runtime.policy.next_stream(device)._timeline
     if interface.get("stream") is not None:
         theirs = device.foreign_timeline(int(interface["stream"]))
         timeline.wait_for(theirs, theirs.mark().position)
         theirs.forget_marks()
-    written = (timeline, timeline.advance())
-    return DeviceBox(
-        Allocation.of_another_library(timeline, address if nbytes else 0, shape, dtype, x, written), shape, dtype
-    )
+    return _box_on(known, timeline, address, shape, dtype, x, written=True)
+
+
+def _known(runtime: Runtime, address: int, nbytes: int) -> Allocation | None:
+    """The allocation that other boxes on this memory have. Raises ``BufferError`` where they have several."""
+    known = runtime.shared_ranges.overlapping(address, nbytes) if nbytes else []
+    if len(known) > 1:
+        raise BufferError(
+            f"the array's memory, {nbytes} bytes at {address:#x}, overlaps boxes that were imported one by one "
+            f"({', '.join(allocation.label for allocation in known)}), whose uses are not ordered as one: import the "
+            f"whole array first and then its pieces, or drop those boxes before"
+        )
+    return known[0] if known else None
+
+
+def _device_of(runtime: Runtime, address: int, nbytes: int, known: Allocation | None) -> Device:
+    """The device of an array's memory, which its driver has adopted then unless a box is on it."""
+    if not nbytes:
+        return runtime.default_device
+    if known is not None and runtime.shared_ranges.covers(known, address, nbytes):
+        return known.device
+    return runtime.device(runtime.driver.adopt(address, nbytes))
+
+
+def _box_on(
+    known: Allocation | None,
+    timeline: Timeline,
+    address: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    owner: object,
+    *,
+    written: bool,
+) -> DeviceBox:
+    """A box on another library's memory, ordered as one with other boxes on it. ``written``: the library has made
+    ``timeline`` wait for its work."""
+    runtime = timeline.device.runtime
+    if known is None:
+        use = (timeline, timeline.advance()) if written else None
+        allocation = Allocation.of_another_library(timeline, address, shape, dtype, owner, use)
+        if allocation.nbytes:
+            runtime.shared_ranges.add(allocation, address, allocation.nbytes)
+        return DeviceBox(allocation, shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not runtime.shared_ranges.covers(known, address, nbytes):
+        known.extend(address, nbytes, owner)
+        runtime.shared_ranges.add(known, address, nbytes)
+    if written:
+        with runtime.submission:
+            known.note_foreign_write(timeline)
+    return DeviceBox(known, shape, dtype, address - known.address)
 
 
 def _ask(x: Any, **stream: int) -> Any:
@@ -122,10 +172,11 @@ def to_dlpack(
         if stream != _NO_SYNCHRONISATION:
             theirs = box.device.foreign_timeline(_LEGACY_DEFAULT_STREAM if stream is None else stream)
             _order_after_uses(box, theirs)
-        box._allocation.exported = True
+        _export_range(box).exported = True
     elif stream is not None:
         raise BufferError(f"a box on {box.device.label} is host memory, which has no stream; pass stream=None")
     else:
+        _export_range(box)
         _wait_for_uses(box)
     versioned = max_version is not None and max_version[0] >= _VERSION[0]
     return _export(box, b"dltensor_versioned" if versioned else b"dltensor")
@@ -142,7 +193,7 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
         for other, position in pending[1:]:
             timeline.wait_for(other, position)
         stream = timeline.driver.stream_address(timeline.handle)
-    box._allocation.exported = True
+    _export_range(box).exported = True
     return {**_description(box), "stream": stream, "version": 3}
 
 
@@ -150,8 +201,17 @@ def array_interface(box: DeviceBox) -> dict[str, Any]:
     """Version 3; waits for the box's uses."""
     if box.device.kind != "cpu":
         raise AttributeError(f"a box on {box.device.label} has __cuda_array_interface__; d2h copies it to the host")
+    _export_range(box)
     _wait_for_uses(box)
     return {**_description(box), "version": 3}
+
+
+def _export_range(box: DeviceBox) -> Allocation:
+    """Another library knows the box's memory from now: should it come back, it is known whose it is."""
+    allocation = box._allocation
+    if allocation.nbytes:
+        allocation.device.runtime.shared_ranges.add(allocation, allocation.address, allocation.nbytes)
+    return allocation
 
 
 def _description(box: DeviceBox) -> dict[str, Any]:
@@ -316,13 +376,10 @@ class _Imported:
         _require_contiguous(shape, strides, 1)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         address = (tensor.data or 0) + tensor.byte_offset if nbytes else 0
-        device = runtime.device(runtime.driver.adopt(address, nbytes)) if nbytes else runtime.default_device
-        if timeline is None:
-            timeline, written = runtime.policy.next_stream(device)._timeline, None
-        else:
-            written = (timeline, timeline.advance())
-        allocation = Allocation.of_another_library(timeline, address, shape, dtype, self, written)
-        return DeviceBox(allocation, shape, dtype)
+        known = _known(runtime, address, nbytes)
+        device = _device_of(runtime, address, nbytes, known)
+        home = runtime.policy.next_stream(device)._timeline if timeline is None else timeline
+        return _box_on(known, home, address, shape, dtype, self, written=timeline is not None)
 
     def __del__(self) -> None:
         if self._address is not None and self._managed.deleter:

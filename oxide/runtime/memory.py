@@ -25,6 +25,8 @@ class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
 
     __slots__ = (
+        "__weakref__",
+        "_more_owners",
         "_owner",
         "_written_at",
         "address",
@@ -78,6 +80,16 @@ class Allocation:
         allocation._live_at(address, written)
         return allocation
 
+    def extend(self, address: int, nbytes: int, owner: object) -> None:
+        """Memory that overlaps this, of another library's too, is used as one with it from now."""
+        self._more_owners += ((address, nbytes, owner),)
+
+    def note_foreign_write(self, timeline: Timeline) -> None:
+        """Another library made ``timeline`` wait for its work on this memory: later uses run after that."""
+        for other, position in self.uses():
+            timeline.wait_for(other, position)
+        self.note_write(timeline, timeline.advance())
+
     def _begin(self, timeline: Timeline, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> None:
         self.device = timeline.device
         self.home = timeline
@@ -87,6 +99,7 @@ class Allocation:
         self.address = 0
         self.exported = False
         self._owner: object = None
+        self._more_owners: tuple[tuple[int, int, object], ...] = ()
         self.written_by: Timeline | None = None
         self._written_at = 0
         self.reads: dict[Timeline, int] = {}  # since then
@@ -175,7 +188,8 @@ class Allocation:
         if self.address:
             reclaimer = self.device.runtime.reclaimer
             if self._owner is not None:
-                reclaimer.retire_adopted(self.address, self.nbytes, self._owner, self.uses())
+                for address, nbytes, owner in ((self.address, self.nbytes, self._owner), *self._more_owners):
+                    reclaimer.retire_adopted(address, nbytes, owner, self.uses())
                 return
             self.device.live.pop(self.address, None)
             reclaimer.retire(self.address, self.home, self.uses(), self.nbytes, self.exported)

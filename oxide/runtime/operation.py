@@ -224,7 +224,9 @@ class DeviceOperation(Generic[T]):
         self.consume()
         if not hasattr(policy, "next_stream"):
             raise TypeError(f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}")
-        return DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
+        future = DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
+        self._unused = True  # until the future is awaited
+        return future
 
     def __await__(self) -> Generator[Any, Any, T]:
         self.consume()

@@ -1,4 +1,8 @@
-"""to_device: a box's copy on another device, directly between the two where the hardware can."""
+"""to_device: a box's copy on a device of choice, directly between two devices where the hardware can.
+
+A copy also on the device that the box is on: what a program then writes into it must not show in the original on one
+device and not on two. So a program gives the same numbers however many devices there are.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,6 @@ class ToDevice(DeviceOperation[DeviceBox]):
         box = self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box
         source = require_box(box, "to_device")
         target = find_device(context.runtime, self._target)
-        if source.device is target:
-            return source
         arrival = _Arrival(source)
         return arrival.run(context) if target is context.device else run_placed(context, target, arrival)
 
@@ -40,7 +42,7 @@ class ToDevice(DeviceOperation[DeviceBox]):
 
 @final
 class _Arrival(DeviceOperation[DeviceBox]):
-    """A copy of another device's box on the device it runs on."""
+    """A copy of any device's box on the device it runs on."""
 
     def __init__(self, source: DeviceBox) -> None:
         self._source = source
@@ -56,11 +58,12 @@ class _Arrival(DeviceOperation[DeviceBox]):
 def to_device(
     box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device
 ) -> DeviceOperation[DeviceBox]:
-    """A box's copy on another device, directly between the two where the hardware can; the box itself if it is there.
+    """A box's copy on a device: directly between the two where the hardware can, and within it where the box is on it.
 
-    Takes a box, an ``Arc`` of one, or an operation that yields one, and a device's number or one of ``devices()``. May
-    be run on any device. What follows it runs where it would have run without: ``op.to_device(1).and_then(f)`` needs
-    ``.on(1)`` inside ``f``. Raises ``TypeError`` for anything else.
+    Always a new box: it costs its memory and the time of a copy also where the box is there already; compare
+    ``box.device`` first where that matters. Takes a box, an ``Arc`` of one, or an operation that yields one, and a
+    device's number or one of ``devices()``. May be run on any device. What follows it runs where it would have run
+    without: ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside ``f``. Raises ``TypeError`` for anything else.
     """
     if not isinstance(box, DeviceOperation):
         require_box(box, "to_device")

@@ -1,9 +1,10 @@
 """What happens to memory that a program no longer holds while the device may still use it.
 
 Two ways lead here. A buffer that is dropped is *retired*: its memory goes back to the driver in stream order,
-after its last use on any stream. Work that nobody waits for any more (its task was cancelled, its submission
-failed half-way, its future was dropped) goes into the *limbo*: everything it used is kept until the device is
-past it.
+after its last use on any stream: on one of the streams that used it, if that is behind the others' uses anyway, else on
+a stream beside them. So no stream waits for another because memory was dropped. Work that nobody waits for any more
+(its task was cancelled, its submission failed half-way, its future was dropped) goes into the *limbo*: everything it
+used is kept until the device is past it.
 
 Finalisers run at any moment, in any thread, inside any lock. So a finaliser only appends to a deque; the driver is
 called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``. A sweep may
@@ -26,11 +27,14 @@ from oxide.errors import DeviceError, DeviceLostError
 from oxide.runtime.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
+    from oxide.runtime.context import Device
     from oxide.runtime.timeline import Mark, Timeline
 
 T = TypeVar("T")
 
 _FEW = 64  # things that finalise within a fraction of a millisecond
+
+_MOST_BESIDE = 32  # streams that only frees are submitted to, one for each combination of streams they are behind
 
 LEGACY_DEFAULT_STREAM = 1
 """CUDA's number for the stream that libraries use when they are told of no other."""
@@ -39,8 +43,9 @@ LEGACY_DEFAULT_STREAM = 1
 def drain() -> None:
     """Waits until the device is past all dropped and cancelled work, and gives its memory back.
 
-    Blocks the thread. Cached page-locked memory is given back too, so that afterwards only what the program still
-    holds is allocated.
+    What ``async_on`` submitted is not dropped while its stream is there: synchronise the stream first. Blocks the
+    thread. Cached page-locked memory is given back too, so that afterwards only what the program still holds is
+    allocated.
     """
     from oxide.runtime import context
 
@@ -119,6 +124,7 @@ class Reclaimer:
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: set[Timeline] = set()  # streams that a free was submitted to since the last drain
+        self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
 
     # A submission's way through. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
     # bring anything back to life.
@@ -245,15 +251,10 @@ class Reclaimer:
         while self._retired and clock() < until:
             address, home, uses, _, exported = self._retired[0]
             try:
-                if exported and home.device.kind == "cuda":
-                    default = home.device.foreign_timeline(LEGACY_DEFAULT_STREAM)
-                    home.wait_for(default, default.mark().position)
-                    default.forget_marks()
-                for timeline, position in uses:
-                    home.wait_for(timeline, position)
-                self._driver.free(address, home.handle)
-                home.advance()
-                self._freeing.add(home)
+                last = self._behind(home, uses, default=exported and home.device.kind == "cuda")
+                self._driver.free(address, last.handle)
+                last.advance()
+                self._freeing.add(last)
             except DeviceLostError:
                 pass  # the memory went with the device
             self._retired.popleft()
@@ -273,6 +274,33 @@ class Reclaimer:
             with contextlib.suppress(DeviceLostError):  # the graph went with the device
                 self._driver.destroy_graph(self._graphs[0])
             self._graphs.popleft()
+
+    def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
+        """A stream of ``home``'s device whose next work runs after all of ``uses``, and with ``default`` after CUDA's
+        default stream."""
+        device = home.device
+        if not default:
+            for candidate in (home, *(timeline for timeline, _ in reversed(uses))):
+                if candidate.device is device and all(
+                    candidate.is_after(timeline, position) for timeline, position in uses
+                ):
+                    return candidate
+        # Frees behind the same streams share one: they are over in order there too.
+        behind = (device, default, frozenset([timeline for timeline, _ in uses]))
+        beside = self._beside.get(behind)
+        if beside is None:
+            if len(self._beside) == _MOST_BESIDE:
+                for timeline in self._beside.values():
+                    timeline.device.spare_timelines.append(timeline)
+                self._beside.clear()
+            beside = self._beside[behind] = device.take_timeline()
+        for timeline, position in uses:
+            beside.wait_for(timeline, position)
+        if default:
+            theirs = device.foreign_timeline(LEGACY_DEFAULT_STREAM)
+            beside.wait_for(theirs, theirs.mark().position)
+            theirs.forget_marks()
+        return beside
 
 
 def _use_is_over(timeline: Timeline, position: int) -> bool:

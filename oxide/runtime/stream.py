@@ -56,6 +56,7 @@ class Stream:
         """An event at the end of what the stream holds now; it keeps the time it was passed."""
         refuse_in_capture("record_event()", self)
         event = Event(self.device)
+        event._timeline, event._position = self._timeline, self._timeline.advance()
         self.device.driver.record_event(event._handle, self._timeline.handle)
         return event
 
@@ -65,6 +66,7 @@ class Stream:
         if not isinstance(event, Event):
             raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
         self.device.driver.wait_event(self._timeline.handle, event._handle)
+        self._timeline.note_waited(event._timeline, event._position)
 
     def fork(self) -> Stream:
         """A new stream whose work runs after all that this one holds now."""
@@ -114,6 +116,8 @@ class Event:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._timeline: Timeline | None = None  # whose first ``_position`` uses it covers
+        self._position = 0
         self._handle = device.driver.create_event(device.id, timing=True)
 
     def query(self) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from oxide.errors import DeviceError, DeviceLostError
+from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
 from oxide.runtime.arc import Arc
 from oxide.runtime.capture import Recording, refuse_in_capture
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
@@ -62,14 +62,15 @@ class ExecutionContext:
         self._kept: list[Any] = []
         self._faults: list[FaultReport] = []
         self._slot: FaultReport | None = None
-        self._declared: tuple[tuple[Allocation, bool], ...] = ()
+        self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
 
     def reads(self, *boxes: DeviceBox | Arc[DeviceBox]) -> None:
         """Declares that work which oxide does not see, put on ``stream`` from now until this run has been submitted,
         reads ``boxes``: it runs after their last write, and later writes run after it.
 
         For functions of ``with_context`` that call other libraries on ``stream.handle``. Raises ``OrderingError``
-        under strict ordering where a wait would be needed, ``TypeError`` or ``DeviceError`` for what is no box of
+        once the run has been submitted, and under strict ordering where a wait would be needed; ``GraphError`` in a
+        capture, which leaves other libraries' work out; ``TypeError`` or ``DeviceError`` for what is no box of
         this device.
         """
         self._declare(boxes, writes=False)
@@ -108,8 +109,11 @@ class ExecutionContext:
         """Makes this run end after ``other``'s work, which is on a stream of its own, and takes over what it keeps."""
         try:
             other.wait_for_joined()
-            self._joined += (other.timeline.mark(),)
+            mark = other.timeline.mark()
+            other.settle(mark.position)
+            self._joined += (mark,)
         except BaseException:
+            other.settle(other.timeline.advance())
             self.runtime.reclaimer.strand(other.timeline, [*other.kept, *other.faults])
             raise
         self.absorb(other)
@@ -133,7 +137,9 @@ class ExecutionContext:
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
-        self._declared += other._declared
+        if other._declared and self._declared is not None:
+            self._declared += other._declared
+        other._declared = None
         self._kept.extend(other._kept)
         self._faults.extend(other._faults)
         self._joined += other._joined
@@ -152,14 +158,25 @@ class ExecutionContext:
 
     def settle(self, position: int) -> None:
         """Everything submitted in this context lies before ``position``: the declared uses end there."""
-        if self._declared:
+        declared, self._declared = self._declared, None
+        if declared:
             with self.runtime.submission:
-                for allocation, writes in self._declared:
+                for allocation, writes in declared:
                     allocation.settle(self.timeline, position, writes=writes)
-            self._declared = ()
 
     def _declare(self, things: tuple[DeviceBox | Arc[DeviceBox], ...], *, writes: bool) -> None:
         name = "ctx.writes" if writes else "ctx.reads"
+        if self.recording is not None:
+            raise GraphError(
+                f"{name} cannot be captured: it declares work of another library's, which a graph would leave out. Run "
+                f"the operation before the graph, or between its launches with graph.update(op)"
+            )
+        if self._declared is None:
+            raise OrderingError(
+                f"{name} came too late: the run that this context belongs to has been submitted, and later uses of "
+                f"{', '.join(map(repr, things))} may have been ordered already. Declare it inside the function of "
+                f"with_context that uses the stream, before that function returns"
+            )
         boxes = [thing.value if isinstance(thing, Arc) else thing for thing in things]
         for box in boxes:
             if not isinstance(box, DeviceBox):
@@ -256,6 +273,7 @@ class Submission(Generic[T]):
         self.mark: Mark = context.timeline.mark()
         if context._declared:
             context.settle(self.mark.position)
+        context._declared = None
         context._kept.append(result)
         context._kept.append(context._faults)
         self._reclaimer.hold(self.mark, context._kept)
@@ -266,6 +284,11 @@ class Submission(Generic[T]):
     def result_in_flight(self) -> T:
         """The result as a handle, before the device is past the submission."""
         return self._result
+
+    @property
+    def faults(self) -> list[FaultReport]:
+        """What kernels of it may report, empty if none can."""
+        return self._faults
 
     def finish(self) -> T:
         """The result, once the device is past the submission; raises the fault that a kernel reported."""

@@ -6,19 +6,21 @@ import heapq
 import warnings
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.errors import DeviceError, OperationCancelledError
+from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
-from oxide.runtime.event_loops import EventLoop, current_loop
+from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit
 from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.submission import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     import trio
 
 T = TypeVar("T")
@@ -40,7 +42,8 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
             future = _future(operation)
             await ready_to_submit(loop, future.stream)
             futures.append(future)
-            future.start()
+            if (once := future.start()) is not None:
+                await future.start_after(loop, once)
             if future.submission is None:
                 future.outcome()  # a failed submission: submit no more
         if not futures:
@@ -63,23 +66,28 @@ def as_completed(
 ) -> AsyncIterator[T]:
     """``async for result in as_completed(ops, limit=8)``: results as they finish, at most ``limit`` in flight.
 
-    An error ends the iteration and is raised; then, or when the task is cancelled, what was submitted keeps its
-    memory until the device is past it, and the rest is not submitted.
+    ``operations`` may be a generator, which is asked for the next operation when there is room for one: it need not
+    end if there is a limit. An error ends the iteration and is raised; then, or when the task is cancelled, what was
+    submitted keeps its memory until the device is past it, and the rest is not submitted.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise ValueError(f"as_completed(limit={limit!r}): the limit must be an integer of 1 or more, or None")
-    waiting = deque(operations)
-    for operation in waiting:
-        _require_operation(operation, "as_completed")
-    return _AsCompleted(waiting, limit)
+    if isinstance(operations, Sequence):
+        operations = tuple(operations)
+        for operation in operations:
+            _require_operation(operation, "as_completed")  # at once, where they are there
+    return _AsCompleted(iter(operations), limit)
+
+
+_NO_MORE: Any = object()
 
 
 @final
 class _AsCompleted(AsyncIterator[T]):
     """What is in flight is kept by stream: a stream passes its marks in order, so only the first of each is asked."""
 
-    def __init__(self, waiting: deque[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
-        self._waiting = waiting
+    def __init__(self, waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
+        self._waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]] | None = waiting  # None: there is no more
         self._limit = limit
         self._started = count()
         self._running: dict[Timeline, list[tuple[int, int, Mark, DeviceFuture[T]]]] = {}  # heaps, by position
@@ -93,15 +101,24 @@ class _AsCompleted(AsyncIterator[T]):
         loop = current_loop()
         await loop.checkpoint_if_cancelled()
         try:
-            while self._waiting and (self._limit is None or self._in_flight + len(self._settled) < self._limit):
-                future = _future(self._waiting.popleft())
+            while self._waiting is not None and (
+                self._limit is None or self._in_flight + len(self._settled) < self._limit
+            ):
+                operation = next(self._waiting, _NO_MORE)
+                if operation is _NO_MORE:
+                    self._waiting = None
+                    break
+                _require_operation(operation, "as_completed")
+                future = _future(operation)
                 await ready_to_submit(loop, future.stream)
-                self._start(future)
+                if (once := future.start()) is not None:
+                    await future.start_after(loop, once)
+                self._note_started(future)
             if self._settled or not self._in_flight:
                 await checkpoint(loop)
                 if not self._settled:
                     raise StopAsyncIteration
-                return self._settled.popleft().outcome()
+                return _outcome_in_iteration(self._settled.popleft())
             return await self._next(loop)
         except BaseException:
             for heap in self._running.values():
@@ -110,11 +127,10 @@ class _AsCompleted(AsyncIterator[T]):
             self._in_flight = 0
             self._running.clear()
             self._settled.clear()
-            self._waiting.clear()
+            self._waiting = None
             raise
 
-    def _start(self, future: DeviceFuture[T]) -> None:
-        future.start()
+    def _note_started(self, future: DeviceFuture[T]) -> None:
         submission = future.submission
         if submission is None:
             self._settled.append(future)
@@ -137,8 +153,16 @@ class _AsCompleted(AsyncIterator[T]):
                 if not heap:
                     del self._running[mark.timeline]
                 self._in_flight -= 1
-                return future.outcome()
+                return _outcome_in_iteration(future)
         raise AssertionError("wait_any returned before any mark was passed")
+
+
+def _outcome_in_iteration(future: DeviceFuture[T]) -> T:
+    """Its outcome. What would end the iteration as if all were done becomes a ``RuntimeError``, as in a generator."""
+    try:
+        return future.outcome()
+    except StopAsyncIteration as error:
+        raise RuntimeError("an operation given to as_completed raised StopAsyncIteration") from error
 
 
 def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
@@ -154,6 +178,11 @@ def spawn(nursery: trio.Nursery, operation: DeviceOperation[T] | DeviceFuture[T]
     if not hasattr(nursery, "start_soon"):
         raise TypeError(
             f"spawn takes a trio nursery, not {type(nursery).__name__}; under asyncio, use a task or gather"
+        )
+    if running_loop_name() != "trio":
+        raise NoEventLoopError(
+            "spawn was called outside of trio, or in another thread than the nursery's; from a thread of trio's, "
+            "trio.from_thread.run_sync(spawn, nursery, operation) calls it where the nursery is"
         )
     _require_operation(operation, "spawn")
     future = _future(operation)
@@ -180,7 +209,7 @@ class JoinHandle(Generic[T]):
         await self._state.finished.wait()
         self._state.taken = True
         if self._state.error is not None:
-            raise self._state.error
+            raise self._state.error.with_traceback(self._state.trace)
         return self._state.result
 
     def __del__(self) -> None:
@@ -201,6 +230,7 @@ class _JoinState(Generic[T]):
 
         self.finished = trio.Event()
         self.error: BaseException | None = None
+        self.trace: TracebackType | None = None  # of the error's first raising
         self.taken = False
 
 
@@ -210,7 +240,7 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
     except Exception as error:
         if handle() is None:
             raise
-        state.error = error
+        state.error, state.trace = error, error.__traceback__
     except BaseException:
         state.error = OperationCancelledError("the spawned operation was cancelled with its nursery")
         raise
@@ -219,14 +249,18 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
 
 
 def _require_operation(operation: object, what: str) -> None:
-    if isinstance(operation, DeviceOperation):
+    if isinstance(operation, (DeviceOperation, DeviceFuture)):
         operation.consume()
-    elif not isinstance(operation, DeviceFuture):
+    else:
         raise TypeError(f"{what} takes operations, not {type(operation).__name__}; value(x) makes one of a plain value")
 
 
 def _future(operation: DeviceOperation[T] | DeviceFuture[T]) -> DeviceFuture[T]:
-    return operation if isinstance(operation, DeviceFuture) else operation.into_future()
+    if isinstance(operation, DeviceFuture):
+        return operation
+    future = operation.into_future()
+    future.consume()
+    return future
 
 
 _TURNS = 16  # results that gather takes before it lets other tasks run

@@ -125,6 +125,11 @@ class Timeline:
         self.device.runtime.counters.waits_inserted.add()
         return True
 
+    def note_waited(self, other: Timeline | None, position: int) -> None:
+        """This stream was made to wait for ``other``'s work up to ``position``."""
+        if other is not None and other is not self and self._waited.get(other, 0) < position:
+            self._waited[other] = position
+
     def is_after(self, other: Timeline, position: int) -> bool:
         """Whether what is submitted here from now on runs after ``other``'s work up to ``position`` anyway."""
         return other is self or self._waited.get(other, 0) >= position or other.passed(position)

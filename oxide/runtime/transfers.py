@@ -170,6 +170,9 @@ def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[Device
         raise TypeError(f"full: {resolved} elements are wider than 8 bytes; use h2d(numpy.full(…))")
     if resolved.kind in "iu" and int(x.real) != x:
         raise TypeError(f"full: {x!r} is no {resolved}")
+    if resolved.kind in "iu" and not np.iinfo(resolved).min <= int(x.real) <= np.iinfo(resolved).max:
+        limits = np.iinfo(resolved)
+        raise OverflowError(f"full: {x!r} does not fit {resolved}, which holds {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):
         fill = np.array(int(x.real) if resolved.kind in "iu" else x, resolved)
     if np.isinf(fill) and not np.isinf(x):
@@ -190,9 +193,12 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 
 def arange(n: int, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """The numbers 0 to n - 1, as a box of shape (n,)."""
+    """The numbers 0 to n - 1, as a box of shape (n,). Raises ``OverflowError`` if an integer dtype has not so many."""
     (count,) = parse_shape(n, "arange")
-    return HostToDevice(np.arange(count, dtype=as_dtype(dtype)))
+    resolved = as_dtype(dtype)
+    if resolved.kind in "iu" and count - 1 > np.iinfo(resolved).max:
+        raise OverflowError(f"arange: {count - 1} is too large for {resolved}; its largest is {np.iinfo(resolved).max}")
+    return HostToDevice(np.arange(count, dtype=resolved))
 
 
 def randn(

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
 import oxide
-from oxide import DeviceOperation, ExecutionContext, OrderingError, d2h, h2d, memcpy, value, with_context
+from oxide import (
+    DeviceOperation,
+    ExecutionContext,
+    GraphError,
+    OrderingError,
+    d2h,
+    h2d,
+    memcpy,
+    value,
+    with_context,
+    zeros,
+)
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import step_driver, use_driver
 
@@ -188,3 +200,52 @@ def test_a_shared_source_runs_once_for_many_threads_on_many_streams(turn: int) -
     assert len(results) == 8
     assert all(result is results[0] for result in results)
     np.testing.assert_array_equal(results[0], data)
+
+
+def test_strict_ordering_allows_what_an_event_orders_and_no_more() -> None:
+    with use_driver(step_driver(), ordering="strict"):
+        first, second = streams(2)
+        box = zeros(4).async_on(first)
+        event = first.record_event()
+        late = zeros(4).async_on(first)
+        second.wait(event)
+        assert d2h(box).async_on(second).shape == (4,)
+        with pytest.raises(OrderingError, match="was written on"):
+            d2h(late).async_on(second)
+
+
+@pytest.mark.parametrize("declare", ["reads", "writes"])
+@pytest.mark.parametrize("how", ["run", "shared", "failed", "placed"])
+def test_a_declaration_that_comes_after_the_run_is_refused_and_harms_nothing(declare: str, how: str) -> None:
+    with use_driver(step_driver(2)):
+        contexts: list[ExecutionContext] = []
+        box = zeros(4).on(1).sync() if how == "placed" else zeros(4).sync()
+
+        def keep(context: ExecutionContext) -> DeviceOperation[int]:
+            contexts.append(context)
+            context.writes(box)
+            if how == "failed":
+                raise KeyError("refused")
+            return value(0)
+
+        operation = with_context(keep)
+        if how == "placed":
+            operation = operation.on(1)
+        with suppress(KeyError):
+            (operation.shared() if how == "shared" else oxide.zip(value(1), operation)).sync()
+        with pytest.raises(OrderingError, match=rf"ctx\.{declare} came too late.*inside the function of with_context"):
+            getattr(contexts[0], declare)(box)
+        for _ in range(2):  # on two streams
+            assert list(d2h(box).on(box.device).sync()) == [0, 0, 0, 0]
+
+
+def test_a_declaration_in_a_capture_is_refused_and_harms_nothing() -> None:
+    box = zeros(4).sync()
+
+    def declare(context: ExecutionContext) -> DeviceOperation[int]:
+        context.writes(box)
+        return value(0)
+
+    with pytest.raises(GraphError, match=r"ctx\.writes cannot be captured"):
+        with_context(declare).graph()
+    assert list(d2h(box).sync()) == [0, 0, 0, 0]

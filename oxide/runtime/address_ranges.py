@@ -1,0 +1,75 @@
+"""The memory that oxide shares with other libraries, by address: so that two boxes on one memory are ordered as one.
+
+A box that is exported and imported again, or an array that is imported twice, would otherwise be two allocations, each
+with its own history, and a kernel that writes through the one would race with a copy through the other. So an import
+looks here first, and its box uses the allocation that it finds.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from oxide.runtime.memory import Allocation
+
+
+_FEW = 64
+
+
+@final
+class AddressRanges:
+    """Allocations that other libraries know, while somebody holds them. The ranges are disjoint, and sorted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a finaliser inside may use it
+        self._starts: list[int] = []
+        self._entries: list[tuple[int, weakref.ref[Allocation]]] = []  # the end of each range, and whose it is
+        self._forget_above = _FEW
+
+    def overlapping(self, address: int, nbytes: int) -> list[Allocation]:
+        """The allocations that have bytes of a range, by address."""
+        with self._lock:
+            first, last = self._between(address, address + nbytes)
+            found = [reference() for _, reference in self._entries[first:last]]
+        return [allocation for allocation in found if allocation is not None]
+
+    def add(self, allocation: Allocation, address: int, nbytes: int) -> None:
+        """Makes a range known as ``allocation``'s, together with those of its ranges that overlap it."""
+        start, end = address, address + nbytes
+        with self._lock:
+            first, last = self._between(start, end)
+            kept = []
+            for begin, (stop, reference) in zip(self._starts[first:last], self._entries[first:last], strict=True):
+                known = reference()
+                if known is allocation:
+                    start, end = min(start, begin), max(end, stop)
+                elif known is not None:
+                    kept.append((begin, stop, reference))
+            if kept:  # as two exports of one box at once: it is known
+                return
+            self._starts[first:last] = [start]
+            self._entries[first:last] = [(end, weakref.ref(allocation))]
+            if len(self._starts) > self._forget_above:
+                alive = [place for place, (_, reference) in enumerate(self._entries) if reference() is not None]
+                self._starts = [self._starts[place] for place in alive]
+                self._entries = [self._entries[place] for place in alive]
+                self._forget_above = 2 * len(alive) + _FEW
+
+    def covers(self, allocation: Allocation, address: int, nbytes: int) -> bool:
+        """Whether a range lies within one of ``allocation``'s."""
+        with self._lock:
+            first, last = self._between(address, address + nbytes)
+            return any(
+                reference() is allocation and begin <= address and address + nbytes <= end
+                for begin, (end, reference) in zip(self._starts[first:last], self._entries[first:last], strict=True)
+            )
+
+    def _between(self, start: int, end: int) -> tuple[int, int]:
+        """The positions of the ranges that overlap [start, end)."""
+        first = bisect_right(self._starts, start)
+        if first and self._entries[first - 1][0] > start:
+            first -= 1
+        return first, bisect_left(self._starts, end, lo=first)
