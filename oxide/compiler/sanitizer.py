@@ -332,6 +332,8 @@ class _Instrumenter:
         if what.startswith("extractvalue "):
             whole, *place = _members(what.removeprefix("extractvalue "))
             return self._member_roots(whole.split(" ")[-1], _numbers(place), seen)
+        if what.startswith("inttoptr "):
+            return set[str]().union(*(self._roots(each, seen) for each in self._addresses(pointer))) or {pointer}
         if what.startswith("phi ptr "):
             found = re.findall(rf"\[ ({_NAME}|null|undef|poison), ", what)
         elif what.startswith("select "):
@@ -341,6 +343,15 @@ class _Instrumenter:
         else:
             return {pointer}
         return set[str]().union(*(self._roots(each, seen) for each in found))
+
+    def _addresses(self, number: str) -> list[str]:
+        """The pointers whose addresses a sum begins with: so numba-cuda steps through arrays that are not contiguous."""
+        what = self._definitions.get(number, "")
+        if what.startswith("ptrtoint "):
+            return re.findall(rf"ptr ({_NAME})", what)
+        if what.startswith(("inttoptr ", "add ")):
+            return [each for operand in re.findall(_NAME, what) for each in self._addresses(operand)]
+        return []
 
     def _member_roots(self, whole: str, place: tuple[int, ...], seen: set[str]) -> set[str]:
         """Of a member of a structure: through those that slices, arrays and tuples are put together in."""

@@ -79,7 +79,7 @@ def install() -> None:
     nrt.rtsys.get_allocation_stats = lambda *_: SimpleNamespace(alloc=0, free=0, mi_alloc=0, mi_free=0)
     CUDADispatcher.compile_device = _unsupported("numba-cuda's machine code")
     CUDADispatcher.inspect_asm = CUDADispatcher.inspect_llvm = _unsupported("numba-cuda's machine code")
-    testing.cudadevrt_missing = lambda: True
+    testing.cudadevrt_missing = lambda: False
     libs.get_cuda_include_dir = _missing
     nvrtc.get_supported_ccs = _unsupported("compiling CUDA C++")
     for name in (
