@@ -74,7 +74,9 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="show what failed in full, and what was skipped")
     options = parser.parse_args()
     if options.child:
-        _run_module(options.child, options.modules)
+        prepare()
+        for module in options.child.split(","):
+            _run_module(module, options.modules)
         return 0
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
@@ -109,8 +111,9 @@ def _reason(outcome: dict[str, str]) -> str:
     return next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1])[:300]
 
 
-def run(module: str) -> list[dict[str, str]]:
-    """The outcome of each test of a module: ``test``, ``outcome`` (passed, failed, crashed, skipped) and ``why``.
+def run(*modules: str) -> list[dict[str, str]]:
+    """The outcome of each test of modules that share a process: ``test``, ``outcome`` (passed, failed, crashed,
+    skipped) and ``why``.
 
     A process that ends takes one test with it, which counts as crashed: another process goes on with the next."""
     outcomes: list[dict[str, str]] = []
@@ -122,7 +125,7 @@ def run(module: str) -> list[dict[str, str]]:
     }
     while True:
         done = [outcome["test"] for outcome in outcomes]
-        command = [sys.executable, __file__, "--child", module, *done]
+        command = [sys.executable, __file__, "--child", ",".join(modules), *done]
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
             try:
                 code = subprocess.run(
@@ -149,7 +152,7 @@ def run(module: str) -> list[dict[str, str]]:
             why = f"{errors.read()[-2000:]}\n{ended}"
         if code == 0:
             return outcomes
-        outcomes.append({"test": started or module, "outcome": "crashed", "why": why})
+        outcomes.append({"test": started or ",".join(modules), "outcome": "crashed", "why": why})
         if started is None:
             return outcomes
 
@@ -201,7 +204,6 @@ def prepare() -> None:
 
 
 def _run_module(name: str, done: list[str]) -> None:
-    prepare()
     try:
         module = importlib.import_module(f"{HOME}.{name}")
     except unittest.SkipTest as reason:
