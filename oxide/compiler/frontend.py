@@ -18,8 +18,8 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import errors as core_errors
-from numba.cuda import compiler as numba_compiler
 from numba.cuda import cgutils, types, utils
+from numba.cuda import compiler as numba_compiler
 from numba.cuda.core import errors
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv

@@ -1,4 +1,4 @@
-"""The CPU's side of libdevice, where a function is arithmetic on words: sums of differences, averages, halves of doubles.
+"""The CPU's side of libdevice, where a function is arithmetic on words: differences, averages, halves of doubles.
 
 The C library has none of them; they are exact, so both devices give the same bits. NVIDIA's CUDA Math API says what
 each one is.
@@ -33,8 +33,7 @@ def _average(extend: str, rounding: int) -> str:
 
 def _product(shift: str) -> str:
     return (
-        f"%a = shl i32 %p0, 8; %x = {shift} i32 %a, 8; %b = shl i32 %p1, 8; %y = {shift} i32 %b, 8; "
-        "%r = mul i32 %x, %y"
+        f"%a = shl i32 %p0, 8; %x = {shift} i32 %a, 8; %b = shl i32 %p1, 8; %y = {shift} i32 %b, 8; %r = mul i32 %x, %y"
     )
 
 

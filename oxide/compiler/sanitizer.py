@@ -345,7 +345,7 @@ class _Instrumenter:
         return set[str]().union(*(self._roots(each, seen) for each in found))
 
     def _addresses(self, number: str) -> list[str]:
-        """The pointers whose addresses a sum begins with: so numba-cuda steps through arrays that are not contiguous."""
+        """The pointers whose addresses a sum begins with: numba-cuda steps through strided arrays so."""
         what = self._definitions.get(number, "")
         if what.startswith("ptrtoint "):
             return re.findall(rf"ptr ({_NAME})", what)

@@ -78,7 +78,8 @@ class Heap:
                 )
             self._held += nbytes
         address = ctypes.c_void_p()
-        failed = nbytes > _MAX_SIZE or _posix_memalign(ctypes.byref(address), ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+        whole = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        failed = nbytes > _MAX_SIZE or _posix_memalign(ctypes.byref(address), ALIGNMENT, whole)
         with self._lock:
             if failed or not address.value:
                 self._held -= nbytes

@@ -10,8 +10,7 @@ from numba import cuda
 from numba.cuda import libdevice
 
 from oxide import kernel
-
-from .launching import launch
+from tests.numba_cuda.launching import launch
 
 EDGES = [0, 1, -1, 2, 7, -8, 2**23 - 1, -(2**23), 2**24 + 5, 2**31 - 1, -(2**31)]
 SIGNED = np.array([(a, b) for a in EDGES for b in EDGES], np.int64)
