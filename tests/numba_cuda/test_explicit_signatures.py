@@ -36,6 +36,7 @@ def test_arguments_are_converted_to_what_a_device_function_was_compiled_for() ->
 
     x = np.random.default_rng(3).uniform(-100, 100, 33)
     _, out = launch(add, 1, 64, x, np.zeros(33))
+    whole_sum.overloads.clear()  # numba-cuda would look for machine code in them when it drops the function
     np.testing.assert_array_equal(out, np.trunc(x))
 
 
