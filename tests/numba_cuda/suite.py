@@ -44,14 +44,14 @@ MODULES = (
 _POINTERS = "an argument of a pointer type, or of a type that the program adds to numba's"
 _OVERLOADS = "counts what numba-cuda has compiled, or pickles it"
 _BINDINGS = "numba-cuda's bfloat16: CUDA C++ that its linker adds (oxide has bf16 of its own)"
-_ALLOCATES = "memory allocated in a kernel: numba-cuda's runtime, which is off unless it is asked for"
+_RUNTIME = "needs numba-cuda's runtime for memory in kernels, which the test turns on (CUDA_ENABLE_NRT)"
 _CODE = "looks at numba-cuda's IR or machine code"
 OUT_OF_SCOPE: dict[str, str] = {
     "cudapy.test_array.TestCudaArray.test_array_like_2d_view_f": "device arrays of another layout",
     "cudapy.test_array.TestCudaArray.test_[cf]array": _POINTERS,
     "cudapy.test_array.TestCudaArray.test_issue_4628": _OVERLOADS,
-    "cudapy.test_array_methods.TestCudaArrayMethods.test_array_copy": _ALLOCATES,
-    "cudapy.test_array_reductions.TestArrayReductions.test_*m??_basic": _ALLOCATES,
+    "cudapy.test_array_methods.TestCudaArrayMethods.test_array_copy": _RUNTIME,
+    "cudapy.test_array_reductions.TestArrayReductions.test_*m??_basic": _RUNTIME,
     "cudapy.test_const_string.TestConstStringCodegen.test_const_string": _CODE,
     "cudapy.test_extending.TestIntrinsic.test_serialization": _OVERLOADS,
     "cudapy.test_extending.TestLowLevelExtending.test_func1_isolated": _CODE,
