@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
@@ -101,6 +101,10 @@ class ArrayType(_Described):
 
     __slots__ = ("dtype", "ndim")
     __match_args__ = ("dtype", "ndim")
+
+    SIZE: ClassVar[int] = 2
+    ADDRESS: ClassVar[int] = 4
+    """Which of the words say how many elements there are, and where."""
 
     dtype: np.dtype[Any]
     ndim: int

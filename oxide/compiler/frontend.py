@@ -18,8 +18,8 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import errors as core_errors
+from numba.cuda import cgutils, types, utils
 from numba.cuda import compiler as numba_compiler
-from numba.cuda import types, utils
 from numba.cuda.core import errors
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
@@ -269,6 +269,8 @@ class _Lower(CUDALower):  # type: ignore[misc]
             if isinstance(text, str):
                 kinds[number] = types.literal(text)
         values = [self.loadvar(argument.name) for argument in inst.args]
+        if inst.vararg is not None:  # Python passes more than 30 arguments as a tuple
+            values += cgutils.unpack_tuple(self.builder, self.loadvar(inst.vararg.name))
         debug_lowering.lower_print(self.context, self.builder, kinds, values)
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:

@@ -23,6 +23,7 @@ from ..driver.base import Code, Target
 from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from ..errors import CompileError
 from . import native, native_primitives, sanitizer_runtime
+from .arguments import ArgumentType, ArrayType, RecordType, TupleType
 from .ir import PortableKernel, link
 from .parameters import word_types
 from .signature import Closed, NumbaParameter
@@ -68,13 +69,46 @@ def _pointers(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...], d
     layout, words = "@", 0
     for parameter in signature:
         kinds = word_types((parameter,))
-        if not isinstance(parameter, NumbaParameter) and kinds == ["ptr", "i64"]:  # an address and a number of elements
-            views[words] = len(found)
-            address = struct.calcsize(layout + "Q") - 8
-            found.append(PointerWord(parameter.name, address, address + 8, parameter.dtype.itemsize))
+        memory: list[tuple[int, int | None, int]] = []  # an address's word, its number of elements', an element's bytes
+        if isinstance(parameter, NumbaParameter):
+            memory = _memory(parameter.type)
+        elif kinds == ["ptr", "i64"]:
+            memory = [(0, 1, parameter.dtype.itemsize)]
+        for address, length, itemsize in memory:
+            views[words + address] = len(found)
+            found.append(
+                PointerWord(
+                    parameter.name,
+                    _place_of(layout, parameter.struct_format, address),
+                    None if length is None else _place_of(layout, parameter.struct_format, length),
+                    itemsize,
+                )
+            )
         layout += parameter.struct_format
         words += len(kinds)
     return tuple(found), views
+
+
+def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int]]:
+    """The arrays and records of an argument that numba-cuda's semantics hold for, which begins with word ``before``."""
+    match kind:
+        case ArrayType(dtype, _):
+            return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize)]
+        case RecordType(dtype):
+            return [(before, None, dtype.itemsize)]
+        case TupleType(elements, _):
+            found = []
+            for element in elements:
+                found += _memory(element, before)
+                before += len(element.words)
+            return found
+        case _:
+            return []
+
+
+def _place_of(before: str, words: str, number: int) -> int:
+    """Where a word of eight bytes is among the packed parameters, behind those of format ``before``."""
+    return struct.calcsize(before + words[: number + 1]) - 8
 
 
 # Atomics, fences and local arrays, held back as calls
@@ -152,6 +186,10 @@ _ATOMIC = re.compile(
     rf"^(?P<head>  (?:{_NAME} = )?call [^@]*@oxide\.held\.atomic\.(?P<operation>\w+)\.\w(?P<bits>\d+)\.(?P<scope>\w+)\."
     rf"(?P<ordering>\d)\(ptr )(?P<pointer>{_NAME})(?P<rest>.*)$"
 )
+_RAW_ATOMIC = re.compile(  # numba-cuda's own, which are relaxed
+    rf"^(?P<head>  {_NAME} = (?:atomicrmw|cmpxchg) (?:volatile |weak )*(?:\w+ )?ptr )(?P<pointer>{_NAME})"
+    r"(?P<rest>, (?P<type>\w+) .*)$"
+)
 _FENCE = re.compile(r"^  call void @oxide\.held\.fence\.\w+\.(?P<ordering>\d)\(")
 _BARRIER = re.compile(rf"^  (?:{_NAME} = )?call \w+ @oxide\.block\.barrier")
 _WARP_SYNC = re.compile(r"^  call void @oxide\.warp\.sync\(ptr (?P<context>\S+), i32 (?P<mask>[^,]+), ")
@@ -193,6 +231,7 @@ class _Instrumenter:
             _size(m["type"]) for line in body if (m := _LOAD.match(line) or _STORE.match(line)) and self._shared(m)
         ]
         touched += [int(m["bits"]) // 8 for line in body if (m := _ATOMIC.match(line)) and self._shared(m)]
+        touched += [_size(m["type"]) for line in body if (m := _RAW_ATOMIC.match(line)) and self._shared(m)]
         self.shared_shift = min(min(touched, default=4), 8).bit_length() - 1
         allocas: list[str] = []
         lines: list[str] = []
@@ -225,6 +264,10 @@ class _Instrumenter:
             pointer = self._checked(lines, match["pointer"], size, size, what)
             lines.append(f"{match['head']}{pointer}{match['rest']}")
             self._fence(lines, "acquire", ordering in _ACQUIRING)
+        elif match := _RAW_ATOMIC.match(line):
+            size = _size(match["type"])
+            pointer = self._checked(lines, match["pointer"], size, size, WRITE | ALSO_READS | ATOMIC)
+            lines.append(f"{match['head']}{pointer}{match['rest']}")
         elif match := _FENCE.match(line):
             ordering = int(match["ordering"])
             self._fence(lines, "release", ordering in _RELEASING)
@@ -287,7 +330,10 @@ class _Instrumenter:
         if what.startswith("getelementptr "):
             return self._roots(re.findall(rf"ptr ({_NAME}|null|undef|poison)", what)[0], seen)
         if what.startswith("extractvalue "):
-            return self._extracted(pointer, what, seen)
+            whole, *place = _members(what.removeprefix("extractvalue "))
+            return self._member_roots(whole.split(" ")[-1], _numbers(place), seen)
+        if what.startswith("inttoptr "):
+            return set[str]().union(*(self._roots(each, seen) for each in self._addresses(pointer))) or {pointer}
         if what.startswith("phi ptr "):
             found = re.findall(rf"\[ ({_NAME}|null|undef|poison), ", what)
         elif what.startswith("select "):
@@ -298,24 +344,38 @@ class _Instrumenter:
             return {pointer}
         return set[str]().union(*(self._roots(each, seen) for each in found))
 
-    def _extracted(self, pointer: str, what: str, seen: set[str]) -> set[str]:
-        """Through the structures that a slice is put together in."""
-        match = re.match(rf"extractvalue \{{.*?\}} (?P<whole>{_NAME}), (?P<place>[\d, ]+)", what)
-        while match:
-            inner = re.match(
-                rf"insertvalue \{{.*?\}} (?P<whole>{_NAME}|undef|poison|zeroinitializer), "
-                rf".*?(?P<part>{_NAME}|null|\S+), (?P<place>\d[\d, ]*)",
-                self._definitions.get(match["whole"], ""),
-            )
-            if inner is None:
-                break
-            if inner["place"].strip(", ") == match["place"].strip(", "):
-                return self._roots(inner["part"], seen)
-            match = re.match(
-                rf"extractvalue x (?P<whole>{_NAME}), (?P<place>[\d, ]+)",
-                f"extractvalue x {inner['whole']}, {match['place']}",
-            )
-        return {pointer}
+    def _addresses(self, number: str) -> list[str]:
+        """The pointers whose addresses a sum begins with: numba-cuda steps through strided arrays so."""
+        what = self._definitions.get(number, "")
+        if what.startswith("ptrtoint "):
+            return re.findall(rf"ptr ({_NAME})", what)
+        if what.startswith(("inttoptr ", "add ")):
+            return [each for operand in re.findall(_NAME, what) for each in self._addresses(operand)]
+        return []
+
+    def _member_roots(self, whole: str, place: tuple[int, ...], seen: set[str]) -> set[str]:
+        """Of a member of a structure: through those that slices, arrays and tuples are put together in."""
+        if not place:
+            return self._roots(whole, seen)
+        key = f"{whole} {place}"
+        if key in seen or whole in ("undef", "poison", "zeroinitializer"):
+            return set()
+        seen.add(key)
+        what = self._definitions.get(whole, "")
+        if what.startswith("insertvalue "):
+            base, part, *rest = _members(what.removeprefix("insertvalue "))
+            inserted = _numbers(rest)
+            if place[: len(inserted)] == inserted:
+                return self._member_roots(part.split(" ")[-1], place[len(inserted) :], seen)
+            if inserted[: len(place)] != place:
+                return self._member_roots(base.split(" ")[-1], place, seen)
+        elif what.startswith("extractvalue "):
+            base, *rest = _members(what.removeprefix("extractvalue "))
+            return self._member_roots(base.split(" ")[-1], _numbers(rest) + place, seen)
+        elif what.startswith("phi "):
+            incoming = re.findall(rf"\[ ({_NAME}|undef|poison|zeroinitializer), ", what)
+            return set[str]().union(*(self._member_roots(each, place, seen) for each in incoming))
+        return {f"{whole} {place}"}
 
     def _shared(self, match: re.Match[str]) -> bool:
         return any("@oxide.shared." in self._definitions.get(root, "") for root in self._roots(match["pointer"], set()))
@@ -377,6 +437,11 @@ def _size(kind: str) -> int:
         end = -(-end // alignment) * alignment + _size(part)
         widest = max(widest, alignment)
     return -(-end // widest) * widest
+
+
+def _numbers(parts: list[str]) -> tuple[int, ...]:
+    """The indices among the operands of an instruction; metadata follows them."""
+    return tuple(int(part) for part in parts if part.isdecimal())
 
 
 def _members(text: str) -> list[str]:

@@ -62,7 +62,10 @@ class Heap:
             return self._held, len(self._live) + len(self._leaving)
 
     def allocate(self, nbytes: int) -> int:
-        """A 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the limit or where the system has no more."""
+        """A 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the limit or where the system has no more.
+
+        What lies between its end and the next multiple of 256 bytes belongs to nobody, as on a GPU: a kernel of raw
+        arrays that writes a little too far spoils nothing there, least of all the C library's own records."""
         if nbytes <= 0:
             raise driver_error(
                 "CUDA_ERROR_INVALID_VALUE", f"an allocation of {nbytes} bytes on {self.name}; ask for 1 or more"
@@ -75,7 +78,8 @@ class Heap:
                 )
             self._held += nbytes
         address = ctypes.c_void_p()
-        failed = nbytes > _MAX_SIZE or _posix_memalign(ctypes.byref(address), ALIGNMENT, nbytes)
+        whole = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        failed = nbytes > _MAX_SIZE or _posix_memalign(ctypes.byref(address), ALIGNMENT, whole)
         with self._lock:
             if failed or not address.value:
                 self._held -= nbytes

@@ -77,7 +77,8 @@ class SanitizedLaunch:
         kept: list[Any] = []
         for row, pointer in zip(views, sanitized.pointers, strict=True):
             address = _word(params, pointer.address_at)
-            nbytes = _word(params, pointer.length_at) * pointer.itemsize
+            length = 1 if pointer.length_at is None else _word(params, pointer.length_at)
+            nbytes = length * pointer.itemsize
             found = self._tracked(address, nbytes) if nbytes else None
             start = found[0] if found else address
             row[:3] = address, address + nbytes, start

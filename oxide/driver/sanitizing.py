@@ -33,11 +33,12 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class PointerWord:
-    """A parameter's memory: where its address and its length are in the packed parameters, and an element's bytes."""
+    """A parameter's memory: where its address and its length are in the packed parameters, and an element's bytes.
+    A record is one element, and nothing says so there."""
 
     name: str
     address_at: int
-    length_at: int
+    length_at: int | None
     itemsize: int
 
 

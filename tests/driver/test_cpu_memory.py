@@ -194,3 +194,12 @@ def test_the_heap_knows_exactly_which_ranges_are_live(actions: list[tuple[bool, 
     assert heap.held == (sum(live.values()), len(live))
     heap.release_all()
     assert heap.held == (0, 0)
+
+
+def test_what_lies_behind_a_small_block_belongs_to_nobody_as_on_a_gpu() -> None:
+    heap = Heap("a heap", None, poison=False)
+    usable = ctypes.CDLL(None).malloc_usable_size
+    usable.restype, usable.argtypes = ctypes.c_size_t, (ctypes.c_void_p,)
+    sizes = {nbytes: usable(heap.allocate(nbytes)) for nbytes in (1, 4, 255, 256, 257)}
+    heap.release_all()
+    assert all(room >= -(-nbytes // 256) * 256 for nbytes, room in sizes.items())

@@ -77,8 +77,9 @@ def install() -> None:
     for name in [name for name in dir(nrt.rtsys) if name.startswith("memsys_")]:
         setattr(nrt.rtsys, name, lambda *_: None)
     nrt.rtsys.get_allocation_stats = lambda *_: SimpleNamespace(alloc=0, free=0, mi_alloc=0, mi_free=0)
+    CUDADispatcher.compile_device = _unsupported("numba-cuda's machine code")
     CUDADispatcher.inspect_asm = CUDADispatcher.inspect_llvm = _unsupported("numba-cuda's machine code")
-    testing.cudadevrt_missing = lambda: True
+    testing.cudadevrt_missing = lambda: False
     libs.get_cuda_include_dir = _missing
     nvrtc.get_supported_ccs = _unsupported("compiling CUDA C++")
     for name in (
@@ -301,13 +302,23 @@ def jit(function: Any = None, device: bool = False, inline: str = "never", **opt
         def decorate(decorated: Any) -> Any:
             returned = {returns for _, returns in signatures}
             if device or not returned <= {None, types.void}:
-                return CUDADispatcher(decorated, {**target, "device": True})
+                return _device_function(decorated, {**target, "device": True}, signatures)
             return Dispatcher(decorated, [args for args, _ in signatures], target)
 
         return decorate
     if device:
         return CUDADispatcher(function, target)
     return Dispatcher(function, [], target)
+
+
+def _device_function(function: Any, target: dict[str, Any], signatures: list[Any]) -> CUDADispatcher:
+    """As numba-cuda's decorator leaves it, but for the machine code: compiled for these signatures, and no others."""
+    dispatcher = CUDADispatcher(function, target)
+    if all(returns is not None for _, returns in signatures):  # or it is for the compiler to find out
+        for args, returns in signatures:
+            dispatcher.overloads[args] = SimpleNamespace(signature=returns(*args), objectmode=False)
+        dispatcher.disable_compile()
+    return dispatcher
 
 
 def _argument(value: Any, back: list[tuple[Any, Any]]) -> Any:

@@ -16,56 +16,106 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import types
 import unittest
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 HOME = "numba.cuda.tests"
 _KERNELS = """
 alignment array array_alignment array_args array_methods array_reductions atomics blackscholes boolean
-cache_hints casting complex complex_kernel const_string constmem cuda_jit_no_types datetime device_func enums
-extending fastmath flow_control forall freevar frexp_ldexp globals idiv inline intrinsics iterators lang
-laplace libdevice localmem mandel math matmul minmax montecarlo nondet operator overload powi py2_div_issue
-random record_dtype recursion slicing sm sm_creation ssa sync transpose typeinfer ufuncs vector_type warp_ops
+cache_hints casting complex complex_kernel const_string constmem cooperative_groups cuda_jit_no_types datetime
+device_func enums exception extending fastmath flow_control forall freevar frexp_ldexp globals idiv inline
+intrinsics iterators lang laplace libdevice localmem mandel math matmul minmax montecarlo nondet operator
+overload powi print py2_div_issue random record_dtype recursion slicing sm sm_creation
+ssa sync transpose typeinfer ufuncs userexc vector_type warp_ops
 """
 _EXAMPLES = "cpu_gpu_compat laplace matmul montecarlo random reduction sessionize ufunc vecadd"
 MODULES = (
     *(f"cudapy.test_{name}" for name in _KERNELS.split()),
     *(f"doc_examples.test_{name}" for name in _EXAMPLES.split()),
 )
+_POINTERS = "an argument of a pointer type, or of a type that the program adds to numba's"
+_OVERLOADS = "counts what numba-cuda has compiled, or pickles it"
+_BINDINGS = "numba-cuda's bfloat16: CUDA C++ that its linker adds (oxide has bf16 of its own)"
+_RUNTIME = "needs numba-cuda's runtime for memory in kernels, which the test turns on (CUDA_ENABLE_NRT)"
+_CODE = "looks at numba-cuda's IR or machine code"
+OUT_OF_SCOPE: dict[str, str] = {
+    "cudapy.test_array.TestCudaArray.test_array_like_2d_view_f": "device arrays of another layout",
+    "cudapy.test_array.TestCudaArray.test_[cf]array": _POINTERS,
+    "cudapy.test_array.TestCudaArray.test_issue_4628": _OVERLOADS,
+    "cudapy.test_array_methods.TestCudaArrayMethods.test_array_copy": _RUNTIME,
+    "cudapy.test_array_reductions.TestArrayReductions.test_*m??_basic": _RUNTIME,
+    "cudapy.test_const_string.TestConstStringCodegen.test_const_string": _CODE,
+    "cudapy.test_extending.TestIntrinsic.test_serialization": _OVERLOADS,
+    "cudapy.test_extending.TestLowLevelExtending.test_func1_isolated": _CODE,
+    "cudapy.test_localmem.TestCudaLocalMem.test_type_with_struct_data_model": _POINTERS,
+    "cudapy.test_overload.TestOverload.test_overload_attribute_target": _POINTERS,
+    "cudapy.test_print.TestPrint.test_bfloat16": _BINDINGS,
+    "cudapy.test_sm_creation.TestSharedMemoryCreation.test_type_with_struct_data_model": _POINTERS,
+}
+"""Tests that ask for more than a compiler and one device, by name and with the reason. They are not counted."""
+
+TIME_LIMIT = 900.0
+"""Seconds that a module may take before the test that it is at counts as crashed."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", help="such as cudapy.test_math; all that concern kernels by default")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--verbose", action="store_true", help="show what failed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--verbose", action="store_true", help="show what failed in full, and what was skipped")
     options = parser.parse_args()
     if options.child:
-        _run_module(options.child, options.modules)
+        prepare()
+        for module in options.child.split(","):
+            _run_module(module, options.modules)
         return 0
     counts: Counter[str] = Counter()
-    for module in options.modules or MODULES:
-        outcomes = run(module)
-        counted = Counter(outcome["outcome"] for outcome in outcomes)
-        counts += counted
-        print(f"{module:36} {dict(counted)}", flush=True)
-        for outcome in outcomes:
-            if outcome["outcome"] not in ("passed", "skipped"):
-                lines = outcome["why"].strip().split("\n")
-                why = next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1])
-                print("    " + outcome["test"].removeprefix(f"{HOME}.") + ": " + why[:300])
-                if options.verbose:
-                    print("\n".join("        " + line for line in lines[-25:]))
+    reasons: Counter[str] = Counter()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        modules = options.modules or MODULES
+        for module, outcomes in zip(modules, pool.map(run, modules), strict=True):
+            counts += _tell(module, outcomes, options.verbose)
+            reasons += Counter(_reason(outcome) for outcome in outcomes if outcome["outcome"] == "skipped")
     ran = counts["passed"] + counts["failed"] + counts["crashed"]
-    print(f"{counts['passed']} of {ran} pass: {counts['passed'] / max(ran, 1):.1%}; {counts['skipped']} skipped")
+    print(f"{counts['passed']} of {ran} pass: {counts['passed'] / max(ran, 1):.1%}; {counts['skipped']} skipped:")
+    for reason, count in reasons.most_common():
+        print(f"{count:5} {reason}")
     return 0
 
 
-def run(module: str) -> list[dict[str, str]]:
-    """The outcome of each test of a module: ``test``, ``outcome`` (passed, failed, crashed, skipped) and ``why``."""
+def _tell(module: str, outcomes: list[dict[str, str]], verbose: bool) -> Counter[str]:
+    counted = Counter(outcome["outcome"] for outcome in outcomes)
+    print(f"{module:36} {dict(counted)}", flush=True)
+    for outcome in outcomes:
+        name = outcome["test"].removeprefix(f"{HOME}.")
+        if outcome["outcome"] in ("failed", "crashed"):
+            print(f"    {name}: {_reason(outcome)}")
+            if verbose:
+                print("\n".join("        " + line for line in outcome["why"].strip().split("\n")[-25:]))
+        elif outcome["outcome"] == "skipped" and verbose:
+            print(f"    {name}: skipped: {_reason(outcome)}")
+    return counted
+
+
+def _reason(outcome: dict[str, str]) -> str:
+    lines = outcome["why"].strip().split("\n")
+    return next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1])[:300]
+
+
+def run(*modules: str) -> list[dict[str, str]]:
+    """The outcome of each test of modules that share a process: ``test``, ``outcome`` (passed, failed, crashed,
+    skipped) and ``why``.
+
+    A process that ends takes one test with it, which counts as crashed: another process goes on with the next."""
     outcomes: list[dict[str, str]] = []
     environment = {
         **os.environ,
@@ -75,31 +125,36 @@ def run(module: str) -> list[dict[str, str]]:
     }
     while True:
         done = [outcome["test"] for outcome in outcomes]
-        child = subprocess.run(
-            [sys.executable, __file__, "--child", module, *done],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=Path(__file__).parent,
-            timeout=1800,
-            check=False,
-        )
-        started = None
-        for line in child.stdout.split("\n"):
-            if not line.startswith("@@"):
-                continue
-            event = json.loads(line[2:])
-            if "outcome" in event:
-                outcomes.append(event)
-                started = None
-            else:
-                started = event["test"]
-        if child.returncode == 0:
+        command = [sys.executable, __file__, "--child", ",".join(modules), *done]
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            try:
+                code = subprocess.run(
+                    command,
+                    stdout=output,
+                    stderr=errors,
+                    env=environment,
+                    cwd=Path(__file__).parent,
+                    timeout=TIME_LIMIT,
+                    check=False,
+                ).returncode
+                ended = f"the process ended with {code}"
+            except subprocess.TimeoutExpired:
+                code, ended = 1, f"no end after {TIME_LIMIT:.0f} s"
+            output.seek(0)
+            errors.seek(0)
+            started = None
+            for line in output:
+                if line.startswith("@@"):
+                    event = json.loads(line[2:])
+                    started = None if "outcome" in event else event["test"]
+                    if "outcome" in event:
+                        outcomes.append(event)
+            why = f"{errors.read()[-2000:]}\n{ended}"
+        if code == 0:
             return outcomes
+        outcomes.append({"test": started or ",".join(modules), "outcome": "crashed", "why": why})
         if started is None:
-            outcomes.append({"test": module, "outcome": "crashed", "why": child.stderr[-2000:]})
             return outcomes
-        outcomes.append({"test": started, "outcome": "crashed", "why": child.stderr[-500:] or str(child.returncode)})
 
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Warning)\b")
@@ -120,7 +175,7 @@ class _Result(unittest.TestResult):
         _say(test=test.id(), outcome="failed", why=self._exc_info_to_string(error, test))
 
     def addError(self, test: Any, error: Any) -> None:
-        skipped = error[0] is not None and issubclass(error[0], unittest.SkipTest)
+        skipped = error[0] is not None and error[0].__name__ in ("SkipTest", "Skipped")  # unittest's, pytest's
         outcome = "skipped" if skipped else "failed"
         _say(test=test.id(), outcome=outcome, why=self._exc_info_to_string(error, test))
 
@@ -138,22 +193,53 @@ def _say(**event: str) -> None:
     sys.__stdout__.flush()
 
 
-def _run_module(name: str, done: list[str]) -> None:
+def prepare() -> None:
+    """Makes ``numba.cuda`` oxide's, for the rest of the process."""
     _stand_ins()
     import shim
 
     shim.install()
     _stand_in_for_cffi()
+    _install_in_programs()
+
+
+def _run_module(name: str, done: list[str]) -> None:
     try:
         module = importlib.import_module(f"{HOME}.{name}")
     except unittest.SkipTest as reason:
         _say(test=f"{HOME}.{name}", outcome="skipped", why=str(reason))
         return
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
+    functions = [unittest.FunctionTestCase(value) for key, value in vars(module).items() if _is_test(key, value)]
     result = _Result()
-    for test in _flat(suite):
-        if test.id() not in done:
+    for test in (*_flat(suite), *functions):
+        if isinstance(test, unittest.FunctionTestCase):
+            test.id = partial("{0.__module__}.{0.__name__}".format, test._testFunc)  # type: ignore[attr-defined]
+        name = test.id().removeprefix(f"{HOME}.")
+        if test.id() in done:
+            continue
+        reasons = [reason for pattern, reason in OUT_OF_SCOPE.items() if fnmatchcase(name, pattern)]
+        if reasons:
+            _say(test=test.id(), outcome="skipped", why=reasons[0])
+        else:
             unittest.TestSuite([test]).run(result)
+
+
+def _is_test(name: str, value: Any) -> bool:
+    return name.startswith("test_") and isinstance(value, types.FunctionType) and not signature(value).parameters
+
+
+def _install_in_programs() -> None:
+    """Tests of printing run programs given as text: these begin with the shim too."""
+    run_program = subprocess.run
+
+    def run(command: Any, *args: Any, **options: Any) -> Any:
+        if command[:2] == [sys.executable, "-c"]:
+            text = f"import suite; suite.prepare()\n{command[2]}"
+            command = [*command[:2], text, *command[3:]]
+        return run_program(command, *args, **options)
+
+    subprocess.run = run  # type: ignore[assignment]
 
 
 def _stand_in_for_cffi() -> None:

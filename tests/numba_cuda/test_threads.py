@@ -357,3 +357,29 @@ def test_print_writes_a_line_for_each_thread(capfd: pytest.CaptureFixture[str]) 
         "thread 0 0.500000 False (0, (0.500000,)) (0, 0, 0)",
         "thread 1 1.500000 True (1, (1.500000,)) (0, 0, 0)",
     ]
+
+
+def test_print_of_more_items_than_a_gpu_takes_shows_the_format_and_warns(capfd: pytest.CaptureFixture[str]) -> None:
+    @kernel
+    def say(x):
+        print(
+            x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11], x[12], x[13], x[14], x[15], x[16],
+            x[17], x[18], x[19], x[20], x[21], x[22], x[23], x[24], x[25], x[26], x[27], x[28], x[29], x[30], x[31],
+            x[32],
+        )  # fmt: skip
+
+    with pytest.warns(RuntimeWarning, match="cannot print more than 32 items"):
+        launch(say, 1, 1, np.arange(33))
+    assert capfd.readouterr().out == " ".join(["%lld"] * 33) + "\n"
+
+
+def test_print_of_as_many_items_as_a_gpu_takes_shows_them(capfd: pytest.CaptureFixture[str]) -> None:
+    @kernel
+    def say(x):
+        print(
+            x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11], x[12], x[13], x[14], x[15], x[16],
+            x[17], x[18], x[19], x[20], x[21], x[22], x[23], x[24], x[25], x[26], x[27], x[28], x[29], x[30], x[31],
+        )  # fmt: skip
+
+    launch(say, 1, 1, np.arange(32))
+    assert capfd.readouterr().out == " ".join(map(str, range(32))) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from llvmlite import ir
@@ -27,7 +28,16 @@ def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any])
     formats = [
         _format(context, builder, kind, value, letters, items) for kind, value in zip(kinds, values, strict=True)
     ]
-    line = _text(builder, " ".join(formats) + "\n")
+    text = " ".join(formats) + "\n"
+    if len(kinds) > MOST_ITEMS:  # only numba-cuda's semantics come here with so many, and have this
+        warnings.warn(
+            f"CUDA print() cannot print more than {MOST_ITEMS} items. "
+            "The raw format string will be emitted by the kernel instead.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        letters, items, text = [], [], text.replace("%", "%%")
+    line = _text(builder, text)
     call_primitive(builder, _INT, f"oxide.print.{''.join(letters) or 'none'}", (line, *items))
 
 

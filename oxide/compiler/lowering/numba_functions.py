@@ -26,7 +26,21 @@ _twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Any]] = weakref.W
 
 
 class NumbaDispatcher(CUDADispatcher):  # type: ignore[misc]
-    """A device function of a numba user, compiled in oxide's contexts."""
+    """A device function of a numba user, compiled in oxide's contexts. With explicit signatures it is compiled for
+    those alone, and arguments are converted to what they say."""
+
+    def __init__(self, function: Any, options: dict[str, Any], signatures: tuple[Any, ...] = ()) -> None:
+        super().__init__(function, options)
+        self._explicit = signatures
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """What types a call of it: numba asks for this."""
+        if self._explicit:
+            self._can_compile = True
+            for signature in self._explicit:
+                self.compile_device(signature.args, signature.return_type)
+            self._can_compile = False
+        return super().get_call_template(args, kws)
 
 
 def twin_of(value: Any) -> Any:
@@ -34,8 +48,8 @@ def twin_of(value: Any) -> Any:
     if isinstance(value, CUDADispatcher):
         if type(value) is not CUDADispatcher:
             return value
-    elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions")):
-        return value
+    elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions") and value._can_compile):
+        return value  # with explicit signatures numba's are for the host alone, which its own typing says
     twins = _twins.setdefault(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
     variant = fastmath, session.located
@@ -43,7 +57,8 @@ def twin_of(value: Any) -> Any:
         inline = value.targetoptions.get("inline", "never")
         inline = {True: "always", False: "never"}.get(inline, inline)  # as numba-cuda reads what it has deprecated
         options = {"device": True, "inline": inline, "fastmath": fastmath}
-        twins[variant] = NumbaDispatcher(value.py_func, options)
+        signatures = () if value._can_compile else tuple(value.nopython_signatures)
+        twins[variant] = NumbaDispatcher(value.py_func, options, signatures)
     return twins[variant]
 
 

@@ -1,0 +1,61 @@
+"""The CPU's side of libdevice, where a function is arithmetic on words: differences, averages, halves of doubles.
+
+The C library has none of them; they are exact, so both devices give the same bits. NVIDIA's CUDA Math API says what
+each one is.
+"""
+
+from __future__ import annotations
+
+
+def definition(symbol: str) -> str | None:
+    """The IR that defines ``symbol``, or None for any other function."""
+    if symbol not in _BODIES:
+        return None
+    result, parameters, body = _BODIES[symbol]
+    listed = ", ".join(f"{kind} %p{number}" for number, kind in enumerate(parameters.split()))
+    lines = "\n".join(f"  {line}" for line in body.split("; "))
+    return f"define {result} @{symbol}({listed}) alwaysinline {{\n{lines}\n  ret {result} %r\n}}\n"
+
+
+def _difference(greater: str) -> str:
+    return (
+        f"%c = icmp {greater} i32 %p0, %p1; %a = sub i32 %p0, %p1; %b = sub i32 %p1, %p0; "
+        "%d = select i1 %c, i32 %a, i32 %b; %r = add i32 %d, %p2"
+    )
+
+
+def _average(extend: str, rounding: int) -> str:
+    return (
+        f"%a = {extend} i32 %p0 to i64; %b = {extend} i32 %p1 to i64; %s = add i64 %a, %b; "
+        f"%t = add i64 %s, {rounding}; %h = ashr i64 %t, 1; %r = trunc i64 %h to i32"
+    )
+
+
+def _product(shift: str) -> str:
+    return (
+        f"%a = shl i32 %p0, 8; %x = {shift} i32 %a, 8; %b = shl i32 %p1, 8; %y = {shift} i32 %b, 8; %r = mul i32 %x, %y"
+    )
+
+
+_BODIES = {
+    "__nv_sad": ("i32", "i32 i32 i32", _difference("sgt")),
+    "__nv_usad": ("i32", "i32 i32 i32", _difference("ugt")),
+    "__nv_hadd": ("i32", "i32 i32", _average("sext", 0)),
+    "__nv_rhadd": ("i32", "i32 i32", _average("sext", 1)),
+    "__nv_uhadd": ("i32", "i32 i32", _average("zext", 0)),
+    "__nv_urhadd": ("i32", "i32 i32", _average("zext", 1)),
+    "__nv_mul24": ("i32", "i32 i32", _product("ashr")),
+    "__nv_umul24": ("i32", "i32 i32", _product("lshr")),
+    "__nv_double2hiint": (
+        "i32",
+        "double",
+        "%w = bitcast double %p0 to i64; %h = lshr i64 %w, 32; %r = trunc i64 %h to i32",
+    ),
+    "__nv_double2loint": ("i32", "double", "%w = bitcast double %p0 to i64; %r = trunc i64 %w to i32"),
+    "__nv_hiloint2double": (
+        "double",
+        "i32 i32",
+        "%h = zext i32 %p0 to i64; %l = zext i32 %p1 to i64; %s = shl i64 %h, 32; %w = or i64 %s, %l; "
+        "%r = bitcast i64 %w to double",
+    ),
+}

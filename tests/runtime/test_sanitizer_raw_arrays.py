@@ -1,0 +1,138 @@
+"""The sanitizer of the CPU device, where nothing else checks an index: raw arrays, records and numba-cuda's atomics."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from oxide import Array, Kernel, SanitizerError, d2h, f32, h2d, kernel, zeros
+
+BOTH = ("memory", "race")
+
+
+@pytest.fixture(autouse=True)
+def only_the_cpu_device(device: str) -> None:
+    if device != "cpu":
+        pytest.skip("the sanitizer is the CPU device's")
+
+
+def found(operation: Any) -> SanitizerError:
+    with pytest.raises(SanitizerError) as caught:
+        operation.sync()
+    return caught.value
+
+
+def line_of(function: Kernel, marker: str) -> int:
+    """The line of the kernel that ends with a comment of that word."""
+    lines, first = inspect.getsourcelines(function.function)
+    return next(number for number, line in enumerate(lines, first) if line.rstrip().endswith(f"# {marker}"))
+
+
+def numbers(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(5).random(shape).astype(np.float32)
+
+
+@kernel(sanitize=BOTH)
+def next_one(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i + 1]  # read
+
+
+def test_an_index_past_the_end_of_a_raw_array_is_found() -> None:
+    error = found(next_one[1, 64](h2d(numbers(64)), zeros(64)))
+    assert (error.kind, error.what, error.offset) == ("out-of-bounds", "x", 256)
+    assert (error.thread, error.line) == ((63, 0, 0), line_of(next_one, "read"))
+
+
+def test_indices_inside_a_raw_array_are_clean() -> None:
+    x = numbers(64)
+    _, out = next_one[1, 63](h2d(x), zeros(63)).sync()
+    np.testing.assert_array_equal(d2h(out).sync(), x[1:])
+
+
+@kernel(sanitize=BOTH)
+def into_the_next_row(x: Array[f32, 2], rows: Array[f32, 1]) -> None:
+    i = cuda.grid(1)
+    rows[i] = x[i, 4]  # read
+
+
+def test_the_whole_array_is_what_an_index_must_be_inside() -> None:
+    """A column too far is another row's element, but in the last row."""
+    error = found(into_the_next_row[1, 16](h2d(numbers(16, 4)), zeros(16)))
+    assert (error.kind, error.what, error.thread) == ("out-of-bounds", "x", (15, 0, 0))
+
+
+@kernel(sanitize=BOTH)
+def through_a_view(x, out):
+    i = cuda.grid(1)
+    view = x[2:10:2]
+    out[i] = view[i]  # read
+
+
+def test_an_index_past_the_end_is_found_through_a_view() -> None:
+    through_a_view[1, 4](h2d(numbers(10)), zeros(64)).sync()
+    error = found(through_a_view[1, 5](h2d(numbers(10)), zeros(64)))
+    assert (error.kind, error.what, error.offset) == ("out-of-bounds", "x", 40)
+
+
+@kernel(sanitize=BOTH)
+def of_a_tuple(arrays):
+    i = cuda.grid(1)
+    arrays[1][i] = arrays[0][i]  # write
+
+
+def test_the_arrays_of_a_tuple_are_told_apart() -> None:
+    error = found(of_a_tuple[1, 8]((h2d(numbers(8)).sync(), zeros(7).sync())))
+    assert (error.kind, error.what, error.access) == ("out-of-bounds", "arrays", "write")
+    of_a_tuple[1, 7]((h2d(numbers(8)).sync(), zeros(7).sync())).sync()
+
+
+@kernel(sanitize=BOTH)
+def counted(x):
+    cuda.atomic.add(x, cuda.grid(1), 1)  # add
+
+
+def test_an_atomic_past_the_end_is_found_and_not_made() -> None:
+    box = zeros(63).sync()
+    error = found(counted[1, 64](box))
+    assert (error.kind, error.access, error.line) == ("out-of-bounds", "atomic", line_of(counted, "add"))
+    assert d2h(box).sync().sum() == 63
+
+
+@kernel(sanitize=BOTH)
+def counted_in_one(x):
+    cuda.atomic.add(x, 0, 1)
+
+
+def test_atomics_on_a_raw_array_do_not_race() -> None:
+    assert d2h(counted_in_one[4, 64](zeros(1)).last()).sync()[0] == 256
+
+
+@kernel(sanitize=BOTH)
+def all_write_one(out):
+    out[0] = cuda.grid(1)  # write
+
+
+def test_two_threads_that_write_one_element_of_a_raw_array_race() -> None:
+    error = found(all_write_one[1, 4](zeros(4)))
+    assert (error.kind, error.what, error.line) == ("race", "out", line_of(all_write_one, "write"))
+    all_write_one[1, 1](zeros(4)).sync()
+
+
+RECORD = np.dtype([("count", np.int32), ("values", np.float32, (4,))])
+
+
+@kernel(sanitize=BOTH)
+def into_a_record(record, k):
+    record.count = 1
+    record.values[k] = 2.0  # write
+
+
+def test_an_index_past_the_end_of_a_record_is_found() -> None:
+    into_a_record[1, 1](h2d(np.zeros((), RECORD)), 3).sync()
+    error = found(into_a_record[1, 1](h2d(np.zeros((), RECORD)), 4))
+    assert (error.kind, error.what, error.offset) == ("out-of-bounds", "record", 20)
