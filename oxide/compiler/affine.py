@@ -271,7 +271,7 @@ class Range:
         incoming = phi.incoming()
         first = self.function.definitions.get(incoming[loop.preheader])
         count = CALL.match(first.text) if first else None
-        if count is None or (count["operation"], count["right"]) != ("smax", "0"):
+        if first is None or count is None or (count["operation"], count["right"]) != ("smax", "0"):
             return None
         way = self.function.definitions.get(count["left"])
         ends = CALL.match(way.text) if way else None

@@ -30,7 +30,7 @@ class CountedRangeType(types.RangeType):  # type: ignore[misc]
 
     def __init__(self, dtype: Any) -> None:
         super().__init__(dtype)
-        self.name = f"counted_{self.name}"
+        self.name = f"counted_range_{dtype}"
         self._iterator_type = CountedRangeIteratorType(dtype)
 
     def unify(self, typingctx: Any, other: Any) -> Any:
