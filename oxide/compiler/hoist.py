@@ -292,7 +292,9 @@ class _Hoister:
         point = check.block
         for around in inner.chain(loop):
             if point == around.header:
-                if around.header == around.latch or around.blocks.issuperset(self.function.successors[point]):
+                inside = around.blocks.issuperset(self.function.successors[point])
+                ends_thread = f"br i1 {check.name}," in self.function.terminator(point)  # where it fails
+                if around.header == around.latch or inside or ends_thread:
                     return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"
             if not self.function.dominates(point, around.latch):
