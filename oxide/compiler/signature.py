@@ -10,7 +10,7 @@ import math
 import operator
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, final, get_args, get_origin
 
 import numpy as np
@@ -83,11 +83,19 @@ class Parameter:
     """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
     lifted: Lifted | None = None
     """For a function, what it became."""
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    """The scalar's dtype, or that of the slice's elements."""
+    integers: range | None = field(init=False, repr=False, compare=False)
+    """What an integer scalar holds; None for anything else."""
+    is_float: bool = field(init=False, repr=False, compare=False)
+    """Whether it is a scalar that is passed as a float: an f32 or an f64."""
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The scalar's dtype, or that of the slice's elements."""
-        return self.scalar.dtype
+    def __post_init__(self) -> None:
+        # Every launch asks for these, of every argument.
+        limits = _LIMITS.get(self.scalar.name) if self.kind == "scalar" else None
+        object.__setattr__(self, "dtype", self.scalar.dtype)
+        object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
+        object.__setattr__(self, "is_float", self.kind == "scalar" and _CLASSES.get(self.scalar.name) == "f")
 
     @property
     def annotation(self) -> str:
@@ -117,14 +125,13 @@ class Parameter:
         Python and NumPy scalars are taken, and 0-d arrays. An integer must fit; a float for an integer parameter, or a
         number for a bool, is an ``ArgumentError``, as is anything that is no number.
         """
-        kind = _CLASSES[self.scalar.name]
         # The two plain cases first: NumPy's limits and isinstance checks take ten times as long as these compares.
-        if type(value) is int and kind in "iu":
-            low, high = _LIMITS[self.scalar.name]
-            if low <= value <= high:
+        if type(value) is int:
+            if self.integers is not None and value in self.integers:
                 return value
-        elif type(value) is float and kind == "f" and -_SAFE_FLOAT <= value <= _SAFE_FLOAT:
+        elif type(value) is float and self.is_float and -_SAFE_FLOAT <= value <= _SAFE_FLOAT:
             return value
+        kind = _CLASSES[self.scalar.name]
         if type(value) is np.ndarray and value.ndim == 0:
             value = value[()]
         if kind == "h":

@@ -32,6 +32,7 @@ import cuda.core as core
 from cuda.bindings import driver
 
 from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
+from oxide.driver.cuda_blocks import LARGEST, SpareBlocks
 from oxide.driver.cuda_errors import check, failure, raise_core_failure
 from oxide.driver.cuda_fill import BLOCK, fill_grid, fill_params
 from oxide.driver.cuda_graph import CudaGraphExec, abandon_capture, instantiate
@@ -74,6 +75,7 @@ class CudaDriver:
         self._contexts_lock = threading.Lock()
         self._peers: set[tuple[int, int]] = set()  # pairs whose access to each other was settled
         self._packets: deque[ParameterPacket] = deque()
+        self._small_blocks: dict[int, int] = {}  # allocated and not freed: their sizes
         self._host_functions = HostFunctions()
         self._registered = RegisteredMemory()
         self._launch_host_function = libcuda().cuLaunchHostFunc
@@ -112,17 +114,23 @@ class CudaDriver:
         try:
             found = core.Device(device)
             found.set_current()
-            return CudaStream(device, context, found.create_stream())
+            stream = CudaStream(device, context, found.create_stream())
         except Exception as error:
             raise_core_failure(error, "cuStreamCreate")
+        stream.spare = SpareBlocks()
+        context.streams[stream.address] = stream
+        return stream
 
     def destroy_stream(self, stream: CudaStream) -> None:
+        stream.context.streams.pop(stream.address, None)
+        _give_back(stream)
         try:
             stream.core.close()
         except Exception as error:
             raise_core_failure(error, "cuStreamDestroy")
 
     def synchronize_stream(self, stream: CudaStream) -> None:
+        _give_back(stream)  # whoever waits for a whole stream may want to know what is allocated
         try:
             stream.core.sync()
         except Exception as error:
@@ -188,14 +196,27 @@ class CudaDriver:
     # Memory
 
     def allocate(self, nbytes: int, stream: CudaStream) -> int:
-        error, address = driver.cuMemAllocAsync(nbytes, stream.handle)
-        if error == _OUT_OF_MEMORY:
-            raise OutOfMemoryError(self._out_of_device_memory(nbytes, stream.device))
-        if error:
-            raise failure(error, "cuMemAllocAsync")
-        return int(address)
+        found = None if stream.spare is None else stream.spare.take(nbytes)
+        if found is None:
+            error, address = driver.cuMemAllocAsync(nbytes, stream.handle)
+            if error == _OUT_OF_MEMORY:
+                for each in list(stream.context.streams.values()):
+                    _give_back(each)
+                error, address = driver.cuMemAllocAsync(nbytes, stream.handle)
+            if error == _OUT_OF_MEMORY:
+                raise OutOfMemoryError(self._out_of_device_memory(nbytes, stream.device))
+            if error:
+                raise failure(error, "cuMemAllocAsync")
+            found = int(address)
+        if nbytes <= LARGEST:
+            self._small_blocks[found] = nbytes
+        return found
 
     def free(self, address: int, stream: CudaStream) -> None:
+        # What is freed twice is in the table no more, so the driver is asked, and refuses it.
+        nbytes = self._small_blocks.pop(address, None)
+        if nbytes is not None and stream.spare is not None and stream.spare.keep(address, nbytes):
+            return
         (error,) = driver.cuMemFreeAsync(address, stream.handle)
         if error:
             raise failure(error, "cuMemFreeAsync")
@@ -459,6 +480,13 @@ class CudaDriver:
             f"the memory pool and {int(reserved) - int(used)} of {int(reserved)} inside it; drop boxes that are no "
             f"longer needed, or use smaller batches"
         )
+
+
+def _give_back(stream: CudaStream) -> None:
+    """Frees the stream's spare blocks. An error is the stream's own, and its next use raises it."""
+    if stream.spare is not None:
+        for address in stream.spare.drain():
+            driver.cuMemFreeAsync(address, stream.handle)
 
 
 def _enter(context: CudaContext) -> None:

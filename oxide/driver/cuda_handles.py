@@ -8,6 +8,7 @@ from typing import Any, final
 import cuda.core as core
 from cuda.bindings import driver
 
+from oxide.driver.cuda_blocks import SpareBlocks
 from oxide.driver.cuda_errors import check, raise_core_failure
 from oxide.driver.cuda_fill import FILL_CODE
 from oxide.driver.cuda_module import load_function
@@ -15,23 +16,24 @@ from oxide.driver.cuda_module import load_function
 
 @final
 class CudaContext:
-    """A device in use: its primary context, its default memory pool, the kernel that fills memory, and the modules that
-    wait to be unloaded."""
+    """A device in use: its primary context, its default memory pool, the kernel that fills memory, the modules that
+    wait to be unloaded, and our streams with their spare blocks."""
 
-    __slots__ = ("fill", "handle", "pool", "retired")
+    __slots__ = ("fill", "handle", "pool", "retired", "streams")
 
     def __init__(self, device: int, handle: Any, pool: Any) -> None:
         self.handle = handle
         self.pool = pool
         self.retired: deque[Any] = deque()
+        self.streams: dict[int, CudaStream] = {}  # by address
         self.fill = load_function(device, FILL_CODE, self.retired)
 
 
 @final
 class CudaStream:
-    """A non-blocking stream. ``address`` is its ``CUstream``."""
+    """A non-blocking stream. ``address`` is its ``CUstream``; ``spare`` what was freed on it, if it is ours."""
 
-    __slots__ = ("address", "context", "core", "device", "handle")
+    __slots__ = ("address", "context", "core", "device", "handle", "spare")
 
     def __init__(self, device: int, context: CudaContext, stream: core.Stream) -> None:
         self.device = device
@@ -39,6 +41,7 @@ class CudaStream:
         self.core = stream
         self.handle = stream.handle
         self.address = int(self.handle)
+        self.spare: SpareBlocks | None = None
 
 
 @final

@@ -77,7 +77,7 @@ def bind(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> Binding 
                 continue
             if type(box) is not DeviceBox or found != of_box(box.dtype, len(box.shape)):
                 return None
-        elif type(box) is not DeviceBox or box.dtype is not parameter.scalar.dtype:
+        elif type(box) is not DeviceBox or box._dtype is not parameter.dtype:
             return None
         allocation = box._allocation
         if device is None:
@@ -92,12 +92,12 @@ def bind(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> Binding 
             writes.append(allocation)
         elif kind == "slice":
             reads.append(allocation)
-        elif kind == "tiles" and box.ptr % parameter.alignment == 0:
+        elif kind == "tiles" and box._ptr % parameter.alignment == 0:
             writes.append(allocation)
         else:
             return None
-        words.append(box.ptr)
-        words.append(box.size)
+        words.append(box._ptr)
+        words.append(box._size)
     if len(writes) > 1 and _overlap(parameters, arguments):
         return None
     return Binding(words, reads, writes, device)

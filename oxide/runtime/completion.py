@@ -45,8 +45,12 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
     Raises the loop's cancellation, and what a mark's stream failed with.
     """
     await checkpoint(loop)
-    if _one_passed(marks):
-        return
+    if not _one_passed(marks):
+        await wait_on(loop, runtime, marks)
+
+
+async def wait_on(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
+    """``wait_any`` of marks that were asked once, after a checkpoint: the device takes longer than that."""
     if runtime.completion == "poll":
         while not _one_passed(marks):
             await checkpoint(loop)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary
 
@@ -65,7 +65,7 @@ class Sleeper(ABC):
 def current_loop() -> EventLoop:
     """The loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
     if _in_trio():
-        return _TrioLoop()
+        return _trio_loop or _make_trio_loop()
     loop = _running_asyncio_loop()
     if loop is not None:
         return _AsyncioLoop(loop)
@@ -93,15 +93,19 @@ def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 @final
 class _TrioLoop(EventLoop):
-    async def checkpoint_if_cancelled(self) -> None:
+    """One for all: which run is meant, trio knows. Its checkpoints are handed on as they are, without a coroutine
+    around each."""
+
+    def __init__(self) -> None:
         import trio
 
-        await trio.lowlevel.checkpoint_if_cancelled()
+        self._trio = trio.lowlevel
 
-    async def checkpoint(self) -> None:
-        import trio
+    def checkpoint_if_cancelled(self) -> Coroutine[Any, Any, None]:
+        return self._trio.checkpoint_if_cancelled()
 
-        await trio.lowlevel.checkpoint()
+    def checkpoint(self) -> Coroutine[Any, Any, None]:
+        return self._trio.checkpoint()
 
     def sleeper(self) -> Sleeper:
         return _TrioSleeper()
@@ -173,6 +177,15 @@ class _TrioSleeper(Sleeper):
         if self._asleep:
             self._asleep = False
             trio.lowlevel.reschedule(self._task)
+
+
+_trio_loop: _TrioLoop | None = None
+
+
+def _make_trio_loop() -> _TrioLoop:
+    global _trio_loop
+    _trio_loop = _TrioLoop()
+    return _trio_loop
 
 
 _trio_local: Any = None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.runtime.completion import reactor_of, wait_any
+from oxide.runtime.completion import checkpoint, reactor_of, wait_on
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.loading import load_beside, may_load
 from oxide.runtime.submission import Submission, submit
@@ -87,12 +87,13 @@ class DeviceFuture(Generic[T]):
         return self._stream
 
     def __await__(self) -> Generator[Any, Any, T]:
-        return self._wait().__await__()
+        return self.wait(current_loop()).__await__()
 
-    async def _wait(self) -> T:
-        loop = current_loop()
+    async def wait(self, loop: EventLoop) -> T:
+        """What awaiting does, in ``loop``, the running one. The device works during the checkpoint that it always
+        takes; work that is over by then costs one question to the driver, and no more coroutines than this."""
         await loop.checkpoint_if_cancelled()
-        if self._state is FutureState.IDLE:
+        if self._state is FutureState.IDLE and (turn.used_up or may_load(self._stream.device)):
             await ready_to_submit(loop, self._stream)
         self.start()
         submission = self._submission
@@ -101,7 +102,10 @@ class DeviceFuture(Generic[T]):
             return self.outcome()
         self._waiting += 1
         try:
-            await wait_any(loop, self._stream.device.runtime, [submission.mark])
+            mark = submission.mark
+            await checkpoint(loop)
+            if not mark.passed():
+                await wait_on(loop, self._stream.device.runtime, [mark])
         except Exception as error:
             submission.explain(error)
             self._complete(error)

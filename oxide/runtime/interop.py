@@ -158,7 +158,7 @@ def _description(box: DeviceBox) -> dict[str, Any]:
     return {"shape": box.shape, "typestr": box.dtype.str, "data": (box.ptr, False), "strides": None}
 
 
-def _uses(box: DeviceBox) -> list[tuple[Timeline, int]]:
+def _uses(box: DeviceBox) -> tuple[tuple[Timeline, int], ...]:
     with box.device.runtime.submission:
         return box._allocation.uses()
 

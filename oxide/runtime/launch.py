@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -59,13 +60,16 @@ class LaunchConfig:
     def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], shared_mem_bytes: int = 0) -> None:
         object.__setattr__(self, "grid", _dim3(grid, "grid", _MAX_GRID))
         object.__setattr__(self, "block", _dim3(block, "block", _MAX_BLOCK))
-        threads = math.prod(self.block)
+        x, y, z = self.block
+        threads = x * y * z
         if threads > _MAX_THREADS:
             raise LaunchError(
                 f"block {self.block} has {threads} threads; a block has at most {_MAX_THREADS}: use a smaller block "
                 f"and a larger grid"
             )
-        if isinstance(shared_mem_bytes, bool) or not isinstance(shared_mem_bytes, (int, np.integer)):
+        if type(shared_mem_bytes) is not int and (
+            isinstance(shared_mem_bytes, bool) or not isinstance(shared_mem_bytes, (int, np.integer))
+        ):
             raise LaunchError(f"shared_mem_bytes is {shared_mem_bytes!r}, which is no integer")
         if not 0 <= shared_mem_bytes <= _MAX_SHARED_BYTES:
             raise LaunchError(
@@ -76,16 +80,26 @@ class LaunchConfig:
     @classmethod
     def for_num_elems(cls, n: int, block: int = 256) -> LaunchConfig:
         """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+        if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
             raise LaunchError(f"for_num_elems({n!r}): the number of elements must be an integer of 0 or more")
         (threads, _, _) = _dim3(block, "block", _MAX_BLOCK)
-        return cls(grid=max(1, -(-int(n) // threads)), block=threads)
+        return _along_x(max(1, -(-int(n) // threads)), threads)
+
+
+@lru_cache(maxsize=256)
+def _along_x(blocks: int, threads: int) -> LaunchConfig:
+    """Made once for each pair of numbers: a configuration cannot be changed, so launches may share it."""
+    return LaunchConfig(blocks, threads)
 
 
 def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
     sizes = size if isinstance(size, tuple) else (size,)
     if not 1 <= len(sizes) <= 3:
         raise LaunchError(f"{what} {size!r} must be an int or a tuple of one to three ints")
+    x, y, z = sizes if len(sizes) == 3 else (*sizes, 1, 1)[:3]
+    # Plain and right, as nearly always; what follows says what is wrong with the rest.
+    if type(x) is type(y) is type(z) is int and 0 < x <= limits[0] and 0 < y <= limits[1] and 0 < z <= limits[2]:
+        return (x, y, z)
     result = []
     for axis, number, limit in zip("xyz", (*sizes, 1, 1), limits, strict=False):
         if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
@@ -114,8 +128,6 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if not special.announced:
             announce(special)
         self._specialization = special
-        if not special.announced:
-            announce(special)
         parameters = special.parameters
         self._binding = None if kernel.contracts else bind(parameters, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py

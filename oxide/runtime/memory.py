@@ -25,17 +25,18 @@ class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
 
     __slots__ = (
-        "_claims",
         "_owner",
-        "_reads",
-        "_write",
+        "_written_at",
         "address",
+        "claims",
         "device",
         "dtype",
         "exported",
         "home",
         "nbytes",
+        "reads",
         "shape",
+        "written_by",
     )
 
     def __init__(
@@ -86,54 +87,65 @@ class Allocation:
         self.address = 0
         self.exported = False
         self._owner: object = None
-        self._reads: dict[Timeline, int] = {}
-        self._write: tuple[Timeline, int] | None = None
-        self._claims: list[tuple[Timeline, bool]] = []  # declared uses whose work is being submitted
+        self.written_by: Timeline | None = None
+        self._written_at = 0
+        self.reads: dict[Timeline, int] = {}  # since then
+        self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
 
     def _live_at(self, address: int, written: tuple[Timeline, int] | None) -> None:
         self.address = address
-        self._write = written
+        if written is not None:
+            self.written_by, self._written_at = written
         if self._owner is None:
             self.device.live[address] = (self.nbytes, self.shape, self.dtype)
 
     def order_read(self, timeline: Timeline) -> None:
         """Makes a stream wait for the last write. Raises ``OrderingError`` where it must not wait."""
-        if self._claims:
+        if self.claims:
             self._refuse_claimed(timeline, writes=False)
         self._after_write(timeline, "read")
 
     def order_write(self, timeline: Timeline) -> None:
         """Makes a stream wait for the last write and for the reads since. Raises as ``order_read``."""
-        if self._claims:
+        if self.claims:
             self._refuse_claimed(timeline, writes=True)
-        self._after_write(timeline, "written")
-        for reader, position in self._reads.items():
+        if self.written_by is not timeline:
+            self._after_write(timeline, "written")
+        for reader, position in self.reads.items():
             if reader is not timeline:
                 self._wait(timeline, reader, position, "written", "read")
 
     def note_read(self, timeline: Timeline, position: int) -> None:
-        self._reads[timeline] = position
+        self.reads[timeline] = position
 
     def note_write(self, timeline: Timeline, position: int) -> None:
-        self._write = (timeline, position)
-        self._reads.clear()
+        self.written_by = timeline
+        self._written_at = position
+        if self.reads:
+            self.reads.clear()
 
     def claim(self, timeline: Timeline, *, writes: bool) -> None:
         """From now until ``settle``, work that this cannot see uses the memory on ``timeline``."""
-        self._claims.append((timeline, writes))
+        self.claims += ((timeline, writes),)
 
     def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
         """All the work of a claim lies before ``position``."""
-        self._claims.remove((timeline, writes))
+        self._end_claim(timeline, writes)
         (self.note_write if writes else self.note_read)(timeline, position)
 
-    def uses(self) -> list[tuple[Timeline, int]]:
+    def _end_claim(self, timeline: Timeline, writes: bool) -> None:
+        claims = list(self.claims)
+        claims.remove((timeline, writes))
+        self.claims = tuple(claims)
+
+    def uses(self) -> tuple[tuple[Timeline, int], ...]:
         """The last write and the reads since."""
-        return [*([] if self._write is None else [self._write]), *self._reads.items()]
+        written = () if self.written_by is None else ((self.written_by, self._written_at),)
+        return (*written, *self.reads.items()) if self.reads else written
 
     def _after_write(self, timeline: Timeline, use: str) -> None:
-        if self._write is not None and self._write[0] is not timeline:
-            self._wait(timeline, *self._write, use, "written")
+        if self.written_by is not None and self.written_by is not timeline:
+            self._wait(timeline, self.written_by, self._written_at, use, "written")
 
     def _wait(self, timeline: Timeline, other: Timeline, position: int, use: str, earlier: str) -> None:
         if self.device.runtime.ordering == "strict" and not timeline.is_after(other, position):
@@ -145,7 +157,7 @@ class Allocation:
         timeline.wait_for(other, position)
 
     def _refuse_claimed(self, timeline: Timeline, *, writes: bool) -> None:
-        for claimant, claims_write in self._claims:
+        for claimant, claims_write in self.claims:
             if claimant is not timeline and (writes or claims_write):
                 raise OrderingError(
                     f"{self.label} would be {'written' if writes else 'read'} on {timeline.label} while an operation "
@@ -163,10 +175,10 @@ class Allocation:
         if self.address:
             reclaimer = self.device.runtime.reclaimer
             if self._owner is not None:
-                reclaimer.retire_adopted(self.address, self.nbytes, self._owner, tuple(self.uses()))
+                reclaimer.retire_adopted(self.address, self.nbytes, self._owner, self.uses())
                 return
             self.device.live.pop(self.address, None)
-            reclaimer.retire(self.address, self.home, tuple(self.uses()), self.nbytes, self.exported)
+            reclaimer.retire(self.address, self.home, self.uses(), self.nbytes, self.exported)
 
 
 @final
@@ -176,15 +188,19 @@ class DeviceBox:
     ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
     """
 
-    __slots__ = ("__weakref__", "_allocation", "_dtype", "_offset", "_shape")
+    __slots__ = ("__weakref__", "_allocation", "_dtype", "_nbytes", "_offset", "_ptr", "_shape", "_size")
 
     def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self._allocation = allocation
         self._offset = offset
         self._shape = shape
         self._dtype = dtype
+        # Worked out once: each of the dozen looks that an upload and a launch take would cost as much again.
+        self._size = math.prod(shape)
+        self._nbytes = self._size * dtype.itemsize
+        self._ptr = allocation.address + offset if self._nbytes else 0
 
-    # What a kernel may touch follows from these two, so they cannot be assigned.
+    # What a kernel may touch follows from these, so they cannot be assigned.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -199,12 +215,12 @@ class DeviceBox:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return math.prod(self._shape)
+        return self._size
 
     @property
     def nbytes(self) -> int:
         """The size in bytes."""
-        return self.size * self.dtype.itemsize
+        return self._nbytes
 
     @property
     def ndim(self) -> int:
@@ -219,7 +235,7 @@ class DeviceBox:
     @property
     def ptr(self) -> int:
         """The address, 0 for an empty box. Work that oxide does not submit must be ordered by its submitter."""
-        return self._allocation.address + self._offset if self.nbytes else 0
+        return self._ptr
 
     def partition(self, rows: int) -> tuple[DeviceBox, ...]:
         """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.
@@ -309,7 +325,7 @@ def parse_shape(shape: object, what: str) -> tuple[int, ...]:
 
 def require_device(box: DeviceBox, device: Device, what: str) -> None:
     """Raises ``DeviceError`` if the box lives on another device."""
-    if box.device is not device:
+    if box._allocation.device is not device:
         raise DeviceError(
             f"{what}: the box is on {box.device.label}, but the operation runs on {device.label}; "
             f"run it on {box.device.label}, or copy the box with memcpy"

@@ -59,7 +59,7 @@ class PinnedBuffer:
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """The memory as an array, C-contiguous."""
-        return np.asarray(self).view(dtype).reshape(shape)
+        return np.ndarray(shape, dtype, np.asarray(self))
 
     def __del__(self) -> None:
         self._pool._returned.append((self._capacity, self.address))
@@ -85,10 +85,9 @@ class PinnedPool:
         self._grower: threading.Thread | None = None
         self.limit = _limit()
 
-    def try_acquire(self, nbytes: int, *, wanted: int = 1) -> PinnedBuffer | None:
+    def try_acquire(self, nbytes: int) -> PinnedBuffer | None:
         """A buffer of at least ``nbytes`` (more than 0), contents undefined; None where the limit or the system
-        leaves no room, and on an event loop's thread where a large one would have to be made first: it and its like,
-        ``wanted`` in all, are then on their way."""
+        leaves no room, and on an event loop's thread where a large one would have to be made first: see ``want``."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -98,10 +97,20 @@ class PinnedPool:
             if self._held + capacity > self.limit:
                 return None
             if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
-                self._grow(capacity, wanted)
                 return None
             self._held += capacity  # before the lock is released, so that two threads never pass the limit together
         return self._make(capacity, nbytes)
+
+    def want(self, nbytes: int, count: int) -> None:
+        """Has a thread make what ``try_acquire`` refused on an event loop's thread, up to ``count`` that nothing uses.
+
+        Called when the copy that did without has been submitted: while the driver locks pages, calls of other threads
+        wait for it, 2 ms each on an H100.
+        """
+        capacity = _capacity(nbytes)
+        if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
+            with self._lock:
+                self._grow(capacity, count)
 
     def acquire(self, nbytes: int) -> PinnedBuffer:
         """A buffer, page-locked now if need be. Raises ``OutOfMemoryError`` where there is no room."""

@@ -112,14 +112,16 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
     chunk = min(nbytes, _chunk_bytes(nbytes))
     slots = min(-(-nbytes // chunk), _SLOTS)
     buffers: list[PinnedBuffer] = []
-    while len(buffers) < slots and (found := pool.try_acquire(chunk, wanted=slots - len(buffers))) is not None:
+    while len(buffers) < slots and (found := pool.try_acquire(chunk)) is not None:
         buffers.append(found)
     if len(buffers) > 1 or len(buffers) == slots:  # with one slot for many chunks nothing would overlap
         _upload_in_chunks(context, box, array, chunk, [Slot(buffer.address) for buffer in buffers], buffers)
     else:
+        missing = slots - len(buffers)
         buffers.clear()
         with context.device.staging.lock:
             _upload_in_chunks(context, box, array, CHUNK_BYTES, context.device.staging.slots(), [])
+        pool.want(chunk, missing)
 
 
 def _chunk_bytes(nbytes: int) -> int:
@@ -192,4 +194,5 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
             slot.note(timeline)
             moves.submit(driver, result.ctypes.data + offset, slot.address, size, timeline.handle)
             slot.note(timeline)
+    pool.want(nbytes, 1)
     return result

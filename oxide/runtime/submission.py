@@ -34,18 +34,35 @@ T = TypeVar("T")
 
 @final
 class ExecutionContext:
-    """What an operation executes in: a stream of a device. ``with_context`` hands it out."""
+    """What an operation executes in: ``stream``, of ``device``. ``with_context`` hands it out."""
 
-    __slots__ = ("_declared", "_faults", "_joined", "_kept", "_slot", "recording", "stream")
+    # Every part of an operation looks at these, so they are found without a call; what few runs need is made for those.
+    __slots__ = (
+        "_declared",
+        "_faults",
+        "_joined",
+        "_kept",
+        "_slot",
+        "device",
+        "driver",
+        "recording",
+        "runtime",
+        "stream",
+        "timeline",
+    )
 
     def __init__(self, stream: Stream, recording: Recording | None = None) -> None:
         self.stream = stream
+        self.device: Device = stream.device
         self.recording = recording
-        self._joined: list[Mark] = []
+        self.runtime: Runtime = stream.device.runtime
+        self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
+        self.timeline: Timeline = stream._timeline
+        self._joined: tuple[Mark, ...] = ()
         self._kept: list[Any] = []
         self._faults: list[FaultReport] = []
         self._slot: FaultReport | None = None
-        self._declared: list[tuple[Allocation, bool]] = []
+        self._declared: tuple[tuple[Allocation, bool], ...] = ()
 
     def reads(self, *boxes: DeviceBox | Arc[DeviceBox]) -> None:
         """Declares that work which oxide does not see, put on ``stream`` from now until this run has been submitted,
@@ -62,28 +79,11 @@ class ExecutionContext:
         self._declare(boxes, writes=True)
 
     @property
-    def device(self) -> Device:
-        """The device that the operation runs on."""
-        return self.stream.device
-
-    @property
     def device_id(self) -> int:
         """The device's number."""
-        return self.stream.device.id
+        return self.device.id
 
     # What operations use
-
-    @property
-    def runtime(self) -> Runtime:
-        return self.stream.device.runtime
-
-    @property
-    def driver(self) -> Driver:
-        return self.stream.device.driver if self.recording is None else cast("Driver", self.recording)
-
-    @property
-    def timeline(self) -> Timeline:
-        return self.stream._timeline
 
     def keep(self, thing: object) -> None:
         """Keeps ``thing`` alive until the device is past this submission."""
@@ -95,11 +95,6 @@ class ExecutionContext:
         if self.recording is not None:
             return self.recording.ordered(reads, writes)
         return Ordered(self, reads, writes)
-
-    def require_allocation(self, what: str) -> None:
-        """Raises ``GraphError`` where a capture allows no new box; ``what`` says which."""
-        if self.recording is not None:
-            self.recording.require_allocation(what)
 
     def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
         """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
@@ -113,7 +108,7 @@ class ExecutionContext:
         """Makes this run end after ``other``'s work, which is on a stream of its own, and takes over what it keeps."""
         try:
             other.wait_for_joined()
-            self._joined.append(other.timeline.mark())
+            self._joined += (other.timeline.mark(),)
         except BaseException:
             self.runtime.reclaimer.strand(other.timeline, [*other.kept, *other.faults])
             raise
@@ -123,7 +118,7 @@ class ExecutionContext:
         """Orders this stream after the work that was joined."""
         for mark in self._joined:
             self.timeline.wait_for(mark.timeline, mark.position)
-        self._joined.clear()
+        self._joined = ()
 
     def fault_address(self, specialization: Specialization) -> int:
         """Where a kernel of this submission reports a fault."""
@@ -138,10 +133,10 @@ class ExecutionContext:
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
-        self._declared.extend(other._declared)
+        self._declared += other._declared
         self._kept.extend(other._kept)
         self._faults.extend(other._faults)
-        self._joined.extend(other._joined)
+        self._joined += other._joined
 
     def watch_faults(self, faults: list[FaultReport]) -> None:
         """Reports another submission's faults too: this one uses its results."""
@@ -161,7 +156,7 @@ class ExecutionContext:
             with self.runtime.submission:
                 for allocation, writes in self._declared:
                     allocation.settle(self.timeline, position, writes=writes)
-            self._declared.clear()
+            self._declared = ()
 
     def _declare(self, things: tuple[DeviceBox | Arc[DeviceBox], ...], *, writes: bool) -> None:
         name = "ctx.writes" if writes else "ctx.reads"
@@ -176,7 +171,7 @@ class ExecutionContext:
             with self.runtime.submission:
                 (allocation.order_write if writes else allocation.order_read)(self.timeline)
                 allocation.claim(self.timeline, writes=writes)
-                self._declared.append((allocation, writes))
+                self._declared += ((allocation, writes),)
 
 
 @final
@@ -208,9 +203,8 @@ class Ordered:
     __slots__ = ("_lock", "_reads", "_timeline", "_writes")
 
     def __init__(self, context: ExecutionContext, reads: list[Allocation], writes: list[Allocation]) -> None:
-        stream = context.stream
-        self._lock = stream.device.runtime.submission
-        self._timeline = stream._timeline
+        self._lock = context.runtime.submission
+        self._timeline = context.timeline
         self._reads = reads
         self._writes = writes
 
@@ -218,10 +212,13 @@ class Ordered:
         self._lock.acquire()
         timeline = self._timeline
         try:
+            # Most memory is used on one stream only. That is seen here, and takes no call.
             for allocation in self._reads:
-                allocation.order_read(timeline)
+                if allocation.written_by is not timeline or allocation.claims:
+                    allocation.order_read(timeline)
             for allocation in self._writes:
-                allocation.order_write(timeline)
+                if allocation.written_by is not timeline or allocation.claims or allocation.reads:
+                    allocation.order_write(timeline)
         except BaseException:
             self._lock.release()
             raise
@@ -234,7 +231,7 @@ class Ordered:
                 timeline = self._timeline
                 position = timeline.advance()
                 for allocation in self._reads:
-                    allocation.note_read(timeline, position)
+                    allocation.reads[timeline] = position
                 for allocation in self._writes:
                     allocation.note_write(timeline, position)
         finally:
@@ -252,15 +249,18 @@ class Submission(Generic[T]):
         self._result = result
         self._operation = operation
         self._faults = context.faults
-        self._reclaimer = context.runtime.reclaimer
-        context.wait_for_joined()
+        runtime = context.runtime
+        self._reclaimer = runtime.reclaimer
+        if context._joined:
+            context.wait_for_joined()
         self.mark: Mark = context.timeline.mark()
-        context.settle(self.mark.position)
-        context.keep(result)
-        context.keep(context.faults)
+        if context._declared:
+            context.settle(self.mark.position)
+        context._kept.append(result)
+        context._kept.append(context._faults)
         self._reclaimer.hold(self.mark, context._kept)
         self._open = True
-        context.runtime.counters.submitted.add()
+        runtime.counters.submitted.add()
 
     @property
     def result_in_flight(self) -> T:
@@ -274,10 +274,11 @@ class Submission(Generic[T]):
             self._reclaimer.release(self.mark)
             self.mark.timeline.device.runtime.counters.completed.add()
         for report in self._faults:
-            try:
-                report.raise_fault()
-            except Exception as fault:
-                raise self.explain(fault)  # noqa: B904
+            if report.slot.claimed():
+                try:
+                    report.raise_fault()
+                except Exception as fault:
+                    raise self.explain(fault)  # noqa: B904
         return self._result
 
     def explain(self, error: BaseException) -> BaseException:
@@ -317,8 +318,10 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
     refuse_in_capture("running an operation")
     device = stream.device
     reclaimer = device.runtime.reclaimer
-    device.raise_if_lost()
-    reclaimer.sweep()
+    if device.lost is not None:
+        device.raise_if_lost()
+    if not reclaimer.idle:
+        reclaimer.sweep()
     context = ExecutionContext(stream)
     try:
         return Submission(context, operation.run(context), weakref.ref(operation))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import deque
+from itertools import count
 from typing import TYPE_CHECKING, final
 
 from oxide.driver.base import EventHandle, StreamHandle
@@ -57,7 +58,8 @@ class Mark:
         """Blocks the thread until the device is past this point."""
         timeline = self.timeline
         if self.position > timeline.seen:
-            timeline.device.raise_if_lost()
+            if timeline.device.lost is not None:
+                timeline.device.raise_if_lost()
             try:
                 timeline.driver.synchronize_event(self.event)
             except DeviceLostError as error:
@@ -83,25 +85,19 @@ class Timeline:
         self.seen = 0
         self.foreign = handle is not None  # then this object is garbage soon, and nothing may keep it
         self._lock = threading.Lock()
-        self._position = 0
+        self.advance = count(1).__next__
+        """``advance()`` numbers the work that was just submitted. A step of a C iterator: 40 ns and no lock."""
         self._marks: deque[Mark] = deque()
         self._waited: dict[Timeline, int] = {}
         self._watcher: StreamHandle | None = None
         self.pace = Pace()
         self.handle: StreamHandle = self.driver.create_stream(device.id) if handle is None else handle
 
-    def advance(self) -> int:
-        """Numbers the work that was just submitted."""
-        with self._lock:
-            self._position += 1
-            return self._position
-
     def mark(self) -> Mark:
         """Records a mark that covers everything submitted so far."""
         event = self.device.take_event()
         with self._lock:
-            self._position += 1
-            mark = Mark(self, self._position, event)
+            mark = Mark(self, self.advance(), event)
             try:
                 self.driver.record_event(event, self.handle)
             except DeviceLostError as error:
@@ -135,7 +131,7 @@ class Timeline:
 
     def seen_dry(self) -> bool:
         """Whether the stream has run all that it holds. Forgets the marks that this answers for."""
-        position = self._position
+        position = self.advance()
         if not self.driver.query_stream(self.handle):
             return False
         self.note_passed(position)
@@ -159,7 +155,8 @@ class Timeline:
 
     def ask(self, mark: Mark) -> bool:
         """Whether the driver says that the device is past ``mark``. Raises what the stream's work failed with."""
-        self.device.raise_if_lost()
+        if self.device.lost is not None:
+            self.device.raise_if_lost()
         try:
             passed = self.driver.query_event(mark.event)
         except DeviceLostError as error:
@@ -171,7 +168,8 @@ class Timeline:
     def note_passed(self, position: int) -> None:
         """The device was seen past ``position``."""
         with self._lock:
-            self.seen = max(self.seen, position)
+            if position > self.seen:
+                self.seen = position
             dropped = []  # so that no mark dies inside the lock
             while self._marks and self._marks[0].position <= self.seen:
                 dropped.append(self._marks.popleft())

@@ -33,7 +33,8 @@ _KINDS = "biufc"
 def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
     """An uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` where a graph
     is captured that may own no memory."""
-    context.require_allocation(f"a box of {_describe(shape, dtype)}")
+    if context.recording is not None:
+        context.recording.require_allocation(f"a box of {_describe(shape, dtype)}")
     nbytes = math.prod(shape) * dtype.itemsize
     return DeviceBox(Allocation(context.timeline, nbytes, shape, dtype), shape, dtype)
 

@@ -857,3 +857,39 @@ driver.close()
     ended = run_python(OPEN + program)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ran\nclosed\n", "")
+
+
+def bytes_in_use() -> int:
+    from cuda.bindings import driver
+
+    _, pool = driver.cuDeviceGetDefaultMemPool(0)
+    error, used = driver.cuMemPoolGetAttribute(pool, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+    assert not error
+    return int(used)
+
+
+def test_a_freed_block_is_used_again_on_its_stream_and_given_back_when_the_stream_is_waited_for(bench: Bench) -> None:
+    driver, other = bench.driver, bench.driver.create_stream(0)
+    driver.synchronize_stream(bench.stream)
+    before = bytes_in_use()
+    first = driver.allocate(4096, bench.stream)
+    driver.free(first, bench.stream)
+    elsewhere = driver.allocate(4096, other)
+    assert elsewhere != first
+    assert driver.allocate(4096, bench.stream) == first
+    driver.free(first, bench.stream)
+    driver.free(elsewhere, other)
+
+    driver.synchronize_stream(bench.stream)
+    driver.destroy_stream(other)
+
+    assert bytes_in_use() == before
+
+
+def test_a_block_freed_twice_is_refused(bench: Bench) -> None:
+    address = bench.driver.allocate(4096, bench.stream)
+    bench.driver.free(address, bench.stream)
+    with pytest.raises(DriverError):
+        bench.driver.synchronize_stream(bench.stream)
+        bench.driver.free(address, bench.stream)
+        bench.driver.synchronize_stream(bench.stream)

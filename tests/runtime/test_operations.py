@@ -384,3 +384,10 @@ def test_what_is_no_function_is_refused_when_the_operation_is_built(name: str, w
             with_context(wrong)
         del wrong
         gc.collect()
+
+
+def test_an_operation_without_execute_is_refused_where_it_is_defined() -> None:
+    with pytest.raises(TypeError, match=r"Nothing is an operation without execute\(self, context\): define it"):
+
+        class Nothing(oxide.DeviceOperation[int]):
+            pass

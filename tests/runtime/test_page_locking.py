@@ -17,7 +17,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
 from oxide.runtime import staging
 from oxide.runtime.context import current_runtime
-from oxide.runtime.pinned import AT_ONCE_BYTES, pinned_buffer_of
+from oxide.runtime.pinned import AT_ONCE_BYTES, PinnedPool, pinned_buffer_of
 from oxide.testing import DelegatingDriver, use_driver
 
 MIB = 1 << 20
@@ -216,3 +216,30 @@ def test_where_no_thread_can_be_started_copies_do_without(monkeypatch: pytest.Mo
 
     with page_locking():
         trio.run(main)
+
+
+def test_page_locking_beside_begins_when_the_copy_that_does_without_has_been_submitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submitted: list[int] = []
+    copies = 0
+
+    class Counting(PageLocking):
+        def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+            nonlocal copies
+            copies += method == "copy_to_device"
+            return super().invoke(method, *arguments, **keywords)
+
+    grow = PinnedPool._grow
+
+    def noting(pool: PinnedPool, capacity: int, wanted: int) -> None:
+        submitted.append(copies)
+        grow(pool, capacity, wanted)
+
+    async def main() -> None:
+        monkeypatch.setattr(PinnedPool, "_grow", noting)
+        await h2d(DATA)
+
+    with use_driver(Counting()):
+        trio.run(main)
+    assert submitted == [-(-DATA.nbytes // staging.CHUNK_BYTES)]

@@ -285,7 +285,7 @@ def test_without_the_ordering_random_graphs_go_wrong(
     if broken == "_wait":
         monkeypatch.setattr(Allocation, "_wait", lambda *_: None)
     elif broken == "claims end early":
-        monkeypatch.setattr(Allocation, "settle", lambda self, t, p, *, writes: self._claims.remove((t, writes)))
+        monkeypatch.setattr(Allocation, "settle", lambda self, t, p, *, writes: self._end_claim(t, writes))
     else:
         monkeypatch.setattr(staging.Slot, "order", lambda *_: None)
     assert seeds() > 0
