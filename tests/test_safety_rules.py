@@ -49,7 +49,7 @@ RULES: dict[str, tuple[str, ...]] = {
     # Parameters
     "an input is read-only": ("compiler/test_compile_errors.py::test_a_write_through_a_slice_is_refused",),
     "every read is checked, whatever the loops": (
-        "compiler/test_kernel_faults.py::test_an_index_outside_reads_zero_and_is_reported_exactly",
+        "compiler/test_kernel_faults.py::test_an_index_outside_ends_the_thread_and_is_reported_exactly",
         "compiler/test_loop_checks.py::test_any_loop_nest_gives_the_values_or_the_first_fault_of_its_interpreter",
         "compiler/test_wraparound.py::*",
     ),

@@ -48,6 +48,10 @@ _EXTREME = re.compile(
     r"(?:tail )?call i\d+ @llvm\.(?P<operation>smin|smax|umin|umax)\.(?P<type>i\d+)"
     r"\(i\d+ (?P<left>[^,]+), i\d+ (?P<right>[^,]+)\)$"
 )
+CALL = re.compile(
+    r"(?:tail )?call i\d+ (?P<function>@llvm\.(?P<operation>smin|smax|umin|umax|ssub\.sat|usub\.sat)\.(?P<type>i\d+))"
+    r"\(i\d+ (?P<left>[^,]+), i\d+ (?P<right>[^,]+)\)$"
+)
 _REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.[\w.]+\([^)]*\)$")
 BRANCH = re.compile(rf"br i1 (?P<condition>{NAME}), label (?P<yes>{NAME}), label (?P<no>{NAME})")
 INVERSE = {
@@ -243,6 +247,8 @@ class Range:
             raise problem
         predicate = match["predicate"] if inside_if else INVERSE[match["predicate"]]
         kind = match["type"]
+        if (predicate, match["right"]) == ("sgt", "0") and (difference := self._difference(loop, match["left"], kind)):
+            return difference
         counted, limit = (self._affine(match[side], kind, "sext") for side in ("left", "right"))
         if loop in limit:
             counted, limit, predicate = limit, counted, _MIRROR[predicate]
@@ -256,6 +262,27 @@ class Range:
             self._require_fits(form, kind, "sext" if predicate[0] == "s" else "nneg")
         upper, lower = (limit, counted) if step == 1 else (counted, limit)
         return self._sum(upper, self._scaled(lower, -1))
+
+    def _difference(self, loop: Loop, counter: str, kind: str) -> Affine | None:
+        """The way that a ``range`` goes in steps of 1, if it differs from iteration to iteration of a loop around."""
+        phi = self.function.definitions.get(counter)
+        if phi is None or phi.opcode != "phi" or phi.block != loop.header:
+            return None
+        incoming = phi.incoming()
+        first = self.function.definitions.get(incoming[loop.preheader])
+        count = CALL.match(first.text) if first else None
+        if first is None or count is None or (count["operation"], count["right"]) != ("smax", "0"):
+            return None
+        way = self.function.definitions.get(count["left"])
+        ends = CALL.match(way.text) if way else None
+        if ends is None or ends["operation"] != "ssub.sat" or self._moved_before(first.name) is not None:
+            return None
+        if self._step(phi, incoming[loop.latch], kind, "sext") != -1:
+            return None
+        stop, start = (self._affine(ends[side], kind, "sext") for side in ("left", "right"))
+        for form in (stop, start):
+            self._require_fits(form, kind, "sext")  # so nothing saturates
+        return self._sum(stop, self._scaled(start, -1))
 
     def _test(self, loop: Loop) -> tuple[str, bool] | None:
         """The condition in a loop's header, and whether the loop goes on where it is true."""
@@ -335,7 +362,8 @@ class Range:
         text = instruction.text
         if _REGISTER.match(text):
             return self._emit(text)
-        match = BINARY.match(text) or CAST.match(text) or COMPARE.match(text) or SELECT.match(text)
+        matches = (pattern.match(text) for pattern in (BINARY, CAST, COMPARE, SELECT, CALL))
+        match = next(filter(None, matches), None)
         if match is None:
             return None
         parts = match.groupdict()
@@ -345,6 +373,9 @@ class Range:
             return None
         operands = [operand for operand in moved if operand is not None]
         operation = parts.get("operation")
+        if "function" in parts:
+            kind = parts["type"]
+            return self._emit(f"call {kind} {parts['function']}({kind} {operands[0]}, {kind} {operands[1]})")
         if operation is None and "predicate" in parts:
             return self._emit(f"icmp {parts['predicate']} {parts['type']} {operands[0]}, {operands[1]}")
         if operation is None:

@@ -2,8 +2,9 @@
 
 A record is 64 bytes that the host and the device both see, one for each launch in flight, zeroed before the launch.
 The first check or ``assert`` that fails claims it by a compare-exchange and fills it in; later ones find it claimed
-and leave it. An access reads zero or writes nothing then, and its thread goes on; behind a failed ``assert`` the thread
-leaves the kernel. So no memory outside the slice is touched and the device stays usable.
+and leave it. Its thread then leaves the kernel, as behind a failed ``assert``: a loop past its slice might never
+end. Only where threads can wait for one another, by a barrier, a warp's operation or an atomic, an access reads zero or
+writes nothing, and its thread goes on. So no memory outside the slice is touched and the device stays usable.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     half,
     mathematics,
     numba_vocabulary,
+    ranges,
     shared,
     tiles,
     vectors,
@@ -170,6 +171,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         try:
             if session.numba_style:
                 return super().resolve_function_type(func, args, kws)
+            if getattr(func, "typing_key", func) is range:
+                return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
             return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
         except core_errors.TypingError as error:
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.

@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import llvmlite.binding as llvm
 
-from .affine import Range, Undecidable
+from .affine import BRANCH, Range, Undecidable
 from .contracts import Contract
 from .ir import PortableKernel
 from .prove import Prover
@@ -73,13 +73,14 @@ _PASSES = (
     "lcssa",
     "instruction_namer",
 )
+_CLEANING_PASSES = ("simplify_cfg", "loop_simplify", "lcssa", "instruction_namer")
 
 
 def hoist_checks(
     kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """The kernel with its checks out of its loops where that can be, and what became of each access."""
-    function = Function(_canonical(kernel), kernel.symbol)
+    function = Function(_leaving_after_a_fault(_canonical(kernel), kernel), kernel.symbol)
     hoister = _Hoister(function)
     hoister.prove(parameters, contracts)
     placements = hoister.run()
@@ -89,9 +90,35 @@ def hoist_checks(
 
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
-    """The kernel with no bounds check at all, in the form that ``hoist_checks`` gives."""
-    text = re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", _canonical(kernel))
-    return replace(kernel, text=text)
+    """The kernel with no bounds check and no assert at all, in the form that ``hoist_checks`` gives."""
+    text = _canonical(replace(kernel, text=_without_assertions(kernel.text)))
+    return replace(kernel, text=re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", text))
+
+
+def _without_assertions(text: str) -> str:
+    """Branches to blocks in which an assert fails go the other way instead."""
+    functions = re.split(r"(?<=^}$)", text, flags=re.MULTILINE)
+    return "".join(_without_assertions_of(function) for function in functions)
+
+
+def _without_assertions_of(function: str) -> str:
+    failing = set()
+    block = ""
+    for line in function.split("\n"):
+        if match := re.match(r'("[^"]*"|[-\w$.]+):', line):
+            block = f"%{match[1]}"
+        elif "call void @oxide.assertion_failed(" in line:
+            failing.add(block)
+    if not failing:
+        return function
+
+    def go_on(match: re.Match[str]) -> str:
+        yes, no = match["yes"], match["no"]
+        if (yes in failing) == (no in failing):
+            return match[0]
+        return f"br label {no if yes in failing else yes}"
+
+    return BRANCH.sub(go_on, function)
 
 
 def _canonical(kernel: PortableKernel) -> str:
@@ -100,11 +127,61 @@ def _canonical(kernel: PortableKernel) -> str:
     for function in module.functions:
         if not function.is_declaration and function.name != kernel.symbol:
             function.linkage = "internal"
+    return _run(module, _PASSES)
+
+
+def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
+    """The kernel with its threads leaving it where a check fails, if no thread can wait for another.
+
+    A thread that read zero and went on might never come to the end of its loop.
+    """
+    function = Function(text, kernel.symbol)
+    if (
+        kernel.suspends
+        or kernel.cooperative
+        or any(_may_meet(line) for body in function.blocks.values() for line in body)
+    ):
+        return text
+    leaving = "%oxide.leaves"
+    for block, body in function.blocks.items():
+        match = BRANCH.match(body[-1].strip())
+        test = function.definitions.get(match["condition"]) if match else None
+        if match is None or test is None or match["yes"] == match["no"] or not _TEST.match(test.text):
+            continue
+        body[-1] = f"  br i1 {match['condition']}, label {match['yes']}, label {leaving}"
+        end = function.blocks[match["no"]]
+        for place, line in enumerate(end):
+            if " = phi " in line:
+                end[place] = re.sub(rf"(, )?\[ [^,\]]+, {re.escape(block)} \]", "", line).replace(" , [", " [")
+    if not any(leaving in body[-1] for body in function.blocks.values()):
+        return text
+    for body in function.blocks.values():
+        # Of a block that nothing leads to any more, before LLVM takes it away.
+        body[:] = [re.sub(r" = phi ([^\[]+?)\s*$", r" = freeze \1 poison", line) for line in body]
+    function.blocks[leaving] = ["  ret void"]
+    return _run(llvm.parse_assembly(function.text()), _CLEANING_PASSES)
+
+
+_TEST = re.compile(r"(?:tail )?call i1 @oxide\.(?:in_bounds|aligned)\(")
+
+
+def _may_meet(line: str) -> bool:
+    """Whether threads may wait for one another by the instruction, or for what it writes."""
+    if re.search(r"\b(?:atomicrmw|cmpxchg|fence|volatile|atomic|addrspace\(3\))", line):
+        return True
+    if not re.search(r"\bcall\b", line):
+        return False
+    match = _CALL.search(line)
+    name = match["name"].strip('"') if match else ""
+    return not name.startswith(_HARMLESS) or name.startswith((*_CONVERGENT, "oxide.atomic."))
+
+
+def _run(module: Any, passes: Sequence[str]) -> str:
     from .native import host_machine, host_target
 
     builder = llvm.create_pass_builder(host_machine(host_target()), llvm.create_pipeline_tuning_options(speed_level=1))
     manager = llvm.create_new_module_pass_manager()
-    for name in _PASSES:
+    for name in passes:
         getattr(manager, f"add_{name}_pass")()
     manager.run(module, builder)
     return str(module)
@@ -215,7 +292,9 @@ class _Hoister:
         point = check.block
         for around in inner.chain(loop):
             if point == around.header:
-                if around.header == around.latch or around.blocks.issuperset(self.function.successors[point]):
+                inside = around.blocks.issuperset(self.function.successors[point])
+                ends_thread = f"br i1 {check.name}," in self.function.terminator(point)  # where it fails
+                if around.header == around.latch or inside or ends_thread:
                     return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"
             if not self.function.dominates(point, around.latch):
@@ -263,6 +342,9 @@ class _Hoister:
     def _leave_out(self, check: _Check) -> None:
         body = self.function.blocks[check.block]
         body[body.index(check.line)] = f"  {check.name} = icmp eq i32 0, 0"
+        match = BRANCH.match(body[-1].strip())
+        if match and match["condition"] == check.name and " = phi " not in "".join(self.function.blocks[match["no"]]):
+            body[-1] = f"  br label {match['yes']}"
 
 
 def _site(text: str) -> int:

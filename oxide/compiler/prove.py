@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias, final
 
-from .affine import BINARY, BRANCH, CAST, COMPARE, INVERSE, SELECT
+from .affine import BINARY, BRANCH, CALL, CAST, COMPARE, INVERSE, SELECT
 from .contracts import Contract
 from .signature import Closed, NumbaParameter
 from .ssa import Function, Loop
@@ -192,22 +192,58 @@ class _Place:
             try:
                 if self._step(loop, phi.name) != -1:
                     continue
-                iterations = self._chosen_nonzero(phi.incoming()[loop.preheader])
+                iterations = self._iterations(phi.incoming()[loop.preheader], int(compared["type"][1:]))
             except (_Unknown, KeyError):
                 continue
-            if self._fits(iterations, int(compared["type"][1:])):
-                self.facts.append(_plus(_plus(iterations, {(atom,): 1}, -1), {(): 1}, -1))
-                self.ranges[atom] = 0, max(0, self._greatest(iterations) - 1)
+            self.facts.append(_plus(_plus(iterations, {(atom,): 1}, -1), {(): 1}, -1))
+            self.ranges[atom] = 0, max(0, self._greatest(iterations) - 1)
 
-    def _chosen_nonzero(self, value: str) -> Polynomial:
-        """The value, which is not 0 where the loop runs: a select between it and 0 chose it."""
+    def _iterations(self, value: str, bits: int) -> Polynomial:
+        """At least the first count of a loop that runs, so one over 0. Raises ``_Unknown``."""
         instruction = self.function.definitions.get(value)
-        if instruction and (match := SELECT.match(instruction.text)):
+        text = instruction.text if instruction else ""
+        if match := SELECT.match(text):
+            # A select between it and 0 chose it.
             if match["left"] == "0":
-                return self._form(match["right"])
+                return self._fitting(match["right"], bits)
             if match["right"] == "0":
-                return self._form(match["left"])
-        return self._form(value)
+                return self._fitting(match["left"], bits)
+        if (match := CAST.match(text)) and match["operation"] == "zext":
+            inner = self.function.definitions.get(match["value"])
+            call = CALL.match(inner.text) if inner else None
+            if call and (call["operation"], call["right"]) == ("smax", "0"):
+                return self._iterations(match["value"], int(match["source"][1:]))
+        if match := CALL.match(text):
+            if (match["operation"], match["right"]) == ("smax", "0"):
+                return self._iterations(match["left"], bits)
+            if match["operation"] in ("ssub.sat", "usub.sat"):
+                unsigned = match["operation"] == "usub.sat"
+                left, right = (self._fitting(match[side], bits, unsigned) for side in ("left", "right"))
+                return _plus(left, right, -1)
+            if match["operation"] == "umin":
+                inner = self.function.definitions.get(match["left"])
+                if inner and inner.text.startswith("call") and "usub.sat" in inner.text:
+                    return self._iterations(match["left"], bits)
+                return self._fitting(match["left"], bits, unsigned=True)
+        if (match := BINARY.match(text)) and match["operation"] in ("add", "sub"):
+            # As LLVM writes a saturated difference that cannot wrap: the larger of two, less one of them.
+            taken = match["right"] if match["operation"] == "sub" else match["right"].removeprefix("-")
+            larger = self.function.definitions.get(match["left"])
+            call = CALL.match(larger.text) if larger else None
+            if call and call["operation"] in ("smax", "umax") and taken in (call["left"], call["right"]):
+                other = call["right"] if taken == call["left"] else call["left"]
+                if match["operation"] == "sub" or match["right"] == f"-{taken}":
+                    difference = _plus(self._form(other), self._form(taken), -1)
+                    if self._fits(difference, bits):
+                        return difference
+        return self._fitting(value, bits)
+
+    def _fitting(self, value: str, bits: int, unsigned: bool = False) -> Polynomial:
+        """The value's polynomial, which it is over the whole numbers too. Raises ``_Unknown``."""
+        form = self._form(value)
+        if not self._fits(form, bits, unsigned=unsigned):
+            raise _Unknown
+        return form
 
     # Polynomials
 

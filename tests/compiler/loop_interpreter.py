@@ -60,7 +60,7 @@ class Interpreter:
                     pass
             case ast.For(target=ast.Name(id=name), iter=ast.Call(args=bounds), body=body):
                 try:
-                    for number in _range(*(self._value(bound) for bound in bounds)):
+                    for number in range(*(self._value(bound) for bound in bounds)):
                         self.variables[name] = number
                         self.run(body)
                 except _Break:
@@ -148,16 +148,6 @@ class Interpreter:
 
 def _is_range(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
-
-
-def _range(first: int, end: int | None = None, step: int = 1) -> Iterator[int]:
-    """``range`` with 64-bit numbers: the way from the start to the end is a wrapping difference, too."""
-    start, stop = (0, first) if end is None else (first, end)
-    way = wrap(stop - start)
-    number = start
-    for _ in range(max(0, -(-way // step))):
-        yield wrap(number)
-        number += step
 
 
 class TooLong(Exception):

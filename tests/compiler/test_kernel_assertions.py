@@ -81,6 +81,7 @@ def test_an_unchecked_kernel_has_no_asserts() -> None:
     unchecked = kernel(unchecked=True)(square_roots.function)
     y = np.zeros(1, np.float32)
     assert fault_of(unchecked, run_blocks(unchecked, (1, 1, 1), (1, 1, 1), np.array([-1], np.float32), y)) is None
+    assert y[0] != 0, "the failed assert ended the thread"
 
 
 def test_an_unchecked_read_has_no_check(device: str) -> None:

@@ -24,10 +24,10 @@ READ_LINE = inspect.getsourcelines(read_at.function)[1] + 4
 
 
 @pytest.mark.parametrize("index", [-1, 5, 6, 2**31, 2**32, 2**63 - 1, -(2**63), -(2**32) + 1])
-def test_an_index_outside_reads_zero_and_is_reported_exactly(index: int) -> None:
+def test_an_index_outside_ends_the_thread_and_is_reported_exactly(index: int) -> None:
     x, y = np.arange(10, 15, dtype=np.int32), np.zeros(1, np.int32)
     record = run_blocks(read_at, (1, 1, 1), (1, 1, 1), index, x, y)
-    assert y[0] == 1
+    assert y[0] == 0
     fault = fault_of(read_at, record)
     assert isinstance(fault, BoundsError)
     assert (fault.kernel, fault.parameter, fault.index, fault.length) == ("read_at", "x", index, 5)
@@ -78,7 +78,7 @@ def test_the_first_fault_of_a_launch_is_kept_with_its_block_and_thread() -> None
     fault = fault_of(shifted, record)
     assert fault is not None
     assert (fault.index, fault.length, fault.block, fault.thread) == (24, 24, (2, 1, 0), (0, 1, 0))
-    np.testing.assert_array_equal(y, [*range(2, 24), 0, 0])
+    np.testing.assert_array_equal(y, [*range(2, 24), -1, -1])
 
 
 def test_the_value_of_a_reference_to_nothing_is_a_fault_and_writes_nothing() -> None:
@@ -160,4 +160,50 @@ def test_fastmath_does_not_let_a_nan_pass_the_checks() -> None:
     fault = fault_of(by_float, record)
     assert fault is not None
     assert fault.index > 2**62
-    np.testing.assert_array_equal(y, 0)
+    np.testing.assert_array_equal(y, 7)
+
+
+@kernel
+def searching(x: Slice[i32], y: DisjointSlice[i64]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        place = i64(0)
+        while x[place] == 0:
+            place += 1
+        element.value = place
+
+
+@kernel
+def summing(n: i64, x: Slice[i32], y: DisjointSlice[i64]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        total = i64(0)
+        for place in range(n):
+            total += x[place]
+        element.value = total
+
+
+@kernel
+def meeting(x: Slice[i32], y: DisjointSlice[i64]) -> None:
+    index = thread.index_1d()
+    value = x[index.get()]
+    thread.sync_threads()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = i64(value) + 1
+
+
+def test_a_loop_that_leaves_its_slice_ends_with_the_fault() -> None:
+    x, y = np.zeros(8, np.int32), np.full(1, -1, np.int64)
+    for each, numbers in ((searching, ()), (summing, (2**62,))):
+        fault = fault_of(each, run_blocks(each, (1, 1, 1), (1, 1, 1), *numbers, x, y))
+        assert isinstance(fault, BoundsError)
+        assert (fault.parameter, fault.index, fault.length) == ("x", 8, 8)
+        assert y[0] == -1, "the thread went on"
+
+
+def test_a_thread_that_others_wait_for_reads_zero_and_goes_on() -> None:
+    x, y = np.full(1, 4, np.int32), np.full(2, -1, np.int64)
+    fault = fault_of(meeting, run_blocks(meeting, (1, 1, 1), (2, 1, 1), x, y))
+    assert isinstance(fault, BoundsError)
+    np.testing.assert_array_equal(y, [5, 1])

@@ -130,10 +130,20 @@ def cases() -> Iterator[Case]:
             for scale in (1, 2**31, 2**32 - 1):
                 for unsigned_shift in (0, 1, 2**63, 2**64 - 1, 2**64 - 2**32):
                     yield Case(unsigned, (n, scale, unsigned_shift), length)
-        for start, stop in [(0, 5), (4, -1), (5, 0), (2**63 - 3, 2**63 - 1), (-(2**63), -(2**63) + 3), (3, 3)]:
+        for start, stop in [
+            (0, 5),
+            (4, -1),
+            (5, 0),
+            (2**63 - 3, 2**63 - 1),
+            (-(2**63), -(2**63) + 3),
+            (3, 3),
+        ]:
             for step in (1, 2, 5, -1, -2, 2**62, -(2**62)):
                 for shift in (0, -(2**63) + 3, 2**63 - 1, 1):
                     yield Case(stepped, (start, stop, step, shift), length)
+        for start, stop, step in [(-(2**63), 2**63 - 1, 2**62), (2**63 - 1, -(2**63), -(2**62)), (2**63 - 1, 5, 1)]:
+            for shift in (0, -(2**63), 2**63 - 1):
+                yield Case(stepped, (start, stop, step, shift), length)
         for start, limit in [(0, 5), (-2, 2), (2**63 - 3, 2**63 - 1), (-(2**63), -(2**63) + 2), (5, 0)]:
             for scale in (1, 2, 2**32, 2**63 - 1, -(2**63), 0):
                 yield Case(running, (start, limit, scale), length)

@@ -1,0 +1,150 @@
+"""``range`` in oxide's kernels: as often as Python's, whatever the numbers.
+
+numba subtracts the start from the stop in the counter's own type, where the difference may wrap: a loop then runs too
+often or not at all. Here the iterations are counted before the loop, in 64 bits that do not wrap: i32 is widened,
+and of 64-bit numbers the ends are compared and the way between them is taken without a sign. A count of 2**63 and more
+becomes 2**63 - 1, of which no loop sees the end. The loop then counts down to 0, which the analyses of loops
+know. Kernels with numba's semantics keep numba's ``range``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.core.imputils import RefType as Ownership
+from numba.cuda.core.imputils import iternext_impl
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import signature
+
+from .registry import lowering_registry
+from .views import proxy
+
+_WORD = ir.IntType(64)
+_ZERO, _ONE, _LARGEST = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1), ir.Constant(_WORD, 2**63 - 1)
+
+
+class CountedRangeType(types.RangeType):  # type: ignore[misc]
+    """What ``range`` gives: numba's start, stop and step, and a loop of oxide's."""
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__(dtype)
+        self.name = f"counted_range_{dtype}"
+        self._iterator_type = CountedRangeIteratorType(dtype)
+
+    def unify(self, typingctx: Any, other: Any) -> Any:
+        if not isinstance(other, CountedRangeType):
+            return None
+        dtype = typingctx.unify_pairs(self.dtype, other.dtype)
+        return None if dtype is None else CountedRangeType(dtype)
+
+
+class CountedRangeIteratorType(types.SimpleIteratorType):  # type: ignore[misc]
+    """A loop over a ``CountedRangeType``."""
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__(f"counted_range_iterator_{dtype}", dtype)
+
+
+@register_model(CountedRangeType)
+class CountedRangeModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, [(name, kind.dtype) for name in ("start", "stop", "step")])
+
+
+@register_model(CountedRangeIteratorType)
+class CountedRangeIteratorModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        number, count = types.CPointer(kind.yield_type), types.CPointer(types.int64)
+        super().__init__(manager, kind, [("number", number), ("left", count), ("step", kind.yield_type)])
+
+
+def range_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the arguments of a ``range`` with a ``u64`` among them are converted to; others stay as they are.
+
+    ``u64`` if no number can be negative by its type; else ``i64``, as in all arithmetic on both.
+    """
+    if types.uint64 not in (types.unliteral(argument) for argument in args):
+        return args
+    return (types.uint64 if all(_never_negative(argument) for argument in args) else types.int64,) * len(args)
+
+
+def counted(found: Any) -> Any:
+    """The signature of a call of ``range``, with oxide's range as its result."""
+    return found and signature(CountedRangeType(found.return_type.dtype), *found.args)
+
+
+def _never_negative(kind: Any) -> bool:
+    if isinstance(kind, types.IntegerLiteral):
+        return int(kind.literal_value) >= 0
+    return isinstance(kind, types.Integer) and not kind.signed
+
+
+@lowering_registry.lower(len, CountedRangeType)
+def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    count = _iterations(context, builder, sig.args[0], proxy(context, builder, sig.args[0], args[0]))
+    return context.cast(builder, count, types.int64, sig.return_type)
+
+
+@lowering_registry.lower("getiter", CountedRangeType)
+def _lower_iterate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    state = proxy(context, builder, sig.args[0], args[0])
+    iterator = proxy(context, builder, sig.return_type)
+    iterator.number = cgutils.alloca_once_value(builder, state.start)
+    iterator.left = cgutils.alloca_once_value(builder, _iterations(context, builder, sig.args[0], state))
+    iterator.step = state.step
+    return iterator._getvalue()
+
+
+@lowering_registry.lower("iternext", CountedRangeIteratorType)
+@iternext_impl(Ownership.BORROWED)
+def _lower_next(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> Any:
+    iterator = proxy(context, builder, sig.args[0], args[0])
+    left = builder.load(iterator.left)
+    more = builder.icmp_signed(">", left, _ZERO)
+    result.set_valid(more)
+    with builder.if_then(more):
+        number = builder.load(iterator.number)
+        result.yield_(number)
+        builder.store(builder.sub(left, _ONE, flags=["nsw"]), iterator.left)
+        builder.store(builder.add(number, iterator.step), iterator.number)
+
+
+def _iterations(context: Any, builder: Any, kind: Any, state: Any) -> Any:
+    """How often the loop runs: an i64 that is not negative."""
+    with cgutils.if_unlikely(builder, builder.icmp_unsigned("==", state.step, ir.Constant(state.step.type, 0))):
+        context.call_conv.return_user_exc(builder, ValueError, ("range() arg 3 must not be zero",))
+    # Constants fold, and what is left of a step of 1 is a subtraction.
+    if kind.dtype.signed:
+        start, stop, step = (
+            number if kind.dtype.bitwidth == 64 else builder.sext(number, _WORD)
+            for number in (state.start, state.stop, state.step)
+        )
+        up = builder.icmp_signed(">", step, _ZERO)
+        by_one = _call(builder, "smax", _call(builder, "ssub.sat", stop, start), _ZERO)
+        by_minus_one = _call(builder, "smax", _call(builder, "ssub.sat", start, stop), _ZERO)
+        low, high = builder.select(up, start, stop), builder.select(up, stop, start)
+        several = _several(builder, builder.icmp_signed("<", low, high), low, high, _magnitude(builder, up, step))
+        otherwise = builder.select(builder.icmp_signed("==", step, ir.Constant(_WORD, -1)), by_minus_one, several)
+    else:
+        start, stop, step = state.start, state.stop, state.step
+        by_one = _call(builder, "umin", _call(builder, "usub.sat", stop, start), _LARGEST)
+        otherwise = _several(builder, builder.icmp_unsigned("<", start, stop), start, stop, step)
+    return builder.select(builder.icmp_signed("==", step, _ONE), by_one, otherwise)
+
+
+def _several(builder: Any, some: Any, low: Any, high: Any, size: Any) -> Any:
+    """The iterations from ``low`` up to ``high`` in steps of an unsigned size, if there are some."""
+    last = builder.udiv(builder.sub(builder.sub(high, low), _ONE), size)
+    return builder.select(some, _call(builder, "umin", builder.add(last, _ONE), _LARGEST), _ZERO)
+
+
+def _magnitude(builder: Any, positive: Any, number: Any) -> Any:
+    return builder.select(positive, number, builder.sub(_ZERO, number))
+
+
+def _call(builder: Any, operation: str, left: Any, right: Any) -> Any:
+    function_type = ir.FunctionType(_WORD, (_WORD, _WORD))
+    intrinsic = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{operation}.i64")
+    return builder.call(intrinsic, (left, right))
