@@ -58,6 +58,7 @@ from .lowering.types import (
     mixed_comparison,
     unify_mixed,
 )
+from .open_parameters import Lifted
 from .signature import Parameter
 
 
@@ -298,8 +299,11 @@ def _contexts() -> tuple[Any, Any]:
 
 
 def _parameter_type(parameter: Parameter) -> Any:
-    if parameter.lifted is not None:
+    if isinstance(parameter.lifted, Lifted):
         return function_type(parameter.lifted)
+    if parameter.lifted is not None:
+        elements = [_parameter_type(element) for element in parameter.lifted.elements]
+        return types.BaseTuple.from_types(elements, parameter.lifted.made_of)
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar
