@@ -5,19 +5,20 @@ All run the same algorithm, one inner loop an element, on all cores; NumPy's BLA
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import oxide
 from benchmarks.harness import Contender, Session, WrongResult, expect, peer
-from oxide import DisjointSlice, LaunchConfig, Slice, f32, h2d, kernel, thread
+from oxide import DisjointSlice, LaunchConfig, SharedArray, Slice, Tiles, f32, h2d, i64, kernel, thread, zeros
 from oxide.testing import use_driver
 from oxide_kernels import sgemm_naive
 
@@ -32,6 +33,47 @@ def saxpy(alpha: f32, x: Slice[f32], y: Slice[f32], out: DisjointSlice[f32]) -> 
         elem.value = alpha * x[idx.get()] + y[idx.get()]
 
 
+ROW = 64
+
+
+@kernel
+def softmax(x: Slice[f32], out: DisjointSlice[f32, Tiles[Literal[64]]]) -> None:
+    """A thread a row of 64."""
+    idx = thread.index_1d()
+    first = idx.get() * ROW
+    row = out.get_mut(idx)
+    if row is not None:
+        greatest = x[first]
+        for j in range(ROW):
+            greatest = max(greatest, x[first + j])
+        total = f32(0)
+        for j in range(ROW):
+            power = f32(math.exp(x[first + j] - greatest))
+            row[j] = power
+            total += power
+        for j in range(ROW):
+            row[j] = row[j] / total
+
+
+@kernel
+def block_reduction(x: Slice[f32], out: DisjointSlice[f32]) -> None:
+    """A block's sum, in every thread: a tree in shared memory."""
+    partial = SharedArray(256, f32)
+    idx = thread.index_1d()
+    t = i64(thread.thread_idx.x)
+    partial[t] = x[idx.get()]
+    thread.sync_threads()
+    half = i64(128)
+    while half > 0:
+        if t < half:
+            partial[t] = partial[t] + partial[t + half]
+        thread.sync_threads()
+        half = half // 2
+    elem = out.get_mut(idx)
+    if elem is not None:
+        elem.value = partial[0]
+
+
 def run(session: Session) -> None:
     """Measures the group, on the CPU device whatever device the session is on."""
     from oxide.driver.cpu import CpuDriver
@@ -41,7 +83,9 @@ def run(session: Session) -> None:
         with use_driver(driver):
             _gemm(session, session.choose(512, 96))
             _saxpy(session, session.choose(10_000_000, 100_000))
-            _simulator(session, session.choose(64, 16))
+            _softmax(session, session.choose(20_000, 200))
+            _simulated_gemm(session, session.choose(64, 16))
+            _simulated_reduction(session, session.choose(16, 1))
     finally:
         driver.close()
 
@@ -57,6 +101,21 @@ def _gemm(session: Session, n: int) -> None:
         @numba.njit(parallel=True)  # type: ignore[untyped-decorator]
         def gemm(a: Any, b: Any, c: Any) -> None:
             for row in numba.prange(a.shape[0]):
+                for col in range(b.shape[1]):
+                    acc = np.float32(0)
+                    for i in range(a.shape[1]):
+                        acc += a[row, i] * b[i, col]
+                    c[row, col] = acc
+
+        c = np.zeros((n, n), np.float32)
+        return _host(lambda: gemm(a, b, c), c, expected)
+
+    def serial() -> Contender:
+        numba = peer("numba")
+
+        @numba.njit  # type: ignore[untyped-decorator]
+        def gemm(a: Any, b: Any, c: Any) -> None:
+            for row in range(a.shape[0]):
                 for col in range(b.shape[1]):
                     acc = np.float32(0)
                     for i in range(a.shape[1]):
@@ -84,6 +143,7 @@ def _gemm(session: Session, n: int) -> None:
         {
             "oxide, CPU device": lambda: _oxide_gemm(a, b, expected),
             "numba @njit(parallel=True)": numba,
+            "numba @njit, one core": serial,
             "warp-lang, CPU": warp,
             "NumPy (BLAS)": blas,
         },
@@ -152,16 +212,64 @@ def _saxpy(session: Session, n: int) -> None:
     )
 
 
-def _simulator(session: Session, n: int) -> None:
+def _softmax(session: Session, rows: int) -> None:
+    x = np.random.default_rng().standard_normal((rows, ROW), np.float32)
+    powers = np.exp(x.astype(np.float64))
+    expected = powers / powers.sum(1, keepdims=True)
+
+    def ours() -> Contender:
+        boxes = [h2d(x).sync(), zeros(x.shape).sync()]
+        return _oxide(softmax[LaunchConfig.for_num_elems(rows)](*boxes), boxes[1], expected)
+
+    def warp() -> Contender:
+        wp = peer("warp", "warp-lang")
+        from benchmarks import warp_kernels
+
+        arrays = [wp.array(array, dtype=float, device="cpu") for array in (x, np.zeros_like(x))]
+        return _host(
+            lambda: wp.launch(warp_kernels.softmax, rows, inputs=arrays, device="cpu"), arrays[1].numpy(), expected
+        )
+
+    session.compare(
+        f"softmax, {rows} rows of {ROW}, one thread a row",
+        {"oxide, CPU device": ours, "warp-lang, CPU": warp},
+        turns=session.choose(20, 3),
+    )
+
+
+def _simulated_gemm(session: Session, n: int) -> None:
     rng = np.random.default_rng()
     a, b = rng.standard_normal((n, n), np.float32), rng.standard_normal((n, n), np.float32)
+    _beside_the_simulator(
+        session,
+        f"GEMM, {n}×{n}, for debugging",
+        lambda: _oxide_gemm(a, b, a.astype(np.float64) @ b),
+        "benchmarks.simulated_gemm",
+        n,
+    )
+
+
+def _simulated_reduction(session: Session, blocks: int) -> None:
+    x = np.random.default_rng().standard_normal((blocks, 256), np.float32)
+    expected = np.repeat(x.astype(np.float64).sum(1), 256).reshape(x.shape)
+
+    def ours() -> Contender:
+        boxes = [h2d(x).sync(), zeros(x.shape).sync()]
+        return _oxide(block_reduction[blocks, 256](*boxes), boxes[1], expected)
+
+    what = f"sums of {blocks} blocks of 256 threads, for debugging"
+    _beside_the_simulator(session, what, ours, "benchmarks.simulated_reduction", blocks)
+
+
+def _beside_the_simulator(session: Session, what: str, ours: Callable[[], Contender], module: str, size: int) -> None:
+    """The simulator runs in a process of its own, which prints its microseconds."""
 
     def simulated() -> Contender:
         peer("numba.cuda", "numba-cuda")
 
         def sample() -> list[float]:
             ran = subprocess.run(
-                [sys.executable, "-m", "benchmarks.simulated_gemm", str(n)],
+                [sys.executable, "-m", module, str(size)],
                 cwd=ROOT,
                 env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
                 capture_output=True,
@@ -176,11 +284,8 @@ def _simulator(session: Session, n: int) -> None:
         return Contender(sample, lambda: None)
 
     session.compare(
-        f"GEMM, {n}×{n}, for debugging",
-        {
-            "oxide, CPU device": lambda: _oxide_gemm(a, b, a.astype(np.float64) @ b),
-            "numba-cuda's simulator": simulated,
-        },
+        what,
+        {"oxide, CPU device": ours, "numba-cuda's simulator": simulated},
         turns=session.choose(3, 1),
         warmup=0,
         least=1,

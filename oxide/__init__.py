@@ -30,6 +30,7 @@ from oxide.errors import (
     OrderingError,
     OutOfMemoryError,
     OxideError,
+    SanitizerError,
 )
 from oxide.runtime import reclaim
 from oxide.runtime.arc import Arc
@@ -130,6 +131,7 @@ __all__ = [
     "OxideError",
     "Ref",
     "RowMajorTiles",
+    "SanitizerError",
     "SchedulingPolicy",
     "SharedArray",
     "SingleStream",

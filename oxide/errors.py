@@ -137,3 +137,58 @@ class KernelAssertionError(KernelFault, AssertionError):
         self.thread = thread
         self.file = file
         self.line = line
+
+
+Coordinates = tuple[int, int, int]
+"""(x, y, z) of a block or of a thread."""
+
+
+@final
+class SanitizerError(KernelFault):
+    """What the sanitizer of the CPU device found; ``OXIDE_SANITIZE`` and ``@kernel(sanitize=…)`` turn it on.
+
+    ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"`` or ``"race"``. ``what`` is the parameter or
+    the array, ``offset`` the access's distance from its first byte in bytes, None where no parameter is known, and
+    ``access`` is ``"read"``, ``"write"`` or ``"atomic"``. For a race, ``other`` is the access before that nothing
+    orders with this one. Further findings of a launch are notes on the first.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        kernel: str,
+        what: str,
+        offset: int | None,
+        problem: str,
+        access: SanitizedAccess,
+        other: SanitizedAccess | None = None,
+    ) -> None:
+        text = f"kernel {kernel}: {kind}: {access} {problem}"
+        super().__init__(text + (f", and {other}" if other else ""))
+        self.kind = kind
+        self.kernel = kernel
+        self.what = what
+        self.offset = offset
+        self.access = access.access
+        self.block = access.block
+        self.thread = access.thread
+        self.file = access.file
+        self.line = access.line
+        self.other = other
+
+
+@final
+class SanitizedAccess:
+    """One access that the sanitizer names: what it did (``access``), where in the source, and which thread."""
+
+    def __init__(self, access: str, what: str, block: Coordinates, thread: Coordinates, file: str, line: int) -> None:
+        self.access = access
+        self.what = what
+        self.block = block
+        self.thread = thread
+        self.file = file
+        self.line = line
+
+    def __str__(self) -> str:
+        done = {"read": "a read of", "write": "a write to", "atomic": "an atomic operation on"}[self.access]
+        return f"{done} {self.what} by block {self.block}, thread {self.thread}, at {self.file}:{self.line}"

@@ -96,11 +96,41 @@ def use_driver(
 def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
     """A CPU driver on which nothing runs until ``step()``, ``run_until_idle()`` or a blocking call.
 
-    ``seed`` draws which stream goes on at each step; without it, the item submitted first does.
+    ``seed`` draws which stream goes on at each step, and the order of a kernel's blocks and of their threads; without
+    it, the item submitted first goes on, and blocks and threads run in order.
     """
     from oxide.driver.cpu import CpuDriver
 
     return CpuDriver(devices, step=True, seed=seed)
+
+
+def seeded_driver(seed: int, devices: int = 1) -> CpuDriver:
+    """A CPU driver whose schedule follows from ``seed``, as ``OXIDE_SEED`` makes it: the order in which streams make
+    progress, blocks run, and warps and threads run between barriers. Work runs inside the calls that wait for it."""
+    from oxide.driver.cpu import CpuDriver
+
+    return CpuDriver(devices, seed=seed)
+
+
+def failing_seed(
+    program: Callable[[], object], *, tries: int = 100, first: int = 0, devices: int = 1
+) -> tuple[int, Exception] | None:
+    """Runs ``program`` under one seed after the other; the first under which it raises, and what. None if none does.
+
+    ``program`` checks its results itself, with ``assert`` say, and runs each time on a new CPU device, so it begins
+    with data on the host. Run it under ``OXIDE_SEED`` with the seed, or on ``seeded_driver(seed)``: it fails each time.
+    """
+    for seed in range(first, first + tries):
+        driver = seeded_driver(seed, devices)
+        try:
+            with use_driver(driver):
+                program()
+        except Exception as error:
+            error.add_note(f"found with seed {seed}: OXIDE_DEVICE=cpu OXIDE_SEED={seed} runs the same schedule again")
+            return seed, error
+        finally:
+            driver.close()
+    return None
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ HEAVY = {"numba", "numba_cuda", "llvmlite", "trio", "cuda"}
 MAY_IMPORT = {
     "oxide.device": set[str](),
     "oxide.driver": set[str](),
-    "oxide.compiler": {"oxide.device", "oxide.driver.base"},
+    "oxide.compiler": {"oxide.device", "oxide.driver.base", "oxide.driver.sanitizing"},
     "oxide.runtime": {"oxide.compiler", "oxide.device", "oxide.driver"},
 }
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend", "oxide.compiler.lowering")

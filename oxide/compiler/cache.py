@@ -106,7 +106,7 @@ class Entry:
         disk.write(self._code_name(code.target), code.entry.encode() + b"\n" + code.image)
 
     def _code_name(self, target: Target) -> str:
-        return f"{self.name}.{disk.digest((target.kind, target.arch, target.features))[:16]}.code"
+        return f"{self.name}.{disk.digest((target.kind, target.arch, target.features, str(target.seeded)))[:16]}.code"
 
 
 def entry_of(kernel: Kernel, parameters: tuple[Parameter, ...]) -> Entry | None:

@@ -44,8 +44,13 @@ def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
             versions += _version(function, loop, f"oxide.contiguous.{versions + 1}", metadata)
     if not versions:
         return kernel
+    text = function.text()
+    # A tiled output has brought the declaration along, and LLVM refuses a second.
+    assume = (
+        "" if re.search(r"^declare void @llvm\.assume\(", text, re.MULTILINE) else "declare void @llvm.assume(i1)\n"
+    )
     module = llvm.parse_assembly(
-        f"{function.text()}\ndeclare i1 @oxide.unanimous(i1) convergent\ndeclare void @llvm.assume(i1)\n"
+        f"{text}\ndeclare i1 @oxide.unanimous(i1) convergent\n{assume}"
         f"!{metadata} = distinct !{{!{metadata}, !{metadata + 1}}}\n"
         f'!{metadata + 1} = !{{!"llvm.loop.unroll.count", i32 {_UNROLLED}}}\n'
     )

@@ -103,6 +103,16 @@ define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
   %dynamic.narrow = load i32, ptr %dynamic.at
   %dynamic = zext i32 %dynamic.narrow to i64
   store i64 %dynamic, {{dynamic}}
+  %seed.at = getelementptr i32, ptr %launch, i64 7
+  %seed = load i32, ptr %seed.at
+  %seeded = icmp ne i32 %seed, 0
+  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
+  %linear.narrow = trunc i64 %linear to i32
+  %linear.mixed = mul i32 %linear.narrow, -1640531527
+  %own = xor i32 %seed, %linear.mixed
+  %own.odd = or i32 %own, 1
+  %own.seed = select i1 %seeded, i32 %own.odd, i32 0
+  store i32 %own.seed, {{seed}}
   %params.at = getelementptr i8, ptr %launch, i64 32
   %params = load ptr, ptr %params.at
   store ptr %params, {{params}}

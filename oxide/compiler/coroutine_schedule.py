@@ -1,5 +1,7 @@
 """The schedule of a block on the CPU, as LLVM IR: rounds from barrier to barrier, and within a round warp after warp.
 
+Warps, and the threads of a warp, take their turns in order; with a seed, in an order drawn anew for each round.
+
 ``{{name}}`` stands for a field of the block's state and ``<name>`` for a constant of the kernel; ``coroutines.py`` says
 which there are, and fills them in.
 """
@@ -117,6 +119,53 @@ done:
 }
 """
 
+PICK = """
+declare i32 @llvm.ctpop.i32(i32)
+
+; Who is next, of a warp's lanes or a block's warps: the first, or with a seed any.
+define internal i32 @oxide.pick(ptr %block, i32 %left, i1 %seeded) alwaysinline {
+  br i1 %seeded, label %draw, label %first
+first:
+  %least = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  ret i32 %least
+draw:
+  %drawn = call i32 @oxide.draw(ptr %block, i32 %left)
+  ret i32 %drawn
+}
+
+; Marsaglia's xorshift, whose high bits choose one of those that are left, each as likely as the others.
+define internal i32 @oxide.draw(ptr %block, i32 %left) noinline {
+entry:
+  %x = load i32, {{seed}}
+  %a = shl i32 %x, 13
+  %xa = xor i32 %x, %a
+  %b = lshr i32 %xa, 17
+  %xb = xor i32 %xa, %b
+  %c = shl i32 %xb, 5
+  %next = xor i32 %xb, %c
+  store i32 %next, {{seed}}
+  %mixed = mul i32 %next, -1640531527
+  %high = lshr i32 %mixed, 16
+  %count = call i32 @llvm.ctpop.i32(i32 %left)
+  %scaled = mul i32 %high, %count
+  %skipped = lshr i32 %scaled, 16
+  br label %look
+look:
+  %skip = phi i32 [ %skipped, %entry ], [ %skip.less, %clear ]
+  %rest = phi i32 [ %left, %entry ], [ %rest.less, %clear ]
+  %here = icmp eq i32 %skip, 0
+  br i1 %here, label %done, label %clear
+clear:
+  %skip.less = sub i32 %skip, 1
+  %below = sub i32 %rest, 1
+  %rest.less = and i32 %rest, %below
+  br label %look
+done:
+  %chosen = call i32 @llvm.cttz.i32(i32 %rest, i1 true)
+  ret i32 %chosen
+}
+"""
+
 RUN_BLOCK = """
 ; Whether the block's threads wait at the grid's barrier; if so, to be called once more, with %on, when all have come.
 define internal i1 @oxide.run_block(ptr %block, i32 %threads, i1 %on) noinline {
@@ -125,6 +174,8 @@ entry:
   %ny = load i32, {{ntid[i32 1]}}
   %rounded = add i32 %threads, 31
   %warps = lshr i32 %rounded, 5
+  %seed = load i32, {{seed}}
+  %seeded = icmp ne i32 %seed, 0
   br i1 %on, label %round, label %begin
 begin:
   store i32 %threads, {{live}}
@@ -151,9 +202,14 @@ count_lanes:
   br i1 %w.more, label %count_lanes, label %round
 round:
   %starting = phi i1 [ false, %entry ], [ true, %count_lanes ], [ false, %next_round ]
+  %unused = sub i32 32, %warps
+  %every_warp = lshr i32 -1, %unused
   br label %warp
 warp:
-  %number = phi i32 [ 0, %round ], [ %number.next, %warp_done ]
+  %to_come = phi i32 [ %every_warp, %round ], [ %to_come.next, %warp_done ]
+  %number = call i32 @oxide.pick(ptr %block, i32 %to_come, i1 %seeded)
+  %number.bit = shl i32 1, %number
+  %to_come.next = xor i32 %to_come, %number.bit
   %first = shl i32 %number, 5
   %lanes = load i32, {{alive[i32 %number]}}
   %empty = icmp eq i32 %lanes, 0
@@ -164,15 +220,15 @@ pass:
   br i1 %fresh, label %start, label %resume
 start:
   %start.left = phi i32 [ %going, %pass ], [ %start.left.next, %start ]
-  %start.lane = call i32 @llvm.cttz.i32(i32 %start.left, i1 true)
+  %start.lane = call i32 @oxide.pick(ptr %block, i32 %start.left, i1 %seeded)
   %start.thread = or i32 %first, %start.lane
   %x = urem i32 %start.thread, %nx
   %rows = udiv i32 %start.thread, %nx
   %y = urem i32 %rows, %ny
   %z = udiv i32 %rows, %ny
   %handle = call ptr @oxide.thread(ptr %block, i32 %start.thread, i32 %x, i32 %y, i32 %z)
-  %start.less = sub i32 %start.left, 1
-  %start.left.next = and i32 %start.left, %start.less
+  %start.bit = shl i32 1, %start.lane
+  %start.left.next = xor i32 %start.left, %start.bit
   %start.more = icmp ne i32 %start.left.next, 0
   br i1 %start.more, label %start, label %ran
 resume:
@@ -181,14 +237,14 @@ resume:
   br label %resume_lane
 resume_lane:
   %left = phi i32 [ %going, %resume ], [ %left.next, %resume_lane ]
-  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  %lane = call i32 @oxide.pick(ptr %block, i32 %left, i1 %seeded)
   %thread = or i32 %first, %lane
   %thread.wide = zext i32 %thread to i64
   %offset = mul i64 %thread.wide, %stride
   %frame = getelementptr i8, ptr %frames, i64 %offset
   call void @llvm.coro.resume(ptr %frame)
-  %less = sub i32 %left, 1
-  %left.next = and i32 %left, %less
+  %lane.bit = shl i32 1, %lane
+  %left.next = xor i32 %left, %lane.bit
   %more = icmp ne i32 %left.next, 0
   br i1 %more, label %resume_lane, label %ran
 ran:
@@ -201,8 +257,7 @@ again:
   %stuck = icmp eq i32 %released, 0
   br i1 %stuck, label %deadlock, label %pass
 warp_done:
-  %number.next = add i32 %number, 1
-  %warps.more = icmp ult i32 %number.next, %warps
+  %warps.more = icmp ne i32 %to_come.next, 0
   br i1 %warps.more, label %warp, label %round_done
 round_done:
   %live = load i32, {{live}}
@@ -339,6 +394,9 @@ entry:
   %dynamic.narrow = load i32, ptr %dynamic.at
   %dynamic = zext i32 %dynamic.narrow to i64
   store i64 %dynamic, {{dynamic}}
+  %seed.at = getelementptr i32, ptr %launch, i64 7
+  %seed = load i32, ptr %seed.at
+  %seeded = icmp ne i32 %seed, 0
   %params.at = getelementptr i8, ptr %launch, i64 32
   %params = load ptr, ptr %params.at
   store ptr %params, {{params}}
@@ -367,6 +425,13 @@ next:
   store i32 %by.narrow, {{ctaid[i32 1]}}
   %bz.narrow = trunc i64 %bz to i32
   store i32 %bz.narrow, {{ctaid[i32 2]}}
+  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
+  %linear.narrow = trunc i64 %linear to i32
+  %linear.mixed = mul i32 %linear.narrow, -1640531527
+  %own = xor i32 %seed, %linear.mixed
+  %own.odd = or i32 %own, 1
+  %own.seed = select i1 %seeded, i32 %own.odd, i32 0
+  store i32 %own.seed, {{seed}}
   call i1 @oxide.run_block(ptr %block, i32 %threads, i1 false)
   %linear.next = add nuw nsw i64 %linear, 1
   %more = icmp slt i64 %linear.next, %end

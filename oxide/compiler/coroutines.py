@@ -48,6 +48,7 @@ _FIELDS = {
     "params": "ptr",
     "frames": "ptr",  # one frame for each thread, null before the first thread ever
     "stride": "i64",
+    "seed": "i32",  # what draws the order of warps and threads; 0 for their own order
     "live": "i32",  # threads that have not returned
     "arrived": "i32",  # threads at the barrier, and the least and the greatest of their places in the source
     "least": "i32",
@@ -116,7 +117,7 @@ def definitions(
     }
     texts = [_PRIMITIVES, *coroutine_warps.definitions(kernel.text)]
     entry_text = coroutine_grid.ENTRY if kernel.cooperative else coroutine_schedule.ENTRY
-    texts += [coroutine_schedule.RELEASE, coroutine_schedule.RUN_BLOCK, entry_text]
+    texts += [coroutine_schedule.RELEASE, coroutine_schedule.PICK, coroutine_schedule.RUN_BLOCK, entry_text]
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
     return declared_once("\n".join([*map(_render, texts), _thread(kernel, module, signature)]))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..driver.sanitizing import SANITIZED, published
 from ..errors import BoundsError, KernelAssertionError, KernelFault
 from .divergence import DIVERGENT, divergence
 
@@ -54,6 +55,8 @@ def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[F
         return None
     if entry["claimed"] == DIVERGENT:
         return divergence(entry, kernel_name, sites)
+    if entry["claimed"] == SANITIZED:
+        return published(int(entry["index"]))
     site = sites[int(entry["site"])]
     block = entry["block"]
     thread = entry["thread"]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types, utils
@@ -73,11 +74,20 @@ class LoweredKernel:
 
 
 @global_compiler_lock
-def lower(name: str, function: Callable[..., Any], parameters: tuple[Parameter, ...], fastmath: bool) -> LoweredKernel:
-    """Types and lowers a kernel. Raises ``CompileError`` in the user's terms."""
+def lower(
+    name: str,
+    function: Callable[..., Any],
+    parameters: tuple[Parameter, ...],
+    fastmath: bool,
+    *,
+    located: bool = False,
+) -> LoweredKernel:
+    """Types and lowers a kernel; with ``located``, its loads, stores and calls carry their places in the source.
+    Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
     session.fastmath = fastmath
+    session.located = located
     session.file, session.line = function.__code__.co_filename, 0
     try:
         with _no_overloads():
@@ -217,6 +227,10 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 class _Lower(CUDALower):  # type: ignore[misc]
     def notify_loc(self, loc: Any) -> None:
         session.file, session.line = loc.filename, loc.line
+        if session.located:
+            # llvmlite puts this on every instruction that follows; ir.py keeps it where memory is touched.
+            place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
+            self.builder.debug_metadata = self.module.add_metadata(place)
 
     def lower_static_raise(self, inst: Any) -> None:
         # What is left of an assert in bytecode; `raise` itself was refused before.

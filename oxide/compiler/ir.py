@@ -94,7 +94,7 @@ def _defined_names(modules: tuple[str, ...]) -> set[str]:
 
 
 def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
-    lines = [line for line in text.split("\n") if not line.startswith(_DROPPED)]
+    lines = [_placed(line) for line in text.split("\n") if not line.startswith(_DROPPED)]
     text = _opaque_pointers("\n".join(lines))
     # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
@@ -104,6 +104,16 @@ def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
     return _total_arithmetic(text, fastmath)
 
 
+def _placed(line: str) -> str:
+    """An instruction's place in the source, where the front end gave it one, under a name that LLVM leaves alone."""
+    body, mark, place = line.partition(", !dbg !")
+    if not mark:
+        return line
+    body = body.rstrip()
+    return f"{body}, !oxide.place !{place}" if _TOUCHES_MEMORY.match(body) else body
+
+
+_TOUCHES_MEMORY = re.compile(r"\s*(?:%\S+ = )?(?:load|store|call|atomicrmw|cmpxchg)\b")
 # numba-cuda writes the GPU's instruction into the IR under fastmath; the CPU has a function.
 _FAST_TANH = re.compile(r'(call [\w ]*float )asm\s+"tanh\.approx\.f32 \$0, \$1;",\s*"=f,f"\s*')
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 
+from ..driver import sanitizing
 from ..driver.base import Code, Dim3, KernelResources, Target
 from ..errors import ArgumentError
 from .faults import FaultSite
@@ -63,6 +64,7 @@ class Kernel:
         deny_checks: bool = False,
         requires: Iterable[str] = (),
         max_registers: int | None = None,
+        sanitize: str | Iterable[str] = (),
         names: Mapping[str, Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -83,6 +85,7 @@ class Kernel:
         if max_registers is not None and not 1 <= max_registers <= 255:
             raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
         self.max_registers = max_registers
+        self.sanitize = sanitizing.kinds_of(sanitize, self.name)
         self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Parameter))
         """The places of the parameters whose types the arguments decide."""
         self.is_generic = bool(self.open_places)
@@ -221,6 +224,7 @@ class Specialization:
         self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
+        self._sanitized_sites: tuple[FaultSite, ...] = ()
         self.announced = False  # whether the runtime knows that a launch of it was built
         if kept is None:
             if kernel.deny_checks:
@@ -280,18 +284,23 @@ class Specialization:
     @property
     def sites(self) -> tuple[FaultSite, ...]:
         """The accesses that are checked; a fault record's ``site`` is a place in it."""
-        return self._facts.sites
+        return self._sanitized_sites or self._facts.sites
 
     def code(self, target: Target) -> Code:
         """Machine code for a target, made the first time; from any thread."""
         with self._lock:
             code = self._codes.get(target)
-            if code is None and self._entry is not None:
-                code = self._entry.code(target)
+            kinds = self.kernel.sanitize | sanitizing.requested()
+            # What is sanitized is for this run, and no file of the cache takes what comes with it.
+            entry = self._entry if target.kind == "ptx" or not kinds else None
+            if code is None and target.kind == "ptx" and kinds:
+                sanitizing.warn_of_gpu(self.kernel.name, kinds)
+            if code is None and entry is not None:
+                code = entry.code(target)
             if code is None:
-                code = self._compile(target)
-                if self._entry is not None:
-                    self._entry.keep_code(code)
+                code = self._compile(target, kinds)
+                if entry is not None:
+                    entry.keep_code(code)
             self._codes[target] = code
             return code
 
@@ -313,9 +322,13 @@ class Specialization:
         """``pack`` of the words one after the other: a scalar, or an address and then a length for a slice."""
         return self._struct.pack(*words, fault_address)
 
-    def _compile(self, target: Target) -> Code:
+    def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.kernel
         if target.kind == "native":
+            if kinds and self.portable.cooperative:
+                sanitizing.warn_of_grid(kernel.name)
+            elif kinds:
+                return self._compile_sanitized(target, kinds)
             from .native import compile_native
 
             return compile_native(self.portable, self.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
@@ -329,6 +342,20 @@ class Specialization:
             target,
             unchecked=kernel.unchecked,
             max_registers=kernel.max_registers,
+        )
+
+    def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
+        """Lowered a second time, for accesses that know their places in the source; no check leaves its access."""
+        from .frontend import lower
+        from .ir import translate
+        from .sanitizer import compile_sanitized
+
+        kernel = self.kernel
+        lowered = lower(kernel.name, kernel.function, self.parameters, kernel.fastmath, located=True)
+        portable = translate(kernel.function, lowered, kernel.fastmath)
+        self._sanitized_sites = portable.sites
+        return compile_sanitized(
+            kernel.name, portable, self.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked
         )
 
 
@@ -372,6 +399,7 @@ def kernel(
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    sanitize: str | Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None,
@@ -383,6 +411,7 @@ def kernel(
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    sanitize: str | Iterable[str] = (),
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
 
@@ -391,7 +420,8 @@ def kernel(
     touches other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the first
     use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
     the host, and accesses that follow from them are not checked in the kernel.
-    ``max_registers`` bounds a thread's registers on a GPU.
+    ``max_registers`` bounds a thread's registers on a GPU. ``sanitize``, of ``"memory"`` and ``"race"``, makes the CPU
+    device check every access: docs/sanitizer.md says for what.
     """
     options: dict[str, Any] = {
         "block": block,
@@ -400,6 +430,7 @@ def kernel(
         "deny_checks": deny_checks,
         "requires": requires,
         "max_registers": max_registers,
+        "sanitize": sanitize,
         # Annotations are strings mostly, and may name a local of the function that defines the kernel.
         "names": dict(sys._getframe(1).f_locals),
     }

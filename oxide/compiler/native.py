@@ -19,7 +19,7 @@ from .signature import Parameter
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
-grid[3], block[3], shared_bytes, pad; void *params;``, and the blocks are counted with x fastest. A cooperative kernel
+grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A cooperative kernel
 has ``COOPERATIVE_ENTRY`` in its place; what follows in its record is in ``coroutine_grid.py``."""
 
 _REGISTERS = native_primitives.REGISTERS
@@ -83,16 +83,18 @@ def _module(
     header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     portable = llvm.parse_assembly(kernel.text)
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
+    # A schedule of the threads that can be chosen needs them apart, barriers or not.
+    suspends = kernel.suspends or target.seeded
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
     support.append(libm.definitions(kernel.name, portable))
     support.append(debugging.native_definitions(kernel.text))
     support.append(half.native_definitions(kernel.name, kernel.text, target))
-    if kernel.suspends:
+    if suspends:
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry_of(kernel)))
     else:
         support.append(_run_blocks(kernel, portable, signature))
     module = link(header + text for text in (kernel.text, check, "\n".join(support)))
-    if kernel.suspends:
+    if suspends:
         module = coroutines.inline_all(module, machine)
     optimise(module, machine, exported=entry_of(kernel))
     return module, machine

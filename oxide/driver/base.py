@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
+
+if TYPE_CHECKING:
+    from oxide.driver.sanitizing import Sanitized
 
 StreamHandle: TypeAlias = Any
 EventHandle: TypeAlias = Any
@@ -26,11 +29,13 @@ Dim3: TypeAlias = tuple[int, int, int]
 @dataclass(frozen=True, slots=True)
 class Target:
     """What the compiler must produce for a device: ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name,
-    ``features`` the back end's own feature string."""
+    ``features`` the back end's own feature string. ``seeded`` code runs a block's threads in an order that each launch
+    may choose."""
 
     kind: Literal["ptx", "native"]
     arch: str
     features: str = ""
+    seeded: bool = False
 
 
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
@@ -40,11 +45,13 @@ as ``cpu_cooperative.py`` does."""
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch."""
+    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch. A sanitized kernel's
+    comes with what the CPU device needs to run it."""
 
     target: Target
     entry: str
     image: bytes
+    sanitized: Sanitized | None = None
 
     @property
     def cooperative(self) -> bool:

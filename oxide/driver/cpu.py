@@ -11,7 +11,9 @@ a microsecond, and handing it to another thread ten times that.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
+import random
 from collections.abc import Callable
 from typing import TypeVar, final
 
@@ -20,7 +22,17 @@ from oxide.driver.cpu_code import CpuFunction, host_name, host_target
 from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_graph import CpuGraph, recorded
-from oxide.driver.cpu_memory import BRIEF_BYTES, Heap, LiveAllocations, copy, fill, out_of_range, physical_memory
+from oxide.driver.cpu_memory import (
+    BRIEF_BYTES,
+    Heap,
+    LiveAllocations,
+    copy,
+    fill,
+    note_copy,
+    note_launch,
+    out_of_range,
+    physical_memory,
+)
 from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import (
     BlockRange,
@@ -35,6 +47,7 @@ from oxide.driver.cpu_streams import (
     report_unraisable,
 )
 from oxide.driver.cpu_workers import WorkerScheduler
+from oxide.driver.sanitizing import Tracking, requested
 from oxide.errors import DeviceError
 
 _MAX_THREADS_PER_BLOCK = 1024
@@ -53,8 +66,10 @@ class CpuDriver:
     time, is the number of cores. Each device may allocate ``OXIDE_CPU_MEMORY`` bytes, by default the machine's memory.
 
     With ``step`` there are no threads and nothing runs until ``step``, ``run_until_idle`` or a ``synchronize_*`` says
-    so; ``seed`` then draws which stream goes on. ``poison``, on by default with ``step``, fills memory with 0xFF
-    bytes when it is allocated and when it is freed.
+    so. ``seed``, by default ``OXIDE_SEED`` where that is set, draws in which order streams make progress, blocks of a
+    kernel run, and warps and threads of a block between barriers: the same seed gives the same run. Nothing runs beside
+    the program then: work runs inside the calls that wait for it or ask about it. ``poison``, on by default with
+    ``step``, fills memory with 0xFF bytes when it is allocated and when it is freed.
 
     Raises ``DeviceError`` for a number of devices, threads or bytes that is not one.
     """
@@ -75,15 +90,19 @@ class CpuDriver:
         for what, number in (("devices", self._devices), ("threads", self._threads)):
             if number < 1:
                 raise DeviceError(f"a CPU driver with {number} {what} was asked for; it needs 1 or more")
-        if seed is not None and not step:
-            raise DeviceError(f"seed={seed} chooses among streams in step mode only; pass step=True with it")
+        if seed is None and not step:
+            seed = _whole("OXIDE_SEED")
         poison = step if poison is None else poison
         self._memory = _positive("OXIDE_CPU_MEMORY", physical_memory())
         self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
         self._host = Heap("pinned host memory", None, poison=poison)
-        self._scheduler: Scheduler = StepScheduler(seed) if step else WorkerScheduler(self._threads)
+        # With a seed and without step, whoever asks for work drives it: threads of their own would not repeat a run.
+        self._driven = seed is not None and not step
+        self._seeds = None if seed is None else random.Random(seed)
+        self._scheduler: Scheduler = StepScheduler(seed) if step or self._driven else WorkerScheduler(self._threads)
         self._failures = self._scheduler.failures
         self._closed = False
+        Tracking.wanted = Tracking.wanted or bool(requested())
 
     # Devices
 
@@ -96,7 +115,7 @@ class CpuDriver:
         self._check_device(device)
         return DeviceInfo(
             name=host_name(),
-            target=host_target(),
+            target=host_target() if self._seeds is None else dataclasses.replace(host_target(), seeded=True),
             multiprocessors=self._threads,
             memory=self._memory,
             max_threads_per_block=_MAX_THREADS_PER_BLOCK,
@@ -126,8 +145,10 @@ class CpuDriver:
         _check_idle(stream)
         # In this order: a stream without items that is then seen not running has run what it held at the first look.
         if stream.items or stream.running:
-            os.sched_yield()
-            return False
+            if not self._driven:
+                os.sched_yield()
+                return False
+            self._scheduler.synchronize(stream)
         if self._failures:
             self._scheduler.raise_failure(stream.device)
         return True
@@ -166,6 +187,8 @@ class CpuDriver:
         if type(event) is not CpuEvent or event.destroyed:
             _check(event, CpuEvent)
         point = event.point
+        if point is not None and not point.passed and self._driven:
+            self._scheduler.wait(point)
         if point is not None and not point.passed:
             # A loop that polls must let go of the GIL, or the worker that it waits for gets it 5 ms later.
             os.sched_yield()
@@ -283,8 +306,13 @@ class CpuDriver:
             )
         nbytes = len(pattern) * count
         heap.check("a fill of", address, nbytes)
-        brief = nbytes <= BRIEF_BYTES
-        self._submit(stream, Task(f"fill {nbytes} bytes", lambda: fill(address, pattern, count), brief=brief))
+
+        def run() -> None:
+            fill(address, pattern, count)
+            if Tracking.wanted:
+                heap.wrote(address, nbytes, None)
+
+        self._submit(stream, Task(f"fill {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES))
 
     # Code
 
@@ -322,12 +350,20 @@ class CpuDriver:
                 "CUDA_ERROR_INVALID_VALUE",
                 f"{function!r} with {shared_bytes} bytes of dynamic shared memory; ask for 0 to {_MAX_SHARED_BYTES}",
             )
+        what = f"launch {function.entry}"
+        if function.sanitized is not None:
+            self._submit(
+                stream, Task(what, self._sanitized(function, grid, block, shared_bytes, params, stream.device))
+            )
+            return
         run: Callable[[int, int], None]
         if function.cooperative:
-            run = CooperativeRun(function, grid, block, shared_bytes, params)
+            run = CooperativeRun(function, grid, block, shared_bytes, params, self._draw())
         else:
-            run = function.bind(grid, block, shared_bytes, params)
-        self._submit(stream, BlockRange(f"launch {function.entry}", run, blocks))
+            run = function.bind(grid, block, shared_bytes, params, self._draw())
+        if Tracking.wanted:
+            self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
+        self._submit(stream, BlockRange(what, run, blocks))
 
     # Graphs
 
@@ -384,6 +420,8 @@ class CpuDriver:
             raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
         call = _HostFunction(function)
         self._scheduler.submit(stream, Task(f"native host function {function:#x}", lambda: call(argument)))
+        if self._driven:  # it wakes somebody who sleeps, and does not ask again
+            self._scheduler.synchronize(stream)
 
     # What other libraries own
 
@@ -470,9 +508,36 @@ class CpuDriver:
         else:
             stream.captured.append(item)
 
+    def _draw(self) -> int:
+        """What draws the order of a launch's threads; 0 without a seed."""
+        return 0 if self._seeds is None else self._seeds.getrandbits(32) | 1
+
+    def _sanitized(
+        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, device: int
+    ) -> Callable[[], object]:
+        """A launch that looks for mistakes."""
+        from oxide.driver.cpu_sanitizer import SanitizedLaunch
+
+        assert function.sanitized is not None
+        seed = self._draw()
+        return SanitizedLaunch(
+            function.sanitized,
+            lambda words: function.bind(grid, block, shared_bytes, words, seed),
+            self._scheduler.block_order,
+            self._heaps[device].tracked,
+            grid,
+            block,
+            shared_bytes,
+            params,
+        )
+
     def _submit_copy(self, what: str, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        item = Task(f"{what}, {nbytes} bytes", lambda: copy(destination, source, nbytes), brief=nbytes <= BRIEF_BYTES)
-        self._submit(stream, item)
+        def run() -> None:
+            copy(destination, source, nbytes)
+            if Tracking.wanted:
+                note_copy(self._heaps, destination, source, nbytes)
+
+        self._submit(stream, Task(f"{what}, {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES))
 
     def _check_device(self, device: int) -> None:
         self._check_open()
@@ -518,6 +583,14 @@ def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
             "CUDA_ERROR_INVALID_VALUE", f"{function!r} with a {what} of {dim}; each of the three must be 1 to {limit}"
         )
     return dim[0] * dim[1] * dim[2]
+
+
+def _whole(variable: str) -> int | None:
+    """An environment variable that holds a whole number; None if it is not set."""
+    text = os.environ.get(variable, "").strip()
+    if text and not (text.isascii() and text.isdecimal()):
+        raise DeviceError(f"{variable}={text!r}: a whole number of 0 or more is needed; set it so, or unset it")
+    return int(text) if text else None
 
 
 def _positive(variable: str, default: int) -> int:

@@ -27,7 +27,7 @@ _llvm_lock = threading.Lock()
 class CpuFunction:
     """A kernel in memory. What owns its machine code lives as long as this does."""
 
-    __slots__ = ("_memory", "call", "cooperative", "device", "entry")
+    __slots__ = ("_memory", "call", "cooperative", "device", "entry", "sanitized")
 
     def __init__(self, device: int, code: Code) -> None:
         if code.target.kind != "native":
@@ -39,12 +39,16 @@ class CpuFunction:
         self._memory, address = _load(code)
         self.device = device
         self.entry = code.entry
+        self.sanitized = code.sanitized
         self.cooperative = code.cooperative
         self.call = _Entry(address)
 
-    def bind(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes) -> Callable[[int, int], None]:
-        """One launch: call the result with a range of blocks to run them, without the GIL."""
-        record = _LaunchRecord(grid, block, shared_bytes, 0, params)
+    def bind(
+        self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0
+    ) -> Callable[[int, int], None]:
+        """One launch: call the result with a range of blocks to run them, without the GIL. ``seed``, unless it is 0,
+        draws the order of the threads of a block, where the code was compiled for that."""
+        record = _LaunchRecord(grid, block, shared_bytes, seed, params)
         pointer = ctypes.byref(record)
 
         def run(first: int, end: int) -> None:
@@ -64,7 +68,7 @@ class _LaunchRecord(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
         ("shared_bytes", ctypes.c_uint32),
-        ("padding", ctypes.c_uint32),
+        ("seed", ctypes.c_uint32),
         ("params", ctypes.c_char_p),
     )
 

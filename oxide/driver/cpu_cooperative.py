@@ -27,7 +27,7 @@ class _CooperativeRecord(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
         ("shared_bytes", ctypes.c_uint32),
-        ("padding", ctypes.c_uint32),
+        ("seed", ctypes.c_uint32),
         ("params", ctypes.c_char_p),
         ("blocks", ctypes.c_void_p),
         ("waiting", ctypes.c_uint32),
@@ -42,9 +42,11 @@ class _CooperativeRecord(ctypes.Structure):
 class CooperativeRun:
     """One launch. Called with a range of blocks, it takes them to the grid's next barrier, without the GIL."""
 
-    def __init__(self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes) -> None:
+    def __init__(
+        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0
+    ) -> None:
         self._function = function
-        self._launch = (grid, block, shared_bytes, params)
+        self._launch = (grid, block, shared_bytes, params, seed)
         self._total = math.prod(grid)
         fitting = min(MOST_BLOCKS, MOST_THREADS // math.prod(block))
         if self._total > fitting:
@@ -55,7 +57,7 @@ class CooperativeRun:
             )
         self._blocks = (ctypes.c_void_p * self._total)()
         address = ctypes.addressof(self._blocks)
-        self._record = _CooperativeRecord(grid, block, shared_bytes, 0, params, address, 0, 0, 2**32 - 1, 0, 0)
+        self._record = _CooperativeRecord(grid, block, shared_bytes, seed, params, address, 0, 0, 2**32 - 1, 0, 0)
         self._pointer = ctypes.byref(self._record)
 
     def __call__(self, first: int, end: int) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import final
 
 from oxide.driver.cpu_errors import driver_error
+from oxide.driver.sanitizing import Tracking
 from oxide.errors import OutOfMemoryError
 
 ALIGNMENT = 256
@@ -51,6 +52,8 @@ class Heap:
         self._ordered: list[int] | None = None
         self._changes = 0
         self._adopted = Counter[tuple[int, int]]()
+        # For the sanitizer, of each block until it is released: a byte for each byte, 1 once something has written it.
+        self._values: dict[int, bytearray] = {}
 
     @property
     def held(self) -> tuple[int, int]:
@@ -84,6 +87,8 @@ class Heap:
                 _memset(address.value, 0xFF, nbytes)
             self._live[address.value] = nbytes
             self._changed()
+            if Tracking.wanted:
+                self._values[address.value] = bytearray(nbytes)
         return address.value
 
     def retire(self, address: int) -> None:
@@ -104,6 +109,7 @@ class Heap:
         """Gives a retired address back to the system."""
         with self._lock:
             nbytes = self._leaving.pop(address)
+            self._values.pop(address, None)
             self._held -= nbytes
         if self._poison:
             _memset(address, 0xFF, nbytes)
@@ -131,6 +137,24 @@ class Heap:
         """Raises ``DriverError`` unless the range lies inside one live allocation."""
         if not self.contains(address, nbytes):
             raise out_of_range(what, address, nbytes, self.name)
+
+    def tracked(self, address: int, nbytes: int) -> tuple[int, bytearray] | None:
+        """The block of this heap's that a range lies in: where it begins, and which of its bytes were ever written."""
+        with self._lock:
+            exact = self._values.get(address)
+            if exact is not None:
+                return (address, exact) if nbytes <= len(exact) else None
+            for start, values in self._values.items():
+                if start <= address and address + nbytes <= start + len(values):
+                    return start, values
+        return None
+
+    def wrote(self, address: int, nbytes: int, values: bytes | None) -> None:
+        """Notes that a range was written: all of it, or the bytes that are 1 in ``values``."""
+        found = self.tracked(address, nbytes)
+        if found is not None:
+            start, flags = found
+            flags[address - start : address - start + nbytes] = b"\1" * nbytes if values is None else values
 
     def adopt(self, address: int, nbytes: int) -> None:
         """Counts a range of somebody else's as live, until as many calls of ``disown``."""
@@ -195,6 +219,26 @@ def fill(address: int, pattern: bytes, count: int) -> None:
     _memmove_brief(address, pattern * (tile // len(pattern)), tile)
     for offset in range(tile, nbytes, _TILE_BYTES):
         _memmove(address + offset, address, min(_TILE_BYTES, nbytes - offset))
+
+
+def note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) -> None:
+    """Notes for the sanitizer that a copy was made: what it wrote has values where its source had some."""
+    values: bytes | None = None
+    for heap in heaps:
+        found = heap.tracked(source, nbytes)
+        if found is not None:
+            values = bytes(found[1][source - found[0] : source - found[0] + nbytes])
+    for heap in heaps:
+        heap.wrote(destination, nbytes, values)
+
+
+def note_launch(heaps: list[Heap], params: bytes) -> None:
+    """Notes for the sanitizer that a kernel nobody looks into may have written all that it was given the address of."""
+    for at in range(0, len(params) - 7, 8):
+        for heap in heaps:
+            found = heap.tracked(int.from_bytes(params[at : at + 8], "little"), 1)
+            if found is not None:
+                heap.wrote(found[0], len(found[1]), None)
 
 
 def physical_memory() -> int:

@@ -1,8 +1,8 @@
 """The CPU device's scheduler for tests: no threads, and nothing runs until it is told to.
 
 A test builds a situation (a kernel "in flight", a copy not yet made), looks at it for as long as it likes, and then
-lets one item run. With a seed, each choice among the streams that could go on is drawn from it, so that a search over
-seeds is a search over schedules and a failure is replayed by its seed.
+lets one item run. With a seed, each choice among the streams that could go on is drawn from it, and the order of
+a kernel's blocks, so that a search over seeds is a search over schedules and a failure is replayed by its seed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from oxide.driver.cpu_streams import (
     closed_error,
     pass_point,
 )
+
+_MOST_RANGES = 4096
+"""More ranges of blocks than this would take longer to shuffle and to call than they tell."""
 
 
 @final
@@ -110,15 +113,29 @@ class StepScheduler(Scheduler):
             self._closed = True
         self.run_until_idle()
 
+    def block_order(self, total: int) -> list[tuple[int, int]]:
+        """Ranges of blocks, in the order to run them in: one range, or with a seed single blocks, many of them as runs
+        of neighbours."""
+        if self._random is None:
+            return [(0, total)]
+        size = -(-total // _MOST_RANGES)
+        ranges = [(first, min(first + size, total)) for first in range(0, total, size)]
+        self._random.shuffle(ranges)
+        return ranges
+
+    def _run_blocks(self, blocks: BlockRange) -> None:
+        for first, end in self.block_order(blocks.total):
+            blocks.run(first, end)
+
     def _run(self, stream: CpuStream, item: Item) -> None:
         try:
             if isinstance(item, Record):
                 with self._lock:
                     pass_point(item.point)
             elif isinstance(item, BlockRange):
-                item.run(0, item.total)
+                self._run_blocks(item)
                 while item.cooperative is not None and item.cooperative.goes_on():
-                    item.run(0, item.total)
+                    self._run_blocks(item)
             elif not isinstance(item, Wait):
                 item.run()
         except Exception as error:

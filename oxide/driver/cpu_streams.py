@@ -163,6 +163,10 @@ class Scheduler(ABC):
     def abandon(self) -> None:  # noqa: B027
         """Lets threads end as they run out of work, and waits for nothing. Called by a finalizer, so at any moment."""
 
+    def block_order(self, total: int) -> list[tuple[int, int]]:
+        """The blocks of a kernel that one thread runs alone, as ranges in the order to run them in."""
+        return [(0, total)]
+
     def synchronize(self, stream: CpuStream) -> None:
         """Blocks until all that the stream holds has run."""
         if stream.running or stream.items:

@@ -325,7 +325,7 @@ class CudaDriver:
                 function.handle, x, y, z, i, j, k, shared_bytes, stream.handle, 0, packet.address
             )
         else:
-            error = function.cooperative.launch(grid, block, shared_bytes, stream.handle, packet.address)
+            error = function.cooperative.launch(grid, block, shared_bytes, stream.handle, packet.params_address)
         packets.append(packet)
         if error:
             raise failure(error, f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})")

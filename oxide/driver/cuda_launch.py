@@ -24,7 +24,7 @@ _PARAM_END = 0
 class ParameterPacket:
     """One launch's parameters and the ``extra`` array that points at them. Not shared between launches in progress."""
 
-    __slots__ = ("_buffer", "_extra", "_size", "_view", "address")
+    __slots__ = ("_buffer", "_extra", "_size", "_view", "address", "params_address")
 
     def __init__(self, capacity: int) -> None:
         self._buffer = ctypes.create_string_buffer(capacity)
@@ -38,6 +38,7 @@ class ParameterPacket:
             _PARAM_END,
         )
         self.address = ctypes.addressof(self._extra)
+        self.params_address = ctypes.addressof(self._buffer)
 
     @property
     def capacity(self) -> int:

@@ -62,8 +62,9 @@ def load_function(device: int, code: Code, retired: deque[Any]) -> CudaFunction:
         check(error, f"cuModuleGetFunction({code.entry})")
         # With lazy loading, the default, the first launch would load the code, and wait for the device.
         check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({code.entry})")
-        limit = CooperativeLimit(device, handle) if code.cooperative else None
-        function = CudaFunction(device, code.entry, handle, parameter_bytes(code.image.decode(), code.entry), limit)
+        places, size = parameter_layout(code.image.decode(), code.entry)
+        limit = CooperativeLimit(device, handle, places) if code.cooperative else None
+        function = CudaFunction(device, code.entry, handle, size, limit)
     except BaseException:
         retired.append(module)
         raise
@@ -96,12 +97,13 @@ def _load_module(code: Code) -> Any:
     return module
 
 
-def parameter_bytes(ptx: str, entry: str) -> int:
-    """The least that an entry's parameters take, each naturally aligned, read off its PTX.
+def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
+    """Where each parameter of an entry begins, naturally aligned, and the least that all take, read off its PTX.
 
     Not ``cuFuncGetParamInfo``: its list ends with an error, which compute-sanitizer reports as the program's.
     """
     head = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
+    places = []
     end = 0
     for declaration in head[1].split(",") if head is not None else ():
         size = re.search(r"\.[busf](8|16|32|64)\b", declaration)
@@ -111,5 +113,6 @@ def parameter_bytes(ptx: str, entry: str) -> int:
         alignment = re.search(r"\.align\s+(\d+)\s+\.b8", declaration)
         count = re.search(r"\[(\d+)\]\s*$", declaration.strip())
         step = int(alignment[1]) if alignment is not None else element
-        end = -(-end // step) * step + element * (int(count[1]) if count is not None else 1)
-    return end
+        places.append(-(-end // step) * step)
+        end = places[-1] + element * (int(count[1]) if count is not None else 1)
+    return tuple(places), end

@@ -16,6 +16,7 @@ import pytest
 from oxide.compiler.faults import RECORD, read_fault
 from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.native import host_target
+from oxide.driver.cpu_sanitizer import SanitizedLaunch
 
 Dim3 = tuple[int, int, int]
 
@@ -37,10 +38,20 @@ def run_blocks(
         (arg.ctypes.data, arg.size) if parameter.kind != "scalar" else parameter.convert(arg)
         for parameter, arg in zip(kernel.parameters, args, strict=True)
     ]
-    params = ctypes.create_string_buffer(special.pack(values, record.ctypes.data))
-    launch = ctypes.create_string_buffer(struct.pack("@3I3I2IP", *grid, *block, 0, 0, ctypes.addressof(params)))
-    entry = _entry(special)
-    entry(ctypes.addressof(launch), first, grid[0] * grid[1] * grid[2] if end is None else end)
+    packed = special.pack(values, record.ctypes.data)
+
+    def call(params: bytes) -> Any:
+        there = ctypes.create_string_buffer(params)
+        launch = ctypes.create_string_buffer(struct.pack("@3I3I2IP", *grid, *block, 0, 0, ctypes.addressof(there)))
+        return lambda first, end: _entry(special)(ctypes.addressof(launch), first, end) and there
+
+    sanitized = special.code(host_target()).sanitized
+    if sanitized is not None:
+        SanitizedLaunch(
+            sanitized, call, lambda blocks: [(0, blocks)], lambda address, nbytes: None, grid, block, 0, packed
+        )()
+    else:
+        call(packed)(first, grid[0] * grid[1] * grid[2] if end is None else end)
     return record
 
 

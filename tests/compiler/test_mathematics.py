@@ -311,6 +311,7 @@ def test_on_a_gpu_single_instructions_need_no_libdevice(monkeypatch: pytest.Monk
 
 
 def test_without_libdevice_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXIDE_CACHE", "0")  # which may hold the kernel from when there was one
     monkeypatch.setattr(libdevice, "find_libdevice", lambda: None)
     k = unary(math.sin, f32)
     with pytest.raises(CompileError, match=r"kernel apply calls sinf, which need.*pip install nvidia-nvvm"):

@@ -19,6 +19,7 @@ from oxide import (
     RowMajorTiles,
     Slice,
     Tiles,
+    d2h,
     device,
     f32,
     f64,
@@ -418,3 +419,20 @@ def test_a_piece_that_begins_in_the_middle_of_a_vector_is_refused() -> None:
 
 def test_the_hot_loop_over_a_remainder_is_free_of_checks() -> None:
     assert not [line for line in hot_loop(relu_by_four.ptx()) if "call" in line or "trap" in line]
+
+
+def test_a_kernel_may_read_neighbours_in_a_loop_and_write_tiles() -> None:
+    @kernel
+    def greatest_of_each(x: Slice[f32], y: DisjointSlice[f32, Tiles[Literal[8]]]) -> None:
+        index = thread.index_1d()
+        tile = y.get_mut(index)
+        if tile is not None:
+            greatest = x[0]
+            for j in range(64):
+                greatest = max(greatest, x[j])
+            for j in range(8):
+                tile[j] = greatest
+
+    x = np.random.default_rng(5).standard_normal(64).astype(np.float32)
+    _, y = greatest_of_each[1, 4](h2d(x), zeros(32)).sync()
+    np.testing.assert_array_equal(d2h(y).sync(), np.full(32, x.max()))

@@ -120,12 +120,10 @@ def test_a_seed_makes_a_schedule_and_makes_it_again() -> None:
     assert len({tuple(schedule) for schedule in schedules}) > 10
 
 
-def test_stepping_is_for_step_mode_and_so_is_a_seed(driver: CpuDriver) -> None:
+def test_stepping_is_for_step_mode(driver: CpuDriver) -> None:
     for call in (driver.step, driver.pending, driver.run_until_idle):
         with pytest.raises(DriverError, match="step=True"):
             call()
-    with pytest.raises(DeviceError, match="step=True"):
-        CpuDriver(seed=1)
 
 
 @pytest.mark.parametrize(

@@ -7,25 +7,26 @@ import struct
 import pytest
 
 pytest.importorskip("cuda.bindings.driver")
-from oxide.driver.cuda_module import parameter_bytes
+from oxide.driver.cuda_module import parameter_layout
 from oxide_kernels import relu, sgemm_naive
 
 
 def test_the_parameters_take_what_the_compiler_packs() -> None:
     for kernel in (relu, sgemm_naive):
         packed = struct.calcsize("@" + "".join(p.struct_format for p in kernel.parameters) + "Q")
-        assert parameter_bytes(kernel.ptx(), kernel.name) == packed
+        assert parameter_layout(kernel.ptx(), kernel.name)[1] == packed
 
 
 @pytest.mark.parametrize(
-    ("parameters", "expected"),
+    ("parameters", "places", "size"),
     [
-        ("", 0),
-        (".param .u8 a", 1),
-        (".param .u8 a, .param .f64 b, .param .b16 c", 18),
-        (".param .u32 a, .param .align 8 .b8 b[24]", 32),
-        (".param .u64 .ptr .align 1 a, .param .u32 b", 12),
+        ("", (), 0),
+        (".param .u8 a", (0,), 1),
+        (".param .u8 a, .param .f64 b, .param .b16 c", (0, 8, 16), 18),
+        (".param .u32 a, .param .align 8 .b8 b[24]", (0, 8), 32),
+        (".param .u64 .ptr .align 1 a, .param .u32 b", (0, 8), 12),
     ],
 )
-def test_alignment_and_arrays_are_counted(parameters: str, expected: int) -> None:
-    assert parameter_bytes(f".visible .entry other(.param .u64 x) {{}} .entry k({parameters}) {{}}", "k") == expected
+def test_alignment_and_arrays_are_counted(parameters: str, places: tuple[int, ...], size: int) -> None:
+    ptx = f".visible .entry other(.param .u64 x) {{}} .entry k({parameters}) {{}}"
+    assert parameter_layout(ptx, "k") == (places, size)

@@ -23,8 +23,11 @@ from .registry import lowering_registry, note, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
 
-# With and without fastmath. The type holds its dispatcher weakly, so it is kept here, while the device function lives.
-_dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[bool, Any]] = weakref.WeakKeyDictionary()
+# With and without fastmath, and with and without places in the source. The type holds its dispatcher weakly, so it is
+# kept here, while the device function lives.
+_dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[tuple[bool, bool], Any]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class DeviceDispatcher(CUDADispatcher):  # type: ignore[misc]
@@ -80,9 +83,10 @@ def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -
 
 def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
     variants = _dispatchers.setdefault(function, {})
-    if session.fastmath not in variants:
-        variants[session.fastmath] = DeviceDispatcher(function)
-    found: DeviceDispatcher = variants[session.fastmath]
+    options = (session.fastmath, session.located)
+    if options not in variants:
+        variants[options] = DeviceDispatcher(function)
+    found: DeviceDispatcher = variants[options]
     return found
 
 

@@ -19,11 +19,12 @@ lowering_registry = LoweringRegistry("oxide")
 @dataclass(slots=True)
 class Session:
     """What one run of the front end knows: its options, where lowering is, and what typing found wrong, in the user's
-    terms."""
+    terms. With ``located`` each access to memory carries its place in the source, for the sanitizer."""
 
     file: str = ""
     line: int = 0
     fastmath: bool = False
+    located: bool = False
     notes: list[str] = field(default_factory=list)
 
 

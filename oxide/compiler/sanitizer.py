@@ -1,0 +1,389 @@
+"""The sanitizer's compiler half: a call in front of each access of a kernel, which says where the access may go.
+
+It works on the portable IR, before a back end's definitions are linked: the kernel's own functions are inlined and its
+variables leave the stack, so that what is left of loads and stores touches arrays. Each is followed back to the array
+that it belongs to: a parameter, a shared or a local array. That is more than compute-sanitizer knows, which takes an
+access one past the end of a buffer for a good one where another buffer begins there.
+
+Atomics, fences and local arrays are calls while that is done, so that nothing takes them apart. The checks themselves
+are ``sanitizer_runtime``'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import struct
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ..driver.base import Code, Target
+from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
+from ..errors import CompileError
+from . import native, native_primitives, sanitizer_runtime
+from .ir import PortableKernel, link
+from .parameters import word_types
+from .signature import Parameter
+
+_MAX_ACCESSES = 1 << 16
+
+
+def compile_sanitized(
+    name: str,
+    kernel: PortableKernel,
+    signature: tuple[Parameter, ...],
+    kernel_id: int,
+    target: Target,
+    kinds: frozenset[str],
+    *,
+    unchecked: bool,
+) -> Code:
+    """A host object file whose accesses are checked, with what the driver needs to run it. Raises ``CompileError``."""
+    pointers, views = _pointers(signature)
+    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(kernel.text))
+    module = llvm.parse_assembly("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
+    head, body, tail = _split(_simplified(module, native.host_machine(target)), kernel.symbol)
+    instrumenter = _Instrumenter(name, kernel, pointers, views, body, _places(tail))
+    lines = [
+        line for line in (*head, *instrumenter.lines, *tail) if not line.startswith("declare ") or "held" not in line
+    ]
+    instrumented = "\n".join(lines).replace("@oxide.held.", "@oxide.")
+    whole = link(["\n".join([instrumented, _declarations(instrumented)]), sanitizer_runtime.definitions(kinds)])
+    code = native.compile_native(
+        dataclasses.replace(kernel, text=str(whole)), signature, kernel_id, target, unchecked=unchecked
+    )
+    static = native_primitives.static_bytes(kernel.shared) if kernel.shared.used else 0
+    accesses = tuple(instrumenter.accesses)
+    return dataclasses.replace(
+        code, sanitized=Sanitized(name, kernel_id, kinds, pointers, accesses, static, instrumenter.shared_shift)
+    )
+
+
+def _pointers(signature: tuple[Parameter, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
+    """The memory that comes in with the parameters, and which of it the kernel's words point to."""
+    found: list[PointerWord] = []
+    views: dict[int, int] = {}
+    layout, words = "@", 0
+    for parameter in signature:
+        kinds = word_types((parameter,))
+        if kinds == ["ptr", "i64"]:  # an address and a number of elements
+            views[words] = len(found)
+            address = struct.calcsize(layout + "Q") - 8
+            found.append(PointerWord(parameter.name, address, address + 8, parameter.dtype.itemsize))
+        layout += parameter.struct_format
+        words += len(kinds)
+    return tuple(found), views
+
+
+# Atomics, fences and local arrays, held back as calls
+
+_HOLDABLE = re.compile(r"@oxide\.(?=(?:atomic|fence)\.)")
+_DEFINED = re.compile(
+    r"^define (?P<type>[^@\n]*)@oxide\.(?P<name>(?:atomic|fence)\.[\w.]+)\((?P<rest>[^\n]*?)\) ", re.M
+)
+_LOCAL = re.compile(r"^(  %\S*local_array\S* = )alloca (\[\d+ x [^\n]+\]), align (\d+)$", re.M)
+
+
+def _restored_definitions(text: str) -> str:
+    """Definitions keep their names: only the calls are held."""
+    return re.sub(r"^(define [^@\n]*@oxide\.)held\.", r"\1", text, flags=re.M)
+
+
+def _held_declarations(text: str) -> list[str]:
+    declarations = ["declare ptr @oxide.held.local(i64, i64)"]
+    for match in _DEFINED.finditer(text):
+        types = ", ".join(part.split(" ")[0] for part in match["rest"].split(", ") if part)
+        declarations.append(f"declare {match['type']}@oxide.held.{match['name']}({types})")
+    return declarations
+
+
+def _local_arrays_held(text: str) -> str:
+    return _LOCAL.sub(lambda m: f"{m[1]}call ptr @oxide.held.local(i64 {_size(m[2])}, i64 {m[3]})", text)
+
+
+def _simplified(module: Any, machine: Any) -> str:
+    """With all calls inlined that can be, and no variables on the stack."""
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3)))
+    return str(module)
+
+
+def _split(text: str, symbol: str) -> tuple[list[str], list[str], list[str]]:
+    """The lines before the kernel, of the kernel, and after it."""
+    lines = text.split("\n")
+    start = next(
+        number
+        for number, line in enumerate(lines)
+        if line.startswith("define ") and f"@{symbol}(" in line.replace('"', "")
+    )
+    end = lines.index("}", start) + 1
+    return lines[:start], lines[start:end], lines[end:]
+
+
+_PLACE = re.compile(r'^(!\d+) = !\{!"(.*)", i32 (\d+)\}$')
+
+
+def _places(lines: list[str]) -> dict[str, tuple[str, int]]:
+    found = {}
+    for line in lines:
+        if match := _PLACE.match(line):
+            file = re.sub(r"\\([0-9A-Fa-f]{2})", lambda escape: chr(int(escape[1], 16)), match[2])
+            found[match[1]] = file.encode("latin-1").decode("utf-8", "replace"), int(match[3])
+    return found
+
+
+# The kernel's accesses
+
+_NAME = r'[%@](?:"[^"]*"|[-\w.$]+)'
+_ASSIGNED = re.compile(rf"^  (?P<name>{_NAME}) = (?P<what>.*)$")
+_LOAD = re.compile(
+    rf"^(?P<head>  {_NAME} = load (?:volatile )?)(?P<type>[^,]*(?:\{{.*\}})?[^,]*), ptr (?P<pointer>{_NAME}), align "
+    r"(?P<align>\d+)(?P<rest>.*)$"
+)
+_STORE = re.compile(
+    rf"^(?P<head>  store (?:volatile )?)(?P<type><[^>]*>|\{{.*?\}}|\[[^\]]*\]|\S+) (?P<value>.*), "
+    rf"ptr (?P<pointer>{_NAME}), align (?P<align>\d+)(?P<rest>.*)$"
+)
+_ATOMIC = re.compile(
+    rf"^(?P<head>  (?:{_NAME} = )?call [^@]*@oxide\.held\.atomic\.(?P<operation>\w+)\.\w(?P<bits>\d+)\.(?P<scope>\w+)\."
+    rf"(?P<ordering>\d)\(ptr )(?P<pointer>{_NAME})(?P<rest>.*)$"
+)
+_FENCE = re.compile(r"^  call void @oxide\.held\.fence\.\w+\.(?P<ordering>\d)\(")
+_BARRIER = re.compile(rf"^  (?:{_NAME} = )?call \w+ @oxide\.block\.barrier")
+_WARP_SYNC = re.compile(r"^  call void @oxide\.warp\.sync\(ptr (?P<context>\S+), i32 (?P<mask>[^,]+), ")
+_HELD_LOCAL = re.compile(
+    rf"^  (?P<name>{_NAME}) = call ptr @oxide\.held\.local\(i64 (?P<bytes>\d+), i64 (?P<align>\d+)\)"
+)
+_PLACED = re.compile(r", !oxide\.place (!\d+)")
+
+_RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
+
+
+class _Instrumenter:
+    """Rewrites a kernel's body: ``lines`` is the result, ``accesses`` the places that its checks name by number, and a
+    cell of shadow is ``1 << shared_shift`` bytes of shared memory, the least that the kernel touches at once."""
+
+    def __init__(
+        self,
+        name: str,
+        kernel: PortableKernel,
+        pointers: tuple[PointerWord, ...],
+        views: dict[int, int],
+        body: list[str],
+        places: dict[str, tuple[str, int]],
+    ) -> None:
+        self._kernel = kernel
+        self._name = name
+        self._places = places
+        self._numbers = itertools.count()
+        self._known: dict[Access, int] = {}
+        header = body[0]
+        arguments = re.findall(rf"({_NAME})(?=[,)])", header[header.index("(") :])
+        self._context = arguments[0]
+        self._views = {argument: views[word] for word, argument in enumerate(arguments[1:]) if word in views}
+        self._pointers = pointers
+        self._definitions = {match["name"]: match["what"] for line in body if (match := _ASSIGNED.match(line))}
+        self._local_bytes = {match["name"]: int(match["bytes"]) for line in body if (match := _HELD_LOCAL.match(line))}
+        self._place = ("", 0)
+        touched = [
+            _size(m["type"]) for line in body if (m := _LOAD.match(line) or _STORE.match(line)) and self._shared(m)
+        ]
+        touched += [int(m["bits"]) // 8 for line in body if (m := _ATOMIC.match(line)) and self._shared(m)]
+        self.shared_shift = min(min(touched, default=4), 8).bit_length() - 1
+        allocas: list[str] = []
+        lines: list[str] = []
+        for line in body:
+            self._rewrite(line, lines, allocas)
+        lines[2:2] = allocas  # behind the header and the entry's label
+        self.lines = lines
+
+    @property
+    def accesses(self) -> list[Access]:
+        return list(self._known)
+
+    def _rewrite(self, line: str, lines: list[str], allocas: list[str]) -> None:
+        if placed := _PLACED.search(line):
+            self._place = self._places[placed[1]]
+        if match := _LOAD.match(line):
+            pointer = self._checked(lines, match["pointer"], _size(match["type"]), int(match["align"]), 0)
+            lines.append(f"{match['head']}{match['type']}, ptr {pointer}, align 1{match['rest']}")
+        elif (match := _STORE.match(line)) and match["pointer"] in self._local_bytes and "!oxide.place" not in line:
+            lines.append(line)  # numba-cuda's own zeros, which no author may rely on
+        elif match := _STORE.match(line):
+            pointer = self._checked(lines, match["pointer"], _size(match["type"]), int(match["align"]), WRITE)
+            lines.append(f"{match['head']}{match['type']} {match['value']}, ptr {pointer}, align 1{match['rest']}")
+        elif match := _ATOMIC.match(line):
+            ordering, operation = int(match["ordering"]), match["operation"]
+            what = {"load": 0, "store": WRITE}.get(operation, WRITE | ALSO_READS)
+            what |= ATOMIC | (BLOCK_SCOPE if match["scope"] == "block" else 0)
+            self._fence(lines, "release", ordering in _RELEASING)
+            size = int(match["bits"]) // 8
+            pointer = self._checked(lines, match["pointer"], size, size, what)
+            lines.append(f"{match['head']}{pointer}{match['rest']}")
+            self._fence(lines, "acquire", ordering in _ACQUIRING)
+        elif match := _FENCE.match(line):
+            ordering = int(match["ordering"])
+            self._fence(lines, "release", ordering in _RELEASING)
+            lines.append(line)
+            self._fence(lines, "acquire", ordering in _ACQUIRING)
+        elif _BARRIER.match(line):
+            lines.append(line)
+            self._call(lines, "passed")
+        elif match := _WARP_SYNC.match(line):
+            self._call(lines, "arrive")
+            lines.append(line)
+            self._call(lines, "join", f", i32 {match['mask']}")
+            lines.append(line)
+        elif match := _HELD_LOCAL.match(line):
+            size = int(match["bytes"])
+            allocas.append(f"  {match['name']} = alloca [{2 * size} x i8], align {max(16, int(match['align']))}")
+            shadow = f"%sanitize.{next(self._numbers)}"
+            lines.append(f"  {shadow} = getelementptr i8, ptr {match['name']}, i64 {size}")
+            lines.append(f"  call void @llvm.memset.p0.i64(ptr {shadow}, i8 0, i64 {size}, i1 false)")
+        else:
+            lines.append(line)
+
+    def _checked(self, lines: list[str], pointer: str, size: int, align: int, what: int) -> str:
+        """Where an access goes that is checked first; the pointer itself where it is a variable's."""
+        roots = self._roots(pointer, set())
+        root = next(iter(roots)) if len(roots) == 1 else None
+        head = f"ptr {self._context}, ptr {pointer}, i64 {size}, i64 {align}, i64 "
+        if root is None:
+            call = f"device({head}{self._number('memory') | what}, i64 -1)"
+        elif root in self._views:
+            call = (
+                f"device({head}{self._number(self._pointers[self._views[root]].name) | what}, i64 {self._views[root]})"
+            )
+        elif root in self._local_bytes:
+            call = f"local({head}{self._number('a LocalArray') | what}, ptr {root}, i64 {self._local_bytes[root]})"
+        elif static := re.search(r"@oxide\.shared\.static\.(\d+)\(", self._definitions.get(root, "")):
+            offset, length, _ = self._kernel.shared.arrays[int(static[1])]
+            number = self._number("a SharedArray") | what
+            call = f"shared({head}{number}, ptr {root}, i64 {length}, i64 {offset}, i64 {self.shared_shift})"
+        elif "@oxide.shared.dynamic(" in self._definitions.get(root, ""):
+            length_of = f"%sanitize.{next(self._numbers)}"
+            lines.append(f"  {length_of} = call i64 @oxide.shared.dynamic.bytes(ptr {self._context})")
+            offset = native_primitives.static_bytes(self._kernel.shared)
+            number = self._number("a DynamicSharedArray") | what
+            call = f"shared({head}{number}, ptr {root}, i64 {length_of}, i64 {offset}, i64 {self.shared_shift})"
+        elif root.startswith("@") or self._definitions.get(root, "").startswith("alloca "):
+            return pointer
+        else:
+            call = f"device({head}{self._number('memory') | what}, i64 -1)"
+        result = f"%sanitize.{next(self._numbers)}"
+        lines.append(f"  {result} = call ptr @oxide.sanitize.{call}")
+        return result
+
+    def _roots(self, pointer: str, seen: set[str]) -> set[str]:
+        """The values that a pointer is computed from; more than one where paths meet."""
+        if pointer in seen or pointer in ("null", "undef", "poison"):
+            return set()
+        seen.add(pointer)
+        what = self._definitions.get(pointer, "")
+        if what.startswith("getelementptr "):
+            return self._roots(re.findall(rf"ptr ({_NAME}|null|undef|poison)", what)[0], seen)
+        if what.startswith("extractvalue "):
+            return self._extracted(pointer, what, seen)
+        if what.startswith("phi ptr "):
+            found = re.findall(rf"\[ ({_NAME}|null|undef|poison), ", what)
+        elif what.startswith("select "):
+            found = re.findall(rf"ptr ({_NAME}|null|undef|poison)", what)
+        elif what.startswith(("bitcast ptr ", "addrspacecast ptr ", "freeze ptr ")):
+            found = re.findall(_NAME, what)[:1]
+        else:
+            return {pointer}
+        return set[str]().union(*(self._roots(each, seen) for each in found))
+
+    def _extracted(self, pointer: str, what: str, seen: set[str]) -> set[str]:
+        """Through the structures that a slice is put together in."""
+        match = re.match(rf"extractvalue \{{.*?\}} (?P<whole>{_NAME}), (?P<place>[\d, ]+)", what)
+        while match:
+            inner = re.match(
+                rf"insertvalue \{{.*?\}} (?P<whole>{_NAME}|undef|poison|zeroinitializer), "
+                rf".*?(?P<part>{_NAME}|null|\S+), (?P<place>\d[\d, ]*)",
+                self._definitions.get(match["whole"], ""),
+            )
+            if inner is None:
+                break
+            if inner["place"].strip(", ") == match["place"].strip(", "):
+                return self._roots(inner["part"], seen)
+            match = re.match(
+                rf"extractvalue x (?P<whole>{_NAME}), (?P<place>[\d, ]+)",
+                f"extractvalue x {inner['whole']}, {match['place']}",
+            )
+        return {pointer}
+
+    def _shared(self, match: re.Match[str]) -> bool:
+        return any("@oxide.shared." in self._definitions.get(root, "") for root in self._roots(match["pointer"], set()))
+
+    def _number(self, what: str) -> int:
+        """The access's number, shifted to its place."""
+        access = Access(what, *self._place)
+        number = self._known.setdefault(access, len(self._known))
+        if number >= _MAX_ACCESSES:
+            raise CompileError(f"kernel {self._name}: the sanitizer can tell {_MAX_ACCESSES} accesses apart, no more")
+        return number << 4
+
+    def _fence(self, lines: list[str], what: str, wanted: bool) -> None:
+        if wanted:
+            self._call(lines, what)
+
+    def _call(self, lines: list[str], what: str, arguments: str = "") -> None:
+        lines.append(f"  call void @oxide.sanitize.{what}(ptr {self._context}{arguments})")
+
+
+_CALLED = {
+    "device": "ptr @oxide.sanitize.device(ptr, ptr, i64, i64, i64, i64)",
+    "shared": "ptr @oxide.sanitize.shared(ptr, ptr, i64, i64, i64, ptr, i64, i64, i64)",
+    "local": "ptr @oxide.sanitize.local(ptr, ptr, i64, i64, i64, ptr, i64)",
+    "join": "void @oxide.sanitize.join(ptr, i32)",
+    **{name: f"void @oxide.sanitize.{name}(ptr)" for name in ("passed", "release", "acquire", "arrive")},
+}
+
+
+def _declarations(text: str) -> str:
+    lines = [f"declare {declaration}" for declaration in _CALLED.values()]
+    lines.append("declare i64 @oxide.shared.dynamic.bytes(ptr)")
+    lines.append("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+    return "\n".join(
+        line for line in lines if not re.search(rf"^(?:declare|define) [^\n]*{_symbol(line)}\(", text, re.M)
+    )
+
+
+def _symbol(declaration: str) -> str:
+    return re.escape(declaration[declaration.index("@") : declaration.index("(")])
+
+
+_SIZES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
+
+
+def _size(kind: str) -> int:
+    """Bytes of a type in memory, structures with natural alignment."""
+    kind = kind.strip()
+    if kind in _SIZES:
+        return _SIZES[kind]
+    if match := re.fullmatch(r"i(\d+)", kind):
+        return -(-int(match[1]) // 8)
+    if match := re.fullmatch(r"[<\[](\d+) x (.*)[>\]]", kind):
+        return int(match[1]) * _size(match[2])
+    parts = _members(kind.strip("{} "))
+    end, widest = 0, 1
+    for part in parts:
+        alignment = min(8, _size(part) if not part.startswith(("{", "[", "<")) else 8)
+        end = -(-end // alignment) * alignment + _size(part)
+        widest = max(widest, alignment)
+    return -(-end // widest) * widest
+
+
+def _members(text: str) -> list[str]:
+    members, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "{[<") - (letter in "}]>")
+        if letter == "," and depth == 0:
+            members.append(text[start:place].strip())
+            start = place + 1
+    return [*members, text[start:].strip()]

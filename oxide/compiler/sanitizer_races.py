@@ -1,0 +1,287 @@
+"""Which accesses of a sanitized kernel race, as LLVM IR.
+
+The model is FastTrack's (Flanagan and Freund, 2009) with the barriers of a block in place of most of its vector clocks.
+A cell of shadow memory for each element keeps the last write and two reads: when, and which block, thread and access.
+An access comes after an earlier one if
+
+- the same thread made both;
+- both are of one block, and a barrier was passed since;
+- both are of one warp, and a ``warp.sync`` with both lanes in its mask came between;
+- the earlier one was released by a fence and an atomic that this thread has acquired. What another block had done by
+  then counts as released, whoever did it: this can hide a race, and never reports one that is not there.
+
+Two accesses of which one is a write, and that are not ordered so, race, unless both are atomic and, where one of them
+is for the block alone, of one block. A shared array belongs to a block: what came before the block began is no matter.
+
+``{{name}}`` and ``<name>`` are what ``sanitizer_runtime`` fills in.
+"""
+
+from __future__ import annotations
+
+ORDER = """
+; Whether an access made at a time comes before what the thread does now. At time 0 there is none.
+define i1 @oxide.sanitize.ordered(ptr %state, i64 %time, i64 %old, i64 %who, i64 %known) alwaysinline {
+entry:
+  %before = icmp ule i64 %time, %known
+  br i1 %before, label %done, label %look
+look:
+  %both = xor i64 %old, %who
+  %differ = lshr i64 %both, 20
+  %own = icmp eq i64 %differ, 0
+  br i1 %own, label %done, label %block
+block:
+  %blocks = lshr i64 %both, 32
+  %same = icmp eq i64 %blocks, 0
+  br i1 %same, label %phase, label %no
+phase:
+  %barrier = load i64, {{barrier}}
+  %passed = icmp ule i64 %time, %barrier
+  br i1 %passed, label %done, label %warp
+warp:
+  %warps = lshr i64 %both, 25
+  %one = icmp eq i64 %warps, 0
+  br i1 %one, label %lane, label %no
+lane:
+  %old.thread = lshr i64 %old, 20
+  %old.lane = and i64 %old.thread, 31
+  %thread.high = lshr i64 %who, 20
+  %thread = and i64 %thread.high, 2047
+  %row = mul i64 %thread, 32
+  %index = add i64 %row, %old.lane
+  %seen = load i64, {{seen[%index]}}
+  %synchronised = icmp ule i64 %time, %seen
+  ret i1 %synchronised
+no:
+  ret i1 false
+done:
+  ret i1 true
+}
+
+; Whether an access is in conflict with one before, were they not ordered.
+define i1 @oxide.sanitize.conflict(i64 %old, i64 %who) alwaysinline {
+  %either = or i64 %old, %who
+  %writes = trunc i64 %either to i1
+  %both = and i64 %old, %who
+  %atomic.bit = and i64 %both, 2
+  %atomic = icmp ne i64 %atomic.bit, 0
+  %scope.bit = and i64 %either, 4
+  %narrow = icmp ne i64 %scope.bit, 0
+  %differ = xor i64 %old, %who
+  %blocks = lshr i64 %differ, 32
+  %apart = icmp ne i64 %blocks, 0
+  %outside = and i1 %narrow, %apart
+  %inside = xor i1 %outside, true
+  %fine = and i1 %atomic, %inside
+  %not_fine = xor i1 %fine, true
+  %result = and i1 %writes, %not_fine
+  ret i1 %result
+}
+
+define void @oxide.sanitize.against(ptr %state, ptr %record, i64 %who, i64 %known, i64 %address) alwaysinline {
+  %time = load i64, ptr %record
+  %old.at = getelementptr i64, ptr %record, i64 1
+  %old = load i64, ptr %old.at
+  %conflict = call i1 @oxide.sanitize.conflict(i64 %old, i64 %who)
+  br i1 %conflict, label %look, label %done
+look:
+  %ordered = call i1 @oxide.sanitize.ordered(ptr %state, i64 %time, i64 %old, i64 %who, i64 %known)
+  br i1 %ordered, label %done, label %bad
+bad:
+  call void @oxide.sanitize.report(ptr %state, i64 <race_kind>, i64 %who, i64 %address, i64 %old)
+  br label %done
+done:
+  ret void
+}
+"""
+
+RACE = """
+define void @oxide.sanitize.race(ptr %state, ptr %cell, i64 %who, i64 %known, i64 %address) noinline {
+entry:
+  %now = load i64, {{now}}
+  %read = getelementptr i64, ptr %cell, i64 2
+  %read.who.at = getelementptr i64, ptr %cell, i64 3
+  %other = getelementptr i64, ptr %cell, i64 4
+  %other.who.at = getelementptr i64, ptr %cell, i64 5
+  call void @oxide.sanitize.against(ptr %state, ptr %cell, i64 %who, i64 %known, i64 %address)
+  call void @oxide.sanitize.against(ptr %state, ptr %read, i64 %who, i64 %known, i64 %address)
+  call void @oxide.sanitize.against(ptr %state, ptr %other, i64 %who, i64 %known, i64 %address)
+  %atomic.bit = and i64 %who, 2
+  %atomic = icmp ne i64 %atomic.bit, 0
+  br i1 %atomic, label %synchronise, label %keep
+synchronise:
+  ; What the location's releases made known is there to be acquired; what this thread released, others may acquire.
+  %thread.high = lshr i64 %who, 20
+  %thread = and i64 %thread.high, 2047
+  %clock.at = getelementptr i64, ptr %cell, i64 6
+  %clock = load i64, ptr %clock.at
+  %acquired = load i64, {{acquired[%thread]}}
+  %acquired.new = call i64 @llvm.umax.i64(i64 %acquired, i64 %clock)
+  store i64 %acquired.new, {{acquired[%thread]}}
+  %is_write = trunc i64 %who to i1
+  br i1 %is_write, label %release, label %keep
+release:
+  %released = load i64, {{released[%thread]}}
+  %clock.new = call i64 @llvm.umax.i64(i64 %released, i64 %clock)
+  store i64 %clock.new, ptr %clock.at
+  br label %keep
+keep:
+  %writes = trunc i64 %who to i1
+  br i1 %writes, label %write, label %note
+write:
+  %who.at = getelementptr i64, ptr %cell, i64 1
+  br i1 %atomic, label %atomic_write, label %plain_write
+atomic_write:
+  ; An atomic of another block is kept beside this one: a plain access may be ordered with one of them only.
+  %write.time = load i64, ptr %cell
+  %write.who = load i64, ptr %who.at
+  %apart.bits = xor i64 %write.who, %who
+  %apart.high = lshr i64 %apart.bits, 20
+  %apart = icmp ne i64 %apart.high, 0
+  %was_write = icmp ne i64 %write.time, 0
+  %move = and i1 %apart, %was_write
+  br i1 %move, label %keep_atomic, label %store
+keep_atomic:
+  store i64 %write.time, ptr %other
+  store i64 %write.who, ptr %other.who.at
+  br label %store
+plain_write:
+  ; All reads came before, or were reported.
+  store i64 0, ptr %read
+  store i64 0, ptr %other
+  br label %store
+store:
+  store i64 %now, ptr %cell
+  store i64 %who, ptr %who.at
+  ret void
+note:
+  %read.time = load i64, ptr %read
+  %read.who = load i64, ptr %read.who.at
+  %differ = xor i64 %read.who, %who
+  %threads = lshr i64 %differ, 20
+  %own = icmp eq i64 %threads, 0
+  %first = icmp eq i64 %read.time, 0
+  %replace = or i1 %own, %first
+  br i1 %replace, label %latest, label %second
+second:
+  ; Beside the latest read, one of another thread: rather of another block, as no barrier orders that one.
+  %other.time = load i64, ptr %other
+  %other.who = load i64, ptr %other.who.at
+  %none = icmp eq i64 %other.time, 0
+  %other.differ = xor i64 %other.who, %who
+  %other.blocks = lshr i64 %other.differ, 32
+  %other.here = icmp eq i64 %other.blocks, 0
+  %blocks = lshr i64 %differ, 32
+  %from_other = icmp ne i64 %blocks, 0
+  %useful = or i1 %other.here, %from_other
+  %move.other = or i1 %none, %useful
+  br i1 %move.other, label %move_read, label %latest
+move_read:
+  store i64 %read.time, ptr %other
+  store i64 %read.who, ptr %other.who.at
+  br label %latest
+latest:
+  store i64 %now, ptr %read
+  store i64 %who, ptr %read.who.at
+  ret void
+}
+"""
+
+SYNCHRONISATION = """
+; Behind a barrier, called by each thread that has passed it. The first one moves the block on.
+define void @oxide.sanitize.passed(ptr %context) noinline {
+  %state = call ptr @oxide.sanitize.enter(ptr %context)
+  %thread = call i64 @oxide.sanitize.thread(ptr %context)
+  %old = load i64, {{passed[%thread]}}
+  %count = add i64 %old, 1
+  store i64 %count, {{passed[%thread]}}
+  %phase = load i64, {{phase}}
+  %first = icmp ugt i64 %count, %phase
+  br i1 %first, label %move, label %done
+move:
+  store i64 %count, {{phase}}
+  %now = load i64, {{now}}
+  store i64 %now, {{barrier}}
+  %pending = load i64, {{pending_known}}
+  store i64 %pending, {{block_known}}
+  br label %done
+done:
+  ret void
+}
+
+; What was done up to here may be acquired by who reads what this thread writes atomically from now on.
+define void @oxide.sanitize.release(ptr %context) noinline {
+  %state = call ptr @oxide.sanitize.enter(ptr %context)
+  %thread = call i64 @oxide.sanitize.thread(ptr %context)
+  %now = load i64, {{now}}
+  store i64 %now, {{released[%thread]}}
+  ret void
+}
+
+define void @oxide.sanitize.acquire(ptr %context) noinline {
+  %state = call ptr @oxide.sanitize.enter(ptr %context)
+  %thread = call i64 @oxide.sanitize.thread(ptr %context)
+  %acquired = load i64, {{acquired[%thread]}}
+  %known = load i64, {{known[%thread]}}
+  %more = call i64 @llvm.umax.i64(i64 %acquired, i64 %known)
+  store i64 %more, {{known[%thread]}}
+  %pending = load i64, {{pending_known}}
+  %pending.more = call i64 @llvm.umax.i64(i64 %pending, i64 %more)
+  store i64 %pending.more, {{pending_known}}
+  ret void
+}
+
+; A synchronisation of lanes is made twice: between the two, each lane reads when the others came.
+define void @oxide.sanitize.arrive(ptr %context) noinline {
+  %state = call ptr @oxide.sanitize.enter(ptr %context)
+  %thread = call i64 @oxide.sanitize.thread(ptr %context)
+  %now = load i64, {{now}}
+  store i64 %now, {{arrived[%thread]}}
+  ret void
+}
+
+define void @oxide.sanitize.join(ptr %context, i32 %mask) noinline {
+entry:
+  %state = call ptr @oxide.sanitize.enter(ptr %context)
+  %thread = call i64 @oxide.sanitize.thread(ptr %context)
+  %first = and i64 %thread, -32
+  %row = mul i64 %thread, 32
+  %lanes = zext i32 %mask to i64
+  br label %next
+next:
+  %left = phi i64 [ %lanes, %entry ], [ %rest, %joined ]
+  %none = icmp eq i64 %left, 0
+  br i1 %none, label %done, label %lane
+lane:
+  %number = call i64 @llvm.cttz.i64(i64 %left, i1 true)
+  %other = or i64 %first, %number
+  %arrived = load i64, {{arrived[%other]}}
+  %index = add i64 %row, %number
+  %seen = load i64, {{seen[%index]}}
+  %more = call i64 @llvm.umax.i64(i64 %seen, i64 %arrived)
+  store i64 %more, {{seen[%index]}}
+  %known = load i64, {{known[%thread]}}
+  %other.known = load i64, {{known[%other]}}
+  %known.more = call i64 @llvm.umax.i64(i64 %known, i64 %other.known)
+  store i64 %known.more, {{known[%thread]}}
+  %other.row = mul i64 %other, 32
+  br label %through
+through:
+  ; What that lane had seen of the warp's others, this one knows now too.
+  %k = phi i64 [ 0, %lane ], [ %k.next, %through ]
+  %there = add i64 %other.row, %k
+  %here = add i64 %row, %k
+  %there.seen = load i64, {{seen[%there]}}
+  %here.seen = load i64, {{seen[%here]}}
+  %both = call i64 @llvm.umax.i64(i64 %there.seen, i64 %here.seen)
+  store i64 %both, {{seen[%here]}}
+  %k.next = add i64 %k, 1
+  %k.more = icmp ult i64 %k.next, 32
+  br i1 %k.more, label %through, label %joined
+joined:
+  %less = sub i64 %left, 1
+  %rest = and i64 %left, %less
+  br label %next
+done:
+  ret void
+}
+"""

@@ -1,0 +1,161 @@
+"""The sanitizer's runtime half on the CPU device: shadow memory, the run of a sanitized launch, and its reports.
+
+A sanitized launch runs all its blocks one after the other on one worker, with a state of its own where the kernel
+believes its fault record to be. Which bytes of an allocation were ever written is kept as long as the allocation: a
+byte for each. Who touched an element last is kept for the launch alone, as launches on a box are ordered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from oxide.driver import sanitizing
+from oxide.driver.base import Dim3
+from oxide.driver.sanitizing import ATOMIC, CELL_WORDS, OFFSETS, REPORT_WORDS, VIEW_WORDS, WRITE, Sanitized
+from oxide.errors import SanitizedAccess, SanitizerError
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+Tracked = Callable[[int, int], tuple[int, bytearray] | None]
+"""The allocation that a range lies in: where it begins and which of its bytes were written; None for one that nobody
+followed, as another library's."""
+
+
+@final
+class SanitizedLaunch:
+    """One launch, to be called on a worker; a graph calls it again for each of its launches."""
+
+    __slots__ = ("_bind", "_block", "_grid", "_order", "_params", "_sanitized", "_shared", "_tracked")
+
+    def __init__(
+        self,
+        sanitized: Sanitized,
+        bind: Callable[[bytes], Callable[[int, int], None]],
+        order: Callable[[int], list[tuple[int, int]]],
+        tracked: Tracked,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        params: bytes,
+    ) -> None:
+        self._sanitized = sanitized
+        self._bind = bind
+        self._order = order
+        self._tracked = tracked
+        self._grid = grid
+        self._block = block
+        self._shared = sanitized.shared_bytes + shared_bytes
+        self._params = params
+
+    def __call__(self) -> None:
+        memory = np.zeros(sanitizing.STATE_WORDS + 8, np.int64)
+        state = memory[-(memory.ctypes.data // 8) % 8 :]  # aligned to 64 bytes, for vectors that go to the scratch
+        views, kept = self._views()
+        state[OFFSETS["block"]] = -1
+        state[OFFSETS["views"]], state[OFFSETS["view_count"]] = views.ctypes.data, len(views)
+        state[OFFSETS["shared_bytes"]] = self._shared
+        if self._shared and "memory" in self._sanitized.kinds:
+            kept.append(np.zeros(self._shared, np.uint8))
+            state[OFFSETS["shared_init"]] = kept[-1].ctypes.data
+        if self._shared and "race" in self._sanitized.kinds:
+            kept.append(_cells(self._shared, self._sanitized.shared_shift))
+            state[OFFSETS["shared_cells"]] = kept[-1].ctypes.data
+        run = self._bind(self._params[:-8] + state.ctypes.data.to_bytes(8, "little"))
+        grid = self._grid
+        for first, end in self._order(grid[0] * grid[1] * grid[2]):
+            run(first, end)
+        self._report(state, views)
+
+    def _views(self) -> tuple[Words, list[Any]]:
+        """What the kernel's parameters point to, and what must live as long as the launch."""
+        sanitized, params = self._sanitized, self._params
+        views = np.zeros((len(sanitized.pointers), VIEW_WORDS), np.int64)
+        sizes: dict[int, tuple[int, int]] = {}  # for each allocation its bytes, and the least shift
+        kept: list[Any] = []
+        for row, pointer in zip(views, sanitized.pointers, strict=True):
+            address = _word(params, pointer.address_at)
+            nbytes = _word(params, pointer.length_at) * pointer.itemsize
+            found = self._tracked(address, nbytes) if nbytes else None
+            start = found[0] if found else address
+            row[:3] = address, address + nbytes, start
+            size, shift = (len(found[1]) if found else nbytes), min(pointer.itemsize, 8).bit_length() - 1
+            before = sizes.get(start, (size, shift))
+            sizes[start] = max(size, before[0]), min(shift, before[1])
+            if found:
+                values = np.frombuffer(found[1], np.uint8)
+                kept.append(values)
+                row[3] = values.ctypes.data
+        if "race" in sanitized.kinds:
+            cells = {start: _cells(size, shift) for start, (size, shift) in sizes.items()}
+            kept.append(cells)
+            for row in views:
+                row[4], row[5] = cells[int(row[2])].ctypes.data, sizes[int(row[2])][1]
+        return views, kept
+
+    def _report(self, state: Words, views: Words) -> None:
+        """Hands what was found to whoever reads the launch's fault record, unless the kernel's own fault is in it."""
+        record_address = _word(self._params, len(self._params) - 8)
+        if not record_address:
+            return
+        count = int(state[OFFSETS["reports"]])
+        record = state[:8].view(np.uint32)
+        if count and not record[0]:
+            found = state[OFFSETS["report"] :][: count * REPORT_WORDS].reshape(count, REPORT_WORDS).tolist()
+            found.sort(key=lambda words: _GRAVITY[words[0]])
+            number = sanitizing.publish(tuple(self._error(words, views) for words in found))
+            record[0], record[1] = sanitizing.SANITIZED, 0
+            state[1], state[2] = np.uint64(self._sanitized.kernel_id).astype(np.int64), number
+        if record[0]:
+            there = np.ctypeslib.as_array((ctypes.c_uint32 * 16).from_address(record_address))
+            if not there[0]:
+                there[:] = record
+
+    def _error(self, words: list[int], views: Words) -> SanitizerError:
+        kind, who, address, other = words
+        access = self._access(who)
+        place = self._sanitized.accesses[who >> 4 & 0xFFFF]
+        offset, inside = None, ""
+        numbers = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == place.what]
+        if numbers:
+            lo, hi, pointer = int(views[numbers[0]][0]), int(views[numbers[0]][1]), self._sanitized.pointers[numbers[0]]
+            offset = address - lo
+            inside = f"{pointer.name} has {(hi - lo) // pointer.itemsize} elements of {pointer.itemsize} bytes; "
+            inside += f"this is byte {offset}, element {offset // pointer.itemsize}"
+        problem = {
+            sanitizing.OUT_OF_BOUNDS: f"is outside it: {inside}" if inside else "is outside it",
+            sanitizing.MISALIGNED: f"is at an address, {address:#x}, that is no multiple of what its type needs",
+            sanitizing.UNINITIALIZED: "finds memory that nothing has written" + (f": {inside}" if inside else ""),
+            sanitizing.RACE: "is in a race: no barrier or atomic orders it"
+            + (f" (element {offset // self._sanitized.pointers[numbers[0]].itemsize})" if offset is not None else ""),
+        }[kind]
+        name = sanitizing.REPORT_KINDS[kind]
+        earlier = self._access(other) if kind == sanitizing.RACE else None
+        return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
+
+    def _access(self, who: int) -> SanitizedAccess:
+        place = self._sanitized.accesses[who >> 4 & 0xFFFF]
+        done = "atomic" if who & ATOMIC else "write" if who & WRITE else "read"
+        block = _coordinates((who >> 32) & 0xFFFFFFFF, self._grid)
+        return SanitizedAccess(
+            done, place.what, block, _coordinates(who >> 20 & 0x7FF, self._block), place.file, place.line
+        )
+
+
+# What is said first: a race is more often why a value is missing than the other way round.
+_GRAVITY = {sanitizing.OUT_OF_BOUNDS: 0, sanitizing.MISALIGNED: 1, sanitizing.RACE: 2, sanitizing.UNINITIALIZED: 3}
+
+
+def _cells(nbytes: int, shift: int) -> Words:
+    """The shadow of so many bytes; memory that is not touched takes no room."""
+    return np.zeros(((nbytes >> shift) + 1) * CELL_WORDS, np.int64)
+
+
+def _word(params: bytes, at: int) -> int:
+    return int.from_bytes(params[at : at + 8], "little")
+
+
+def _coordinates(linear: int, shape: Dim3) -> Dim3:
+    return linear % shape[0], linear // shape[0] % shape[1], linear // (shape[0] * shape[1])

@@ -1,0 +1,624 @@
+"""The sanitizer of the CPU device: it finds planted bugs, says where, and says nothing of kernels that are right."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oxide
+from oxide import (
+    AtomicSlice,
+    DisjointSlice,
+    DynamicSharedArray,
+    Kernel,
+    LaunchConfig,
+    LocalArray,
+    SanitizerError,
+    SharedArray,
+    Slice,
+    atomic,
+    d2h,
+    device,
+    f32,
+    h2d,
+    i32,
+    i64,
+    kernel,
+    thread,
+    u32,
+    warp,
+    zeros,
+)
+from oxide.compiler import ir
+from oxide.driver.cpu import CpuDriver
+from oxide.runtime.operation import with_context
+from oxide.runtime.transfers import new_box
+from oxide_kernels import block_inclusive_sum, block_sum, matvec_naive, relu, sgemm_naive
+
+BOTH = ("memory", "race")
+
+
+@pytest.fixture(autouse=True)
+def only_the_cpu_device(device: str) -> None:
+    if device != "cpu":
+        pytest.skip("the sanitizer is the CPU device's")
+
+
+def found(kernel: Kernel, *arguments: Any, grid: int = 1, block: int = 64, shared: int = 0) -> SanitizerError:
+    with pytest.raises(SanitizerError) as caught:
+        kernel[LaunchConfig(grid, block, shared)](*arguments).sync()
+    return caught.value
+
+
+def line_of(kernel: Kernel, marker: str) -> int:
+    """The line of the kernel that ends with a comment of that word."""
+    lines, first = inspect.getsourcelines(kernel.function)
+    return next(number for number, line in enumerate(lines, first) if line.rstrip().endswith(f"# {marker}"))
+
+
+def numbers(n: int) -> np.ndarray[Any, Any]:
+    return np.arange(n, dtype=np.float32)
+
+
+# Races between the threads of a block
+
+
+@kernel(sanitize=BOTH)
+def without_a_barrier(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(64, f32)
+    i = thread.index_1d()
+    tile[i.get()] = x[i.get()]  # write
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[63 - i.get()]  # read
+
+
+def test_a_missing_barrier_is_a_race_with_both_lines_and_both_threads() -> None:
+    error = found(without_a_barrier, h2d(numbers(64)), zeros(64))
+    assert (error.kind, error.kernel, error.what) == ("race", "without_a_barrier", "a SharedArray")
+    assert error.other is not None
+    assert {error.line, error.other.line} == {
+        line_of(without_a_barrier, "write"),
+        line_of(without_a_barrier, "read"),
+    }
+    assert error.file == error.other.file == __file__
+    assert {error.access, error.other.access} == {"read", "write"}
+    assert error.thread[0] + error.other.thread[0] == 63
+    assert str(error.line) in str(error)
+    assert str(error.other.line) in str(error)
+
+
+@kernel(sanitize="race")
+def one_barrier_too_few_in_a_loop(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(64, f32)
+    i = thread.index_1d()
+    total = f32(0)
+    for k in range(4):
+        tile[i.get()] = x[i.get()] + f32(k)  # write
+        thread.sync_threads()
+        total += tile[63 - i.get()]  # read
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = total
+
+
+def test_a_tile_overwritten_while_others_still_read_it_is_a_race() -> None:
+    error = found(one_barrier_too_few_in_a_loop, h2d(numbers(64)), zeros(64))
+    assert error.kind == "race"
+    assert error.other is not None
+    assert {(error.access, error.line), (error.other.access, error.other.line)} == {
+        ("write", line_of(one_barrier_too_few_in_a_loop, "write")),
+        ("read", line_of(one_barrier_too_few_in_a_loop, "read")),
+    }
+
+
+@kernel(sanitize="race")
+def warp_without_sync(y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(32, f32)
+    i = thread.index_1d()
+    tile[warp.lane_id()] = f32(warp.lane_id())
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[31 - warp.lane_id()]  # read
+
+
+@kernel(sanitize="race")
+def warp_with_sync(y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(32, f32)
+    i = thread.index_1d()
+    tile[warp.lane_id()] = f32(warp.lane_id())
+    warp.sync()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[31 - warp.lane_id()]
+
+
+@kernel(sanitize="race")
+def half_a_warp_synchronised(y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(32, f32)
+    i = thread.index_1d()
+    tile[warp.lane_id()] = f32(warp.lane_id())
+    mask = u32(0xFFFF) if warp.lane_id() < 16 else u32(0xFFFF0000)
+    warp.sync(mask)
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[31 - warp.lane_id()]  # read
+
+
+@kernel(sanitize="race")
+def two_warps_with_sync(y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(64, f32)
+    i = thread.index_1d()
+    tile[i.get()] = f32(1)
+    warp.sync()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[63 - i.get()]  # read
+
+
+def test_a_warp_does_not_run_in_step_by_itself() -> None:
+    error = found(warp_without_sync, zeros(32), block=32)
+    assert error.kind == "race"
+    assert error.other is not None
+    assert line_of(warp_without_sync, "read") in (error.line, error.other.line)
+
+
+def test_a_synchronised_warp_is_ordered() -> None:
+    assert d2h(warp_with_sync[1, 32](zeros(32)).last()).sync()[0] == 31
+
+
+@pytest.mark.parametrize(("wrong", "block"), [(half_a_warp_synchronised, 32), (two_warps_with_sync, 64)])
+def test_lanes_that_a_synchronisation_does_not_name_are_not_ordered(wrong: Kernel, block: int) -> None:
+    error = found(wrong, zeros(block), block=block)
+    assert error.kind == "race"
+    assert line_of(wrong, "read") in (error.line, error.other.line if error.other else 0)
+
+
+# Races between blocks
+
+
+@kernel(sanitize="race")
+def stencil(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out = y.get_mut(i)
+    if out is not None and i.get() + 1 < len(x):
+        out.value = x[i.get() + 1]
+
+
+def test_a_neighbour_read_in_place_is_a_race_between_blocks() -> None:
+    box = h2d(numbers(128)).sync()
+    error = found(stencil, box, box, grid=2, block=1)
+    assert error.kind == "race"
+    assert error.other is not None
+    assert {error.block, error.other.block} == {(0, 0, 0), (1, 0, 0)}
+    assert (error.what, error.other.what) == ("y", "x")
+
+
+def test_the_same_stencil_out_of_place_is_clean() -> None:
+    stencil[2, 64](h2d(numbers(128)), zeros(128)).sync()
+
+
+@kernel(sanitize="race")
+def everybody_first(y: DisjointSlice[f32]) -> None:
+    out = y.get_mut(thread.index_1d())
+    if out is not None:
+        out.value = f32(1)  # write
+
+
+def test_two_blocks_that_write_one_element_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The language gives each thread its own elements, so the block's number is taken out of the IR."""
+    rewrite(monkeypatch, lambda text: text.replace("call i32 @oxide.register.ctaid.x(ptr %.context)", "add i32 0, 0"))
+    error = found(copy_of(everybody_first), zeros(4), grid=2, block=4)
+    assert error.kind == "race"
+    assert error.other is not None
+    assert (error.access, error.other.access) == ("write", "write")
+    assert (error.block, error.other.block) == ((1, 0, 0), (0, 0, 0))
+    assert error.line == error.other.line == line_of(everybody_first, "write")
+    assert error.offset == 0
+
+
+@kernel(sanitize="race")
+def counted_for_the_block_alone(y: AtomicSlice[i32]) -> None:
+    y.fetch_add(0, 1, scope=atomic.BLOCK)
+
+
+@kernel(sanitize="race")
+def counted(y: AtomicSlice[i32]) -> None:
+    y.fetch_add(0, 1)
+
+
+def test_atomics_of_a_blocks_scope_race_with_other_blocks() -> None:
+    error = found(counted_for_the_block_alone, zeros(1, np.int32), grid=2, block=32)
+    assert error.kind == "race"
+    assert error.access == "atomic"
+    assert error.other is not None
+    assert error.other.block != error.block
+
+
+def test_atomics_do_not_race() -> None:
+    counted_for_the_block_alone[1, 64](zeros(1, np.int32)).sync()
+    assert d2h(counted[4, 64](zeros(1, np.int32)).last()).sync()[0] == 256
+
+
+@kernel(sanitize="race")
+def counted_and_read(y: AtomicSlice[i32], plain: Slice[i32], z: DisjointSlice[i32]) -> None:
+    y.fetch_add(0, 1)
+    out = z.get_mut(thread.index_1d())
+    if out is not None:
+        out.value = plain[0]  # read
+
+
+def test_a_plain_read_races_with_atomics() -> None:
+    box = zeros(1, np.int32).sync()
+    error = found(counted_and_read, box, box, zeros(2, np.int32), grid=2, block=1)
+    assert error.kind == "race"
+    assert {error.access, error.other.access if error.other else ""} == {"atomic", "read"}
+
+
+def message(ordering_of_flag: Any, ordering_of_look: Any) -> Kernel:
+    @kernel(sanitize="race")
+    def pass_on(data: DisjointSlice[i32], seen: Slice[i32], flag: AtomicSlice[i32], result: DisjointSlice[i32]) -> None:
+        i = thread.index_1d()
+        if i.get() == 0:
+            cell = data.get_mut(i)
+            if cell is not None:
+                cell.value = 42
+            flag.store(0, 1, ordering=ordering_of_flag)
+        elif flag.load(0, ordering=ordering_of_look) == 1:
+            out = result.get_mut(i)
+            if out is not None:
+                out.value = seen[0]  # read
+
+    return pass_on
+
+
+def test_a_message_without_release_and_acquire_is_a_race() -> None:
+    box = zeros(2, np.int32).sync()
+    relaxed = message(atomic.RELAXED, atomic.RELAXED)
+    error = found(relaxed, box, box, zeros(1, np.int32), zeros(2, np.int32), grid=2, block=1)
+    assert error.kind == "race"
+    assert error.line == line_of(relaxed, "read")
+
+
+def test_a_message_released_and_acquired_is_clean() -> None:
+    box = zeros(2, np.int32).sync()
+    kernel = message(atomic.RELEASE, atomic.ACQUIRE)
+    *_, result = kernel[2, 1](box, box, zeros(1, np.int32), zeros(2, np.int32)).sync()
+    np.testing.assert_array_equal(d2h(result).sync(), [0, 42])
+
+
+@kernel(sanitize=BOTH)
+def last_block_sums(
+    x: Slice[f32], partial: DisjointSlice[f32], partials: Slice[f32], done: AtomicSlice[u32], y: AtomicSlice[f32]
+) -> None:
+    """Each block sums, and the last one to finish sums the blocks': CUDA's threadFenceReduction."""
+    last = SharedArray(1, u32)
+    i = thread.index_1d()
+    total = block_sum(x[i.get()], f32)
+    cell = partial.get_mut(i)
+    if cell is not None:
+        cell.value = total
+    thread.sync_threads()
+    if thread.thread_idx.x == 0:
+        atomic.fence()
+        last[0] = done.fetch_add(0, 1)
+        atomic.fence()
+    thread.sync_threads()
+    if last[0] == thread.grid_dim.x - 1 and thread.thread_idx.x == 0:
+        whole = f32(0)
+        for block in range(thread.grid_dim.x):
+            whole += partials[block * thread.block_dim.x]
+        y.store(0, whole)
+
+
+def test_what_a_block_leaves_for_the_last_one_is_ordered_by_fences() -> None:
+    box = zeros(256).sync()
+    *_, y = last_block_sums[4, 64](h2d(numbers(256)), box, box, zeros(1, np.uint32), zeros(1)).sync()
+    assert d2h(y).sync()[0] == 255 * 128
+
+
+# Memory
+
+
+@kernel(unchecked=True, sanitize="memory")
+def one_past_the_end(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = x[i.get() + 1]  # read
+
+
+def test_an_off_by_one_into_the_next_buffer_is_found_though_memory_is_there() -> None:
+    whole = h2d(numbers(64)).sync()
+    error = found(one_past_the_end, whole, zeros(64))
+    assert (error.kind, error.what, error.offset) == ("out-of-bounds", "x", 256)
+    assert (error.thread, error.line) == ((63, 0, 0), line_of(one_past_the_end, "read"))
+    assert "element 64" in str(error)
+
+
+@device
+def before(x: Slice[f32], i: i64) -> f32:
+    return x.unchecked[i - 1]  # read
+
+
+@kernel(sanitize="memory")
+def one_before_the_start(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = before(x, i.get())
+
+
+def test_a_read_before_the_start_in_a_device_function_names_its_line_there() -> None:
+    error = found(one_before_the_start, h2d(numbers(64)), zeros(64))
+    lines, first = inspect.getsourcelines(before.function)
+    assert (error.kind, error.offset, error.thread) == ("out-of-bounds", -4, (0, 0, 0))
+    assert error.line == first + len(lines) - 1
+
+
+@kernel(unchecked=True, sanitize="memory")
+def write_past_the_end(y: DisjointSlice[f32]) -> None:
+    out = y.get_mut(thread.index_1d())
+    out.value = f32(1)  # write
+
+
+def test_a_write_past_the_end_is_found_and_not_made() -> None:
+    neighbours = h2d(np.zeros(64, np.float32)).sync()
+    error = found(write_past_the_end, zeros(60))
+    assert (error.kind, error.access, error.offset) == ("out-of-bounds", "write", 240)
+    assert not d2h(neighbours).sync().any()
+
+
+@kernel(unchecked=True, sanitize="memory")
+def past_a_shared_array(y: DisjointSlice[f32]) -> None:
+    first = SharedArray(32, f32)
+    second = SharedArray(32, f32)
+    i = thread.index_1d()
+    first[i.get()] = f32(1)
+    second[i.get()] = f32(2)
+    thread.sync_threads()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = first[i.get() + 1]  # read
+
+
+def test_an_index_past_a_shared_array_is_found_though_another_follows() -> None:
+    error = found(past_a_shared_array, zeros(32), block=32)
+    assert (error.kind, error.what, error.thread) == ("out-of-bounds", "a SharedArray", (31, 0, 0))
+
+
+@kernel(sanitize="memory")
+def half_filled_tile(y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(64, f32)
+    i = thread.index_1d()
+    if i.get() < 32:
+        tile[i.get()] = f32(1)
+    thread.sync_threads()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[i.get()]  # read
+
+
+def test_a_read_of_uninitialised_shared_memory_is_found() -> None:
+    error = found(half_filled_tile, zeros(64))
+    assert (error.kind, error.thread, error.line) == ("uninitialized", (32, 0, 0), line_of(half_filled_tile, "read"))
+
+
+@kernel(sanitize="memory")
+def filled_by_the_first_block(y: DisjointSlice[f32]) -> None:
+    tile = SharedArray(8, f32)
+    i = thread.index_1d()
+    if thread.block_idx.x == 0:
+        tile[thread.thread_idx.x] = f32(1)
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[thread.thread_idx.x]
+
+
+def test_a_block_finds_nothing_that_the_block_before_left_in_shared_memory() -> None:
+    error = found(filled_by_the_first_block, zeros(16), grid=2, block=8)
+    assert (error.kind, error.block) == ("uninitialized", (1, 0, 0))
+
+
+@kernel(sanitize="memory")
+def dynamic_tile(y: DisjointSlice[f32]) -> None:
+    tile = DynamicSharedArray(f32)
+    i = thread.index_1d()
+    if i.get() > 0:
+        tile[i.get()] = f32(1)
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[i.get()]
+
+
+def test_dynamic_shared_memory_is_watched_too() -> None:
+    error = found(dynamic_tile, zeros(8), block=8, shared=32)
+    assert (error.kind, error.what, error.thread) == ("uninitialized", "a DynamicSharedArray", (0, 0, 0))
+
+
+@kernel(sanitize="memory")
+def local_never_written(y: DisjointSlice[f32], k: i32) -> None:
+    own = LocalArray(4, f32)
+    own[0] = f32(1)
+    out = y.get_mut(thread.index_1d())
+    if out is not None:
+        out.value = own[k]  # read
+
+
+def test_a_read_of_an_unwritten_local_array_is_found() -> None:
+    error = found(local_never_written, zeros(8), 1, block=8)
+    assert (error.kind, error.what, error.line) == (
+        "uninitialized",
+        "a LocalArray",
+        line_of(local_never_written, "read"),
+    )
+    local_never_written[1, 8](zeros(8), 0).sync()
+
+
+@kernel(sanitize="memory")
+def copied(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = x[i.get()]
+
+
+def unwritten(n: int) -> Any:
+    return with_context(lambda context: oxide.value(new_box(context, (n,), np.dtype(np.float32))))
+
+
+def test_device_memory_that_nothing_wrote_is_found_and_what_copies_wrote_is_not() -> None:
+    error = found(copied, unwritten(64), zeros(64))
+    assert (error.kind, error.what, error.offset) == ("uninitialized", "x", 0)
+    copied[1, 64](h2d(numbers(64)), unwritten(64)).sync()
+    written = copied[1, 64](h2d(numbers(64)), unwritten(64)).last()
+    copied[1, 64](written, zeros(64)).sync()
+
+
+@kernel(unchecked=True, sanitize="memory")
+def wide(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = x[2 * i.get() + 1]  # read
+
+
+def test_a_misaligned_vector_load_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two elements at once, from an odd one on: a load that needs eight bytes' alignment, put into the IR."""
+    rewrite(monkeypatch, as_pairs)
+    error = found(copy_of(wide), h2d(numbers(64)), zeros(8), block=8)
+    assert (error.kind, error.what, error.offset, error.line) == ("misaligned", "x", 4, line_of(wide, "read"))
+
+
+def as_pairs(text: str) -> str:
+    """The loads of one float become loads of two, of which the first is taken."""
+    return re.sub(
+        r"^  (%\S+) = load float, ptr (?=%\S+, align 4.*place)(.*)align 4(.*)$",
+        r"  \1.pair = load <2 x float>, ptr \2align 8\3\n  \1 = extractelement <2 x float> \1.pair, i32 0",
+        text,
+        count=1,
+        flags=re.MULTILINE,
+    )
+
+
+# Kernels that are right
+
+
+@pytest.fixture
+def generator() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def test_the_kernel_library_is_clean(generator: np.random.Generator) -> None:
+    m, n, k = 17, 33, 9
+    a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    gemm = copy_of(sgemm_naive, BOTH)
+    *_, c = gemm[(3, 2), (16, 16)](m, n, k, 1.0, h2d(a), h2d(b), 0.0, zeros((m, n))).sync()
+    np.testing.assert_allclose(d2h(c).sync(), a @ b, rtol=1e-5, atol=1e-5)
+    vector = generator.standard_normal(k).astype(np.float32)
+    *_, y = copy_of(matvec_naive, BOTH)(m, k, h2d(a), h2d(vector), zeros(m)).sync()
+    np.testing.assert_allclose(d2h(y).sync(), a @ vector, rtol=1e-5, atol=1e-5)
+    box = h2d(a.reshape(-1)).sync()
+    copy_of(relu, BOTH)(box, box).sync()
+
+
+@kernel(sanitize=BOTH)
+def scans(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    total = block_inclusive_sum(x[i.get()], f32) + block_sum(x[i.get()], f32)
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = total
+
+
+@pytest.mark.parametrize("block", [1, 31, 33, 100, 256])
+def test_block_scans_and_sums_are_clean(block: int) -> None:
+    x = np.ones(3 * block, np.float32)
+    *_, y = scans[3, block](h2d(x), zeros(3 * block)).sync()
+    np.testing.assert_array_equal(d2h(y).sync(), np.tile(np.arange(1, block + 1) + block, 3))
+
+
+# How it is asked for
+
+
+def test_it_is_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXIDE_SANITIZE", "race")
+    error = found(copy_of(without_a_barrier, ()), h2d(numbers(64)), zeros(64))
+    assert error.kind == "race"
+
+
+def test_an_unknown_kind_is_refused_by_name() -> None:
+    with pytest.raises(oxide.DeviceError, match=r"copied.*memory and race.*'leaks' is neither"):
+        copy_of(copied, ("memory", "leaks"))
+
+
+def test_only_what_was_asked_for_is_looked_for() -> None:
+    error = found(copy_of(without_a_barrier, "memory"), h2d(numbers(64)), zeros(64))
+    assert error.kind == "uninitialized"
+
+
+def test_machine_code_for_a_gpu_says_that_it_is_not_sanitized() -> None:
+    with pytest.warns(RuntimeWarning, match=r"copied is to be sanitized.*compute-sanitizer --tool memcheck"):
+        ptx = copy_of(copied).ptx()
+    assert "sanitize" not in ptx
+
+
+def test_a_kernel_that_is_not_sanitized_has_nothing_of_it() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = copy_of(relu, ())
+        assert plain.specialize().code(CpuDriver().device_info(0).target).sanitized is None
+        assert "oxide.place" not in plain.llvm_ir()
+
+
+@kernel(sanitize="race")
+def met_by_the_grid(y: DisjointSlice[f32]) -> None:
+    out = y.get_mut(thread.index_1d())
+    thread.sync_grid()
+    if out is not None:
+        out.value = f32(1)
+
+
+def test_a_cooperative_kernel_runs_as_it_is_and_says_so() -> None:
+    with pytest.warns(RuntimeWarning, match=r"met_by_the_grid.*sync_grid\(\)"):
+        y = d2h(met_by_the_grid[2, 4](zeros(8)).last()).sync()
+    assert y.sum() == 8
+
+
+def test_a_graph_is_sanitized_at_each_launch() -> None:
+    graph = half_filled_tile[1, 64](zeros(64)).graph()
+    for _ in range(2):
+        with pytest.raises(SanitizerError, match="uninitialized"):
+            graph.launch().sync()
+
+
+def test_every_finding_of_a_launch_is_told() -> None:
+    error = found(without_a_barrier, h2d(numbers(64)), zeros(64))
+    notes = "\n".join(error.__notes__)
+    assert "uninitialized" in notes
+
+
+# Helpers
+
+
+def copy_of(kernel: Kernel, sanitize: Any = None) -> Kernel:
+    """The same kernel, not yet compiled."""
+    return Kernel(
+        kernel.function,
+        block=kernel.default_block,
+        unchecked=kernel.unchecked,
+        sanitize=kernel.sanitize if sanitize is None else sanitize,
+        names=dict(globals()),
+    )
+
+
+def rewrite(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
+    """Changes the IR of the kernels that are compiled in this test."""
+    place = ir.place_shared_memory
+    monkeypatch.setattr(ir, "place_shared_memory", lambda function, text: place(function, change(text)))
