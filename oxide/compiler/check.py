@@ -129,9 +129,9 @@ _WARP, _INTRINSICS, _FAST, _DEBUG = (
     {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
     for module in (warp, intrinsics, fast, debug)
 )
-_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs
-floor fma fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nextafter pow radians
-remainder sin sinh sqrt tan tanh trunc"""
+_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist erf erfc exp exp2
+expm1 fabs factorial floor fma fmod frexp gamma gcd hypot isclose isfinite isinf isnan isqrt lcm ldexp lgamma log log10
+log1p log2 modf nextafter perm pow prod radians remainder sin sinh sqrt sumprod tan tanh trunc ulp"""
 _MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
 _UNRESOLVED = object()
 _CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
@@ -439,6 +439,8 @@ class _Body:
         if value is thread.ThreadIndex:
             raise self._error(node, "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)")
         if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
+            if value is math.fsum:
+                raise self._error(node, f"{shown} keeps a list of sums, which kernels cannot: add in f64")
             names = ", ".join(sorted(function.__name__ for function in _MATH))
             raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
         if isinstance(value, FunctionType):

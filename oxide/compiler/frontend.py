@@ -40,6 +40,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     constant,
     half,
     mathematics,
+    python_mathematics,
     shared,
     tiles,
     view_loops,
