@@ -24,6 +24,7 @@ GROUPS = {
     "completion": "from submission to result, and what waiting costs",
     "pipeline": "async_mlp, batches a second",
     "kernels": "oxide_kernels by themselves",
+    "library": "oxide_kernels beside torch, cuBLAS and CuPy",
     "startup": "from process start to the last line",
     "cpu": "the CPU device",
 }

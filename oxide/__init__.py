@@ -13,6 +13,7 @@ from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.device.slices import DisjointSlice, Ref, Slice
 from oxide.device.thread import ThreadIndex
 from oxide.device.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from oxide.device.unroll import unroll
 from oxide.errors import (
     ArgumentError,
     BarrierError,
@@ -47,7 +48,7 @@ from oxide.runtime.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.stream import Event, Stream
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
-from oxide.runtime.transfers import arange, d2h, dup, full, h2d, memcpy, ones, randn, zeros
+from oxide.runtime.transfers import arange, d2h, dup, empty, full, h2d, memcpy, ones, randn, zeros
 
 if TYPE_CHECKING:
     from oxide.device import debug, fast, intrinsics
@@ -155,6 +156,7 @@ __all__ = [
     "device",
     "devices",
     "dup",
+    "empty",
     "f16",
     "f32",
     "f64",
@@ -186,6 +188,7 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "unroll",
     "unzip",
     "value",
     "warp",

@@ -1,8 +1,14 @@
-"""Kernels people use, written only with oxide's public names."""
+"""Kernels people use, written only with oxide's public names.
+
+What is one launch is a kernel: ``relu(x, y)`` is an operation, and its grid follows from ``y``. What takes several, or
+chooses its kernel by the shape, is a function of boxes or operations that gives such an operation too. Both yield their
+arguments. ``oxide_kernels.ops`` has the forms that allocate their output.
+"""
 
 from __future__ import annotations
 
-from .activations import relu
+from . import ops
+from .activations import gelu, relu, sigmoid, silu
 from .cooperative import (
     block_broadcast,
     block_exclusive_scan,
@@ -19,9 +25,19 @@ from .cooperative import (
     warp_reduce,
 )
 from .elementwise import map_, zip_map
+from .gemm import sgemm_tiled
+from .histograms import histogram
+from .layout import gather, transpose
 from .linalg import matvec_naive, sgemm_naive
+from .matrix_vector import matvec
+from .reductions import argmax, dot, reduce_max, reduce_sum
+from .rows import layer_norm, rms_norm, softmax
+from .scans import exclusive_scan, inclusive_scan
+from .vector import axpy
 
 __all__ = [
+    "argmax",
+    "axpy",
     "block_broadcast",
     "block_exclusive_scan",
     "block_exclusive_sum",
@@ -31,10 +47,27 @@ __all__ = [
     "block_min",
     "block_reduce",
     "block_sum",
+    "dot",
+    "exclusive_scan",
+    "gather",
+    "gelu",
+    "histogram",
+    "inclusive_scan",
+    "layer_norm",
     "map_",
+    "matvec",
     "matvec_naive",
+    "ops",
+    "reduce_max",
+    "reduce_sum",
     "relu",
+    "rms_norm",
     "sgemm_naive",
+    "sgemm_tiled",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "transpose",
     "warp_exclusive_scan",
     "warp_inclusive_scan",
     "warp_inclusive_sum",

@@ -1,15 +1,73 @@
-"""Activation functions, element by element."""
+"""Activation functions, element by element, four elements a thread: that reaches the memory's bandwidth."""
 
 from __future__ import annotations
 
-from oxide import DisjointSlice, Slice, f32, kernel, thread
+import math
+
+from oxide import DisjointSlice, Slice, device, f32, kernel, thread
 
 
-@kernel(block=256)
+@kernel(block=256, items_per_thread=4)
 def relu(input: Slice[f32], output: DisjointSlice[f32]) -> None:
-    """``output = max(0, input)``, float32; NaN stays NaN. Both may be the same buffer. One thread an element."""
-    idx = thread.index_1d()
-    out_elem = output.get_mut(idx)
-    if out_elem is not None:
-        x = input[idx.get()]
-        out_elem.value = f32(0.0) if x < f32(0.0) else x
+    """``output = max(0, input)``, float32; NaN stays NaN. Both may be the same buffer."""
+    first, length, out = 4 * thread.index_1d().get(), len(output), output.unchecked_mut
+    if first + 4 <= length and input.is_aligned(4) and output.is_aligned(4):
+        a, b, c, d = input.load4(first)
+        out.store4(first, relu_of(a), relu_of(b), relu_of(c), relu_of(d))
+    else:
+        for i in range(first, min(first + 4, length)):
+            out[i] = relu_of(input[i])
+
+
+@device
+def relu_of(x: f32) -> f32:
+    """0 for a negative number, else the number."""
+    return f32(0.0) if x < f32(0.0) else x
+
+
+@kernel(block=256, items_per_thread=4)
+def gelu(input: Slice[f32], output: DisjointSlice[f32]) -> None:
+    """``output = input * Φ(input)``, float32, Φ the normal distribution's. Both may be the same buffer."""
+    first, length, out = 4 * thread.index_1d().get(), len(output), output.unchecked_mut
+    if first + 4 <= length and input.is_aligned(4) and output.is_aligned(4):
+        a, b, c, d = input.load4(first)
+        out.store4(first, gelu_of(a), gelu_of(b), gelu_of(c), gelu_of(d))
+    else:
+        for i in range(first, min(first + 4, length)):
+            out[i] = gelu_of(input[i])
+
+
+@kernel(block=256, items_per_thread=4)
+def silu(input: Slice[f32], output: DisjointSlice[f32]) -> None:
+    """``output = input * sigmoid(input)``, float32. Both may be the same buffer."""
+    first, length, out = 4 * thread.index_1d().get(), len(output), output.unchecked_mut
+    if first + 4 <= length and input.is_aligned(4) and output.is_aligned(4):
+        a, b, c, d = input.load4(first)
+        out.store4(first, a * sigmoid_of(a), b * sigmoid_of(b), c * sigmoid_of(c), d * sigmoid_of(d))
+    else:
+        for i in range(first, min(first + 4, length)):
+            out[i] = input[i] * sigmoid_of(input[i])
+
+
+@kernel(block=256, items_per_thread=4)
+def sigmoid(input: Slice[f32], output: DisjointSlice[f32]) -> None:
+    """``output = 1 / (1 + exp(-input))``, float32. Both may be the same buffer."""
+    first, length, out = 4 * thread.index_1d().get(), len(output), output.unchecked_mut
+    if first + 4 <= length and input.is_aligned(4) and output.is_aligned(4):
+        a, b, c, d = input.load4(first)
+        out.store4(first, sigmoid_of(a), sigmoid_of(b), sigmoid_of(c), sigmoid_of(d))
+    else:
+        for i in range(first, min(first + 4, length)):
+            out[i] = sigmoid_of(input[i])
+
+
+@device
+def gelu_of(x: f32) -> f32:
+    """``x`` times the probability that a normal number is less than it."""
+    return f32(0.5) * x * (f32(1) + math.erf(x * f32(math.sqrt(0.5))))
+
+
+@device
+def sigmoid_of(x: f32) -> f32:
+    """The logistic function; 0 and 1 far out, as the exponential is infinite or 0 there."""
+    return f32(1) / (f32(1) + math.exp(-x))

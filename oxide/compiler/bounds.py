@@ -3,12 +3,16 @@
 The front end calls it at every access, with the index, the slice's length and the access's number. It compares, and
 where the comparison fails it claims and fills the fault record (``faults.RECORD``) in a function of its own, off the
 hot path. One unsigned comparison does for both ends: a negative index is a huge unsigned number, and no length
-reaches 2**63.
+reaches 2**63. ``oxide.aligned`` is the same for a vector's address: its bits below the vector's size must be 0.
 """
 
 from __future__ import annotations
 
 _NO_ASSERTIONS = """
+define i1 @oxide.aligned(ptr %context, i64 %low_bits, i32 %site) alwaysinline {
+  ret i1 true
+}
+
 define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {
   ret void
 }
@@ -68,6 +72,16 @@ bad:
   %record = call ptr @oxide.fault_record(ptr %context)
 {before_call}
   call void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values})
+  ret i1 false
+good:
+  ret i1 true
+}}
+
+define i1 @oxide.aligned(ptr %context, i64 %low_bits, i32 %site) alwaysinline {{
+  %good.bits = icmp eq i64 %low_bits, 0
+  br i1 %good.bits, label %good, label %bad, !prof !0
+bad:
+  call void @oxide.assertion_failed(ptr %context, i32 %site)
   ret i1 false
 good:
   ret i1 true

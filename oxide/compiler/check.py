@@ -23,6 +23,7 @@ import numpy as np
 from ..device import atomic, debug, fast, intrinsics, thread, warp
 from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType, of_dtype
+from ..device.unroll import unroll
 from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
 from .assignment import unassigned_read
@@ -121,7 +122,7 @@ _THREAD = {
     thread.sync_threads_and,
     thread.sync_threads_or,
 }
-_BLOCK = {SharedArray, DynamicSharedArray, LocalArray}
+_BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
 _ATOMIC = {atomic.fence}
 _VIEWS = {MatrixView, zip_exact}
 _DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
@@ -247,6 +248,10 @@ class _Body:
 
     def _check_iterated(self, node: ast.expr) -> None:
         """Refuses a loop over what is surely no range and no view; which a local is, its type will tell."""
+        if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
+            node = node.args[0]
+            if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:
+                raise self._error(node, "unroll takes a range, as in: for i in unroll(range(8))")
         if isinstance(node, ast.Call):
             called = self._resolve(node.func)
             fine = called is range or called is zip_exact or isinstance(called, DeviceFunction) or called is _UNRESOLVED

@@ -10,7 +10,8 @@ Measured on one H100, GFLOPS at n = 1024, 2048, 4096: one element a load 5043, 5
 7730, 5621; 8 times, 7365, 7831, 5748; 16 times, 7451, 7903, 5802, for twice the code. A matrix times a vector, whose
 threads each read a row of their own: 58 without and 133 with it, at n = 4096.
 
-Left alone are loops with stores, which may stand between the loads, and loops within others, which would ask each time.
+Left alone are loops with stores, which may stand between the loads, loops within others, which would ask each time, and
+those that the kernel's author unrolls.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
     metadata = function.first_free_metadata()
     versions = 0
     for loop in function.loops():
-        if loop.parent is None and not loop.children and _only_reads(function, loop):
+        marked = "!llvm.loop" in function.blocks[loop.latch][-1]
+        if loop.parent is None and not loop.children and not marked and _only_reads(function, loop):
             versions += _version(function, loop, f"oxide.contiguous.{versions + 1}", metadata)
     if not versions:
         return kernel

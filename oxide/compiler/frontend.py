@@ -43,12 +43,14 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     python_mathematics,
     shared,
     tiles,
+    vectors,
     view_loops,
     warp,
 )
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
+from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.function import DeviceDispatcher, function_type
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (

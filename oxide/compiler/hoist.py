@@ -47,7 +47,15 @@ _CHECK = re.compile(
     r"i64 (?P<length>[^,]+), i32 (?P<site>[^)]+)\)"
 )
 _CALL = re.compile(r"\bcall\b[^@]*@(?P<name>\"[^\"]+\"|[-\w$.]+)\(")
-_HARMLESS = ("oxide.in_bounds", "oxide.assertion_failed", "oxide.register.", "oxide.atomic.", "__nv_", "llvm.")
+_HARMLESS = (
+    "oxide.in_bounds",
+    "oxide.aligned",
+    "oxide.assertion_failed",
+    "oxide.register.",
+    "oxide.atomic.",
+    "__nv_",
+    "llvm.",
+)
 _CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
 _LARGEST_COPY = 2000
 _PASSES = (

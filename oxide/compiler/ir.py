@@ -10,7 +10,7 @@ Four things happen to the text:
   on such an index could be argued away;
 - products and sums may be fused, as CUDA compilers do, on both devices alike.
 
-Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.assertion_failed``,
+Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
 ``oxide.register.*``, ``oxide.fault_record``, those of ``primitives.py``: shared memory, barriers and warps; and
 ``__nv_*``, libdevice's functions (``libdevice.py``, ``libm.py``).
 """
@@ -28,6 +28,7 @@ from . import atomics, half, instructions
 from .faults import FaultSite
 from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .source import located
+from .unroll import unroll_marked_loops
 
 if TYPE_CHECKING:
     from .frontend import LoweredKernel
@@ -50,7 +51,7 @@ class PortableKernel:
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
     """One module with the kernel and all it calls. Raises ``CompileError`` for a call that no back end can resolve."""
-    context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.assertion_failed"}
+    context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
     module = link(_modernise(text, context_functions, fastmath) for text in lowered.modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
     shared_conversions = half.portable_definitions(str(module))
@@ -95,7 +96,7 @@ def _defined_names(modules: tuple[str, ...]) -> set[str]:
 
 def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
     lines = [_placed(line) for line in text.split("\n") if not line.startswith(_DROPPED)]
-    text = _opaque_pointers("\n".join(lines))
+    text = unroll_marked_loops(_opaque_pointers("\n".join(lines)))
     # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
     if _FAST_TANH.search(text):
@@ -124,7 +125,7 @@ def _opaque_pointers(text: str) -> str:
     while before != text:
         before = text
         text = re.sub(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*', "ptr", text)
-        text = re.sub(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\])\*", "ptr", text)
+        text = re.sub(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>)\*", "ptr", text)
     return text
 
 

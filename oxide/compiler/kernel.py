@@ -59,6 +59,7 @@ class Kernel:
         function: Callable[..., Any],
         *,
         block: int | tuple[int, ...] | None = None,
+        items_per_thread: int | tuple[int, ...] = 1,
         fastmath: bool = False,
         unchecked: bool = False,
         deny_checks: bool = False,
@@ -72,6 +73,7 @@ class Kernel:
         self.name: str = function.__name__
         self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {})
         self.default_block: Dim3 | None = None if block is None else _dim3(function, self.name, block)
+        self.items_per_thread: Dim3 = _items(function, self.name, items_per_thread)
         self.fastmath = fastmath
         self.unchecked = unchecked
         self.deny_checks = deny_checks
@@ -394,6 +396,7 @@ def kernel(
     /,
     *,
     block: int | tuple[int, ...] | None = None,
+    items_per_thread: int | tuple[int, ...] = 1,
     fastmath: bool = False,
     unchecked: bool = False,
     deny_checks: bool = False,
@@ -406,6 +409,7 @@ def kernel(
     /,
     *,
     block: int | tuple[int, ...] | None = None,
+    items_per_thread: int | tuple[int, ...] = 1,
     fastmath: bool = False,
     unchecked: bool = False,
     deny_checks: bool = False,
@@ -415,16 +419,18 @@ def kernel(
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
 
-    ``block`` is the block's shape in threads for launches that name none. ``fastmath`` allows floating point
-    reassociation and approximate division. ``unchecked`` leaves the bounds checks out: an index outside a slice then
-    touches other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the first
-    use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
-    the host, and accesses that follow from them are not checked in the kernel.
+    ``block`` is the block's shape in threads for launches that name none, and ``items_per_thread``, CUB's term, how
+    many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
+    ``fastmath`` allows floating point reassociation and approximate division. ``unchecked`` leaves the bounds checks
+    out: an index outside a slice then touches other memory. ``deny_checks`` makes a check that would stay inside a loop
+    a ``CompileError`` at the first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each
+    launch is checked against them on the host, and accesses that follow from them are not checked in the kernel.
     ``max_registers`` bounds a thread's registers on a GPU. ``sanitize``, of ``"memory"`` and ``"race"``, makes the CPU
     device check every access: docs/sanitizer.md says for what.
     """
     options: dict[str, Any] = {
         "block": block,
+        "items_per_thread": items_per_thread,
         "fastmath": fastmath,
         "unchecked": unchecked,
         "deny_checks": deny_checks,
@@ -450,6 +456,16 @@ def _dim3(function: Callable[..., Any], name: str, block: int | tuple[int, ...])
             f"kernel {name}: block is {block!r}, {x * y * z} threads; a block has at most {_MAX_THREADS}, and at most "
             f"{_MAX_Z} along z",
         )
+    return x, y, z
+
+
+def _items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
+    sizes = (items,) if isinstance(items, int) else tuple(items)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise located(
+            function, f"kernel {name}: items_per_thread is {items!r}; give one to three numbers of at least 1"
+        )
+    x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 

@@ -6,6 +6,7 @@ kernel, inlined. Their coordinates live in a structure on the stack that LLVM ta
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -93,11 +94,40 @@ def _module(
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry_of(kernel)))
     else:
         support.append(_run_blocks(kernel, portable, signature))
-    module = link(header + text for text in (kernel.text, check, "\n".join(support)))
+    text, extremes = _plain_extremes(kernel.text)
+    module = link(header + part for part in (text, check, "\n".join([*support, *extremes])))
     if suspends:
         module = coroutines.inline_all(module, machine)
     optimise(module, machine, exported=entry_of(kernel))
     return module, machine
+
+
+def _plain_extremes(text: str) -> tuple[str, list[str]]:
+    """``min`` and ``max`` of floats as comparisons: the text, and the definitions that it calls then.
+
+    LLVM 22's vectoriser takes a loop that reduces by ``llvm.maxnum`` for one it knows, and where the loop's number of
+    iterations is bounded by a small constant its two cost models disagree, which ends the process.
+    """
+    text = _NUMBER_EXTREME.sub(r"@oxide.\1.\2", text)
+    return text, [_plain_extreme(*found) for found in sorted(set(_PLAIN_EXTREME.findall(text)))]
+
+
+_NUMBER_EXTREME = re.compile(r"@llvm\.(maxnum|minnum)\.(f32|f64)\b")
+_PLAIN_EXTREME = re.compile(r"@oxide\.(maxnum|minnum)\.(f32|f64)\b")
+
+
+def _plain_extreme(name: str, suffix: str) -> str:
+    """As IEEE 754's maxNum and minNum: of a number and a NaN, the number."""
+    kind = {"f32": "float", "f64": "double"}[suffix]
+    comparison = {"maxnum": "ogt", "minnum": "olt"}[name]
+    return f"""
+define linkonce_odr {kind} @oxide.{name}.{suffix}({kind} %a, {kind} %b) alwaysinline {{
+  %beyond = fcmp {comparison} {kind} %a, %b
+  %alone = fcmp uno {kind} %b, %b
+  %first = or i1 %beyond, %alone
+  %result = select i1 %first, {kind} %a, {kind} %b
+  ret {kind} %result
+}}"""
 
 
 def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Parameter, ...]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Generic, NoReturn, TypeVar, final
 
 from .atomic import AtomicAccess
+from .vectors import VectorReads, VectorWrites
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class _Elements(Generic[T]):
 
 
 @final
-class SharedArray(_Elements[T], AtomicAccess[T]):
+class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWrites[T]):
     """An array that the threads of a block share: ``tile = SharedArray((16, 17), f32)``, then ``tile[row, col]``.
 
     ``shape`` is a constant, or a tuple of up to three; ``dtype`` one of oxide's scalar types. All calls made at one
@@ -50,7 +51,7 @@ class SharedArray(_Elements[T], AtomicAccess[T]):
 
 
 @final
-class DynamicSharedArray(_Elements[T], AtomicAccess[T]):
+class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWrites[T]):
     """The block's dynamic shared memory as an array of one axis, as long as the launch says.
 
     ``LaunchConfig(…, shared_mem_bytes=n)`` gives it ``n // dtype's bytes`` elements, ``len()`` tells how many. Every

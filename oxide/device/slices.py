@@ -16,6 +16,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
 
 from .thread import ThreadIndex
+from .vectors import Alignment, UncheckedMutSlice, VectorReads
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ else:
 
 
 @final
-class Slice(Generic[T]):
+class Slice(VectorReads[T], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
 
     ``a[i]`` takes any integer; a negative one, or one past the end, is a fault: it reads as zero, and the launch fails
@@ -58,7 +59,7 @@ class Slice(Generic[T]):
 
 
 @final
-class UncheckedSlice(Generic[T]):
+class UncheckedSlice(VectorReads[T]):
     """What ``a.unchecked`` is: a ``Slice`` to be read without checks."""
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class UncheckedSlice(Generic[T]):
 
 
 @final
-class DisjointSlice(Generic[T, Layout]):
+class DisjointSlice(Alignment, Generic[T, Layout]):
     """A kernel's output: each thread reaches the element of its own ``ThreadIndex`` and no other.
 
     ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``. ``DisjointSlice[T, Tiles(n)]`` and
@@ -104,6 +105,12 @@ class DisjointSlice(Generic[T, Layout]):
     def get_remainder(self, index: ThreadIndex) -> Any:
         """What there is of this thread's tile where it is not whole; None where it is whole, or has no element. A
         matrix's elements after its last whole row belong to no tile."""
+        _only_in_a_kernel("DisjointSlice")
+
+    @property
+    def unchecked_mut(self) -> UncheckedMutSlice[T]:
+        """The output without its rules: ``c.unchecked_mut[i]`` takes any integer, and nothing checks that it is inside,
+        nor that no other thread writes the same element."""
         _only_in_a_kernel("DisjointSlice")
 
     def __len__(self) -> int:

@@ -109,6 +109,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if special is None:
             _consume(arguments)
             special = self._specialize(kernel, arguments)
+        if not special.announced:
+            announce(special)
         self._specialization = special
         if not special.announced:
             announce(special)
@@ -240,19 +242,20 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         )
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
-        """A thread for each element or tile of the output, the last of which may not be whole: along x, or along y and
-        x for a block of two axes."""
-        block = self._kernel.default_block
+        """A thread for each ``items_per_thread`` elements or tiles of the output, the last of which may not be whole:
+        along x, or along y and x for a block of two axes."""
+        block, items = self._kernel.default_block, self._kernel.items_per_thread
         assert block is not None
         assert self._output is not None
         tile = self._specialization.parameters[self._output].tile
         if len(tile) < 2 and block[1] == block[2] == 1:
-            elements = math.prod(shape)
-            return LaunchConfig.for_num_elems(-(-elements // tile[0]) if tile else elements, block[0])
+            each = items[0] * (tile[0] if tile else 1)
+            return LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])
         if len(tile) == 2 and len(shape) == 2:
             shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
         if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
-            return LaunchConfig((max(1, -(-shape[1] // block[0])), max(1, -(-shape[0] // block[1]))), block)
+            x, y = block[0] * items[0], block[1] * items[1]
+            return LaunchConfig((max(1, -(-shape[1] // x)), max(1, -(-shape[0] // y))), block)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
             f"write {self._kernel.name}[grid, block](…)"

@@ -1,4 +1,4 @@
-"""Operations that make device memory and move data: h2d, d2h, zeros, ones, full, arange, randn, dup, memcpy.
+"""Operations that make device memory and move data: h2d, d2h, empty, zeros, ones, full, arange, randn, dup, memcpy.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks; see
 ``pinned.py`` for what that saves.
@@ -131,6 +131,32 @@ class Full(DeviceOperation[DeviceBox]):
 
     def __repr__(self) -> str:
         return f"<oxide operation full of {_describe(self._shape, self._fill.dtype)}>"
+
+
+@final
+class Empty(DeviceOperation[DeviceBox]):
+    """See ``empty``."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        return new_box(context, self._shape, self._dtype)
+
+    def spec(self) -> Spec:
+        return BoxSpec(self._shape, self._dtype)
+
+    def __repr__(self) -> str:
+        return f"<oxide operation empty of {_describe(self._shape, self._dtype)}>"
+
+
+def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """A box whose elements are anything until they are written: for an output that a kernel writes in full."""
+    resolved = as_dtype(dtype)
+    _require_number(resolved, "empty")
+    return Empty(parse_shape(shape, "empty"), resolved)
 
 
 def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[DeviceBox]:

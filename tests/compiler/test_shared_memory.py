@@ -394,3 +394,30 @@ def test_zip_of_two_blocks_of_one_launch_do_not_share() -> None:
     x = np.repeat(np.arange(40, dtype=np.float32), 8)
     sums = zip(h2d(x), zeros(320)).and_then(lambda boxes: block_sums[40, 8](*boxes)).last().and_then(d2h).sync()
     np.testing.assert_array_equal(sums, x * 8)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64])
+@pytest.mark.parametrize("extreme", [max, min])
+def test_extremes_over_part_of_a_shared_array_compile_and_leave_nans_out(dtype: Any, extreme: Any) -> None:
+    # LLVM's vectoriser ended the process for this loop: see native.py.
+    @kernel
+    def found(n: u32, x: Slice[dtype], y: DisjointSlice[dtype]) -> None:  # type: ignore[valid-type]
+        index = thread.index_1d()
+        values = SharedArray(32, dtype)
+        values[thread.thread_idx.x] = x[index.get()]
+        thread.sync_threads()
+        most = values[0]
+        for number in range(1, n):
+            most = extreme(most, values[number])
+        thread.sync_threads()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = most
+
+    x = np.random.default_rng(1).standard_normal(32).astype(dtype.dtype)
+    x[5] = np.nan
+    for n in (1, 2, 7, 32):
+        y = np.zeros(32, dtype.dtype)
+        y = found[1, 32](n, h2d(x), h2d(y)).last().to_host().sync()
+        expected = np.nanmax(x[:n]) if extreme is max else np.nanmin(x[:n])
+        np.testing.assert_array_equal(y, np.full(32, expected))

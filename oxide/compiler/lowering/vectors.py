@@ -1,0 +1,300 @@
+"""``load2`` … ``store4``, ``is_aligned`` and ``unchecked_mut``.
+
+A vector is one load or store of LLVM's vector type, which either back end turns into its widest instruction. Its bounds
+are checked at both ends, as two accesses, so that contracts and loops prove them as they prove any other; its address
+is checked by its low bits, which LLVM knows where the index is a multiple, and asks of the slice once where it is not.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from .barrier import site
+from .registry import lowering_registry, note, site_number, typing_registry
+from .shared import BlockArrayType, check_index, check_value, locate
+from .slices import SliceType, _in_bounds, element_index
+from .types import display
+from .unchecked import UncheckedSliceType
+
+_WORD = ir.IntType(64)
+_SITE = ir.IntType(32)
+_BIT = ir.IntType(1)
+_WIDEST = 16
+_METHODS = {"load2": 2, "load4": 4, "store2": 2, "store4": 4}
+
+
+class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
+    """The output that came in as ``parameter``, without its rules."""
+
+    def __init__(self, dtype: Any, parameter: str) -> None:
+        self.dtype = dtype
+        self.parameter = parameter
+        super().__init__(f"UncheckedMutSlice[{display(dtype)}] {parameter}")
+
+
+@register_model(UncheckedMutSliceType)
+class UncheckedMutSliceModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+
+
+@lowering_registry.lower_getattr(SliceType, "unchecked_mut")
+def _lower_unchecked_mut(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return value
+
+
+@typing_registry.register_global(operator.getitem)
+class UncheckedMutGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], UncheckedMutSliceType) and _check_place(args[0], args[1]):
+            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
+        return None
+
+
+@lowering_registry.lower(operator.getitem, UncheckedMutSliceType, types.Integer)
+def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    view = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
+    index = element_index(builder, sig.args[1], args[1])
+    return context.unpack_value(builder, sig.args[0].dtype, builder.gep(view.data, [index]))
+
+
+@typing_registry.register_global(operator.setitem)
+class UncheckedMutSetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not (len(args) == 3 and isinstance(args[0], UncheckedMutSliceType) and _check_place(args[0], args[1])):
+            return None
+        if not check_value(args[0].dtype, args[2]):
+            return None
+        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
+
+
+@lowering_registry.lower(operator.setitem, UncheckedMutSliceType, types.Integer, types.Any)
+def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
+    index = element_index(builder, sig.args[1], args[1])
+    context.pack_value(builder, kind.dtype, value, builder.gep(view.data, [index]))
+    return context.get_dummy_value()
+
+
+class _Methods(AttributeTemplate):  # type: ignore[misc]
+    def generic_resolve(self, kind: Any, name: str) -> Any:
+        if name not in _METHODS:
+            return None
+        shown = kind.parameter if hasattr(kind, "parameter") else kind.name
+        if isinstance(kind, BlockArrayType) and kind.kind == "LocalArray":
+            note(f"a LocalArray is in registers and has no .{name}; read and write it with [...]")
+            return None
+        if isinstance(kind, SliceType) and kind.mutable:
+            note(
+                f"{shown} is a {kind.shown}, which has no .{name}: another thread could use the same index. Reach this "
+                f"thread's elements with {shown}.get_mut(…), or, where you know better, use "
+                f"{shown}.unchecked_mut.{name}(…)"
+            )
+            return None
+        if name.startswith("store") and isinstance(kind, SliceType | UncheckedSliceType):
+            note(f"{shown} is a Slice, which is read-only; declare an output as DisjointSlice[…]")
+            return None
+        return types.BoundFunction(_TEMPLATES[name], kind)
+
+
+@typing_registry.register_attr
+class SliceVectors(_Methods):
+    key = SliceType
+
+    def resolve_unchecked_mut(self, kind: Any) -> Any:
+        if not kind.mutable:
+            note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
+            return None
+        return UncheckedMutSliceType(kind.dtype, kind.parameter)
+
+    def resolve_is_aligned(self, kind: Any) -> Any:
+        return types.BoundFunction(IsAligned, kind)
+
+
+@typing_registry.register_attr
+class UncheckedSliceVectors(_Methods):
+    key = UncheckedSliceType
+
+
+@typing_registry.register_attr
+class UncheckedMutSliceVectors(_Methods):
+    key = UncheckedMutSliceType
+
+
+@typing_registry.register_attr
+class BlockArrayVectors(_Methods):
+    key = BlockArrayType
+
+
+class IsAligned(AbstractTemplate):  # type: ignore[misc]
+    key = "oxide.slice.is_aligned"
+    prefer_literal = True
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if (
+            len(args) != 1
+            or kws
+            or not isinstance(args[0], types.IntegerLiteral)
+            or args[0].literal_value not in (2, 4)
+        ):
+            note(f"{self.this.parameter}.is_aligned takes 2 or 4, the number of elements of a vector, as a constant")
+            return None
+        return signature(types.boolean, *args, recvr=self.this)
+
+
+@lowering_registry.lower("oxide.slice.is_aligned", SliceType, types.Any)
+def _lower_is_aligned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind, count = sig.args
+    view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    below = ir.Constant(_WORD, _alignment(context, kind.dtype, int(count.literal_value)) - 1)
+    return builder.icmp_unsigned("==", builder.and_(builder.ptrtoint(view.data, _WORD), below), ir.Constant(_WORD, 0))
+
+
+def _make_template(name: str) -> Any:
+    count, is_store = _METHODS[name], name.startswith("store")
+
+    class Method(AbstractTemplate):  # type: ignore[misc]
+        key = f"oxide.vector.{name}"
+
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            kind = self.this
+            if len(args) != 1 + (count if is_store else 0) or kws:
+                note(f".{name} takes an index{f' and {count} values' if is_store else ''}, by position")
+                return None
+            if not isinstance(kind.dtype, types.Number):
+                note(f".{name} moves numbers, not {display(kind.dtype)}")
+                return None
+            index, *values = (types.unliteral(argument) for argument in args)
+            if not (check_index(kind, index) if isinstance(kind, BlockArrayType) else _check_place(kind, index)):
+                return None
+            if not all(check_value(kind.dtype, value) for value in args[1:]):
+                return None
+            result = types.none if is_store else types.UniTuple(kind.dtype, count)
+            return signature(result, index, *values, recvr=kind)
+
+    return Method
+
+
+_TEMPLATES = {name: _make_template(name) for name in _METHODS}
+
+
+def _check_place(kind: Any, index: Any) -> bool:
+    if not isinstance(types.unliteral(index), types.Integer):
+        note(f"an index of {kind.parameter} is an integer, not {display(index)}; convert it, as in i64(…)")
+        return False
+    return True
+
+
+def _lower_load(kind: Any, name: str) -> None:
+    @lowering_registry.lower(f"oxide.vector.{name}", kind, types.Any)
+    def lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        dtype, count = sig.args[0].dtype, _METHODS[name]
+        element = context.get_data_type(dtype)
+        vector = ir.VectorType(element, count)
+        checked, address = _locate(context, builder, sig, args, name)
+        zeros = ir.Constant(vector, [context.get_constant_null(dtype)] * count)
+        result = cgutils.alloca_once_value(builder, zeros)
+        with builder.if_then(checked, likely=True):
+            loaded = builder.load(builder.bitcast(address, vector.as_pointer()))
+            loaded.align = _alignment(context, dtype, count)
+            builder.store(loaded, result)
+        loaded = builder.load(result)
+        elements = [builder.extract_element(loaded, ir.Constant(_SITE, place)) for place in range(count)]
+        model = context.data_model_manager[dtype]
+        return context.make_tuple(builder, sig.return_type, [model.from_data(builder, element) for element in elements])
+
+
+def _lower_store(kind: Any, name: str) -> None:
+    count = _METHODS[name]
+
+    @lowering_registry.lower(f"oxide.vector.{name}", kind, *([types.Any] * (1 + count)))
+    def lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        dtype = sig.args[0].dtype
+        vector = ir.VectorType(context.get_data_type(dtype), count)
+        model = context.data_model_manager[dtype]
+        stored = ir.Constant(vector, ir.Undefined)
+        for place, (value, value_type) in enumerate(zip(args[2:], sig.args[2:], strict=True)):
+            element = model.as_data(builder, context.cast(builder, value, value_type, dtype))
+            stored = builder.insert_element(stored, element, ir.Constant(_SITE, place))
+        checked, address = _locate(context, builder, sig, args, name)
+        with builder.if_then(checked, likely=True):
+            builder.store(stored, builder.bitcast(address, vector.as_pointer())).align = _alignment(
+                context, dtype, count
+            )
+        return context.get_dummy_value()
+
+
+for _kind in (SliceType, UncheckedSliceType, UncheckedMutSliceType, BlockArrayType):
+    for _name in ("load2", "load4"):
+        _lower_load(_kind, _name)
+for _kind in (UncheckedMutSliceType, BlockArrayType):
+    for _name in ("store2", "store4"):
+        _lower_store(_kind, _name)
+
+
+def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple[Any, Any]:
+    """Whether a vector may be moved, and the address of its first element."""
+    kind, index_type = sig.args[:2]
+    last = ir.Constant(_WORD, _METHODS[name] - 1)
+    alignment = _alignment(context, kind.dtype, _METHODS[name])
+    if isinstance(kind, BlockArrayType):
+        inside, offset = locate(context, builder, kind, index_type, args[1])
+        what, data = kind.name, args[0]
+        end_type, end = _end_of(builder, index_type, args[1], last)
+        inside = builder.and_(inside, locate(context, builder, kind, end_type, end)[0])
+    else:
+        view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+        what, data, offset = kind.parameter, view.data, element_index(builder, index_type, args[1])
+        if not isinstance(kind, SliceType):
+            return ir.Constant(_BIT, 1), builder.gep(data, [offset])
+        place = site(builder, kind.parameter)
+        inside = _in_bounds(builder, offset, view.length, place)
+        inside = builder.and_(inside, _in_bounds(builder, builder.add(offset, last), view.length, place))
+    # The low bits of the address, as a sum: LLVM drops from it what is a multiple. A block's arrays begin at one of 16.
+    bits = builder.mul(offset, ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(kind.dtype))))
+    if not isinstance(kind, BlockArrayType):
+        bits = builder.add(builder.ptrtoint(data, _WORD), bits)
+    number = site_number(
+        what, f"{what}.{name}(…) needs an address that is a multiple of {alignment} bytes; test is_aligned(…) first, "
+        f"and give it an index that is a multiple of {_METHODS[name]}"
+    )  # fmt: skip
+    with builder.if_else(inside, likely=True) as (then, otherwise):
+        with then:
+            misalignment = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(_SITE, ()), f"oxide.site.{number}"
+            )
+            aligned = builder.call(
+                cgutils.get_or_insert_function(builder.module, ir.FunctionType(_BIT, (_WORD, _SITE)), "oxide.aligned"),
+                (builder.and_(bits, ir.Constant(_WORD, alignment - 1)), builder.call(misalignment, ())),
+            )
+            then_block = builder.block
+        with otherwise:
+            otherwise_block = builder.block
+    checked = builder.phi(_BIT)
+    checked.add_incoming(aligned, then_block)
+    checked.add_incoming(ir.Constant(_BIT, 0), otherwise_block)
+    return checked, builder.gep(data, [offset])
+
+
+def _end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:
+    """The index of a vector's last element, along the last axis, as 64-bit numbers."""
+    if not isinstance(index_type, types.BaseTuple):
+        return types.int64, builder.add(element_index(builder, index_type, index), last)
+    parts = [
+        element_index(builder, part_type, part)
+        for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
+    ]
+    parts[-1] = builder.add(parts[-1], last)
+    return types.UniTuple(types.int64, len(parts)), cgutils.pack_array(builder, parts)
+
+
+def _alignment(context: Any, dtype: Any, count: int) -> int:
+    return int(min(_WIDEST, count * context.get_abi_sizeof(context.get_data_type(dtype))))

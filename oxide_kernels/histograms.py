@@ -1,0 +1,51 @@
+"""``histogram``: how often each number occurs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oxide import AtomicSlice, DeviceBox, DeviceOperation, SharedArray, Slice, atomic, kernel, thread, u32
+
+from .operands import Operand, with_boxes
+
+_BLOCK = 256
+_MOST_BLOCKS = 1056
+_IN_SHARED_MEMORY = 4096
+
+
+def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ...]]:
+    """Adds to ``counts[v]`` how often ``v`` is in ``values``; both are u32. Yields the two.
+
+    A value that is no index of ``counts`` is a ``BoundsError``, and the other counts are then not to be relied on. With
+    up to 4096 bins a block counts in its own shared memory first, where many threads may meet at one bin."""
+
+    def count(x: DeviceBox, bins: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        blocks = max(1, min(_MOST_BLOCKS, -(-x.size // (8 * _BLOCK))))
+        counting = _in_shared_memory if bins.size <= _IN_SHARED_MEMORY else _in_global_memory
+        return counting[blocks, _BLOCK](x, bins)
+
+    return with_boxes(count, values, counts)
+
+
+@kernel
+def _in_shared_memory(values: Slice[u32], counts: AtomicSlice[u32]) -> None:
+    bins = SharedArray(_IN_SHARED_MEMORY, u32)
+    for i in range(thread.thread_idx.x, len(counts), thread.block_dim.x):
+        bins[i] = 0
+    thread.sync_threads()
+    for i in range(thread.index_1d().get(), len(values), thread.grid_dim.x * thread.block_dim.x):
+        value = values[i]
+        if value < len(counts):
+            bins.fetch_add(value, 1, scope=atomic.BLOCK)
+        else:
+            counts.fetch_add(value, 1)  # which reports it
+    thread.sync_threads()
+    for i in range(thread.thread_idx.x, len(counts), thread.block_dim.x):
+        if bins[i] > 0:
+            counts.fetch_add(i, bins[i])
+
+
+@kernel
+def _in_global_memory(values: Slice[u32], counts: AtomicSlice[u32]) -> None:
+    for i in range(thread.index_1d().get(), len(values), thread.grid_dim.x * thread.block_dim.x):
+        counts.fetch_add(values[i], 1)

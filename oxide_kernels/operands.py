@@ -1,0 +1,32 @@
+"""What the library's functions take for a box: the box, an ``Arc`` of one, or an operation that yields one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from oxide import Arc, DeviceBox, DeviceOperation, value, zip
+
+T = TypeVar("T")
+Operand: TypeAlias = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
+
+
+def with_boxes(function: Callable[..., DeviceOperation[T]], *operands: Operand) -> DeviceOperation[T]:
+    """The operation ``function(*boxes)``: made now where all operands are boxes, else once the operations have yielded
+    them. Raises ``TypeError`` for what is neither."""
+    if not any(isinstance(operand, DeviceOperation) for operand in operands):
+        return function(*(box_of(operand) for operand in operands))
+    parts = [operand if isinstance(operand, DeviceOperation) else value(operand) for operand in operands]
+    together: DeviceOperation[Any] = zip(*parts)
+    return together.and_then(lambda found: function(*(box_of(one) for one in found)))
+
+
+def box_of(operand: object) -> DeviceBox:
+    """The box, out of its ``Arc`` if it is in one. Raises ``TypeError``."""
+    box = operand.value if isinstance(operand, Arc) else operand
+    if isinstance(box, DeviceBox):
+        return box
+    raise TypeError(
+        f"an operand is a DeviceBox, an Arc of one or an operation that yields one, not {type(box).__name__}; h2d "
+        "copies a host array to the device, and first(), last() or unzip() pick one of a tuple"
+    )

@@ -1,0 +1,159 @@
+"""The library's kernels with an output of their own: ``ops.softmax(x)`` yields a new box.
+
+An operand is a box, an ``Arc`` of one, or an operation that yields one, so calls nest::
+
+    probabilities = ops.softmax(ops.relu(h2d(x)))
+
+The operations are those of ``oxide_kernels``, with their dtypes and errors; shapes come from the boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oxide import DeviceBox, DeviceOperation, dup, empty, i64, u32, zeros
+
+from . import activations, gemm, layout, reductions, rows, scans, vector
+from .histograms import histogram as count_into
+from .matrix_vector import matvec as multiply_into
+from .operands import Operand, with_boxes
+
+Result = DeviceOperation[DeviceBox]
+
+
+def relu(x: Operand) -> Result:
+    """``max(0, x)``, of the shape of ``x``."""
+    return _like(activations.relu, x)
+
+
+def gelu(x: Operand) -> Result:
+    """``x * Φ(x)``, of the shape of ``x``."""
+    return _like(activations.gelu, x)
+
+
+def silu(x: Operand) -> Result:
+    """``x * sigmoid(x)``, of the shape of ``x``."""
+    return _like(activations.silu, x)
+
+
+def sigmoid(x: Operand) -> Result:
+    """``1 / (1 + exp(-x))``, of the shape of ``x``."""
+    return _like(activations.sigmoid, x)
+
+
+def axpy(a: float, x: Operand, y: Operand) -> Result:
+    """``a * x + y``, of the shape of ``y``."""
+    return with_boxes(lambda x, y: dup(y).and_then(lambda result: vector.axpy(a, x, result)).last(), x, y)
+
+
+def reduce_sum(x: Operand) -> Result:
+    """The sum, a box without axes."""
+    return with_boxes(lambda x: empty(()).and_then(lambda result: reductions.reduce_sum(x, result)).last(), x)
+
+
+def reduce_max(x: Operand) -> Result:
+    """The greatest, a box without axes."""
+    return with_boxes(lambda x: empty(()).and_then(lambda result: reductions.reduce_max(x, result)).last(), x)
+
+
+def argmax(x: Operand) -> Result:
+    """Where the greatest is first, in the order of memory: an i64, a box without axes."""
+    return with_boxes(lambda x: empty((), i64).and_then(lambda result: reductions.argmax(x, result)).last(), x)
+
+
+def dot(a: Operand, b: Operand) -> Result:
+    """The sum of the products, a box without axes."""
+    return with_boxes(lambda a, b: empty(()).and_then(lambda result: reductions.dot(a, b, result)).last(), a, b)
+
+
+def inclusive_scan(x: Operand) -> Result:
+    """The running sums in the order of memory, of the shape of ``x``."""
+    return _like(scans.inclusive_scan, x)
+
+
+def exclusive_scan(x: Operand) -> Result:
+    """The running sums before each element, of the shape of ``x``."""
+    return _like(scans.exclusive_scan, x)
+
+
+def softmax(x: Operand) -> Result:
+    """The softmax of each row, the last axis."""
+    return _like(rows.softmax, x)
+
+
+def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) -> Result:
+    """Each row, the last axis, with mean 0 and variance 1, times ``weight`` and plus ``bias``."""
+    return with_boxes(
+        lambda x, w, b: empty(x.shape).and_then(lambda result: rows.layer_norm(x, w, b, result, eps)).last(),
+        x,
+        weight,
+        bias,
+    )
+
+
+def rms_norm(x: Operand, weight: Operand, eps: float = 1e-5) -> Result:
+    """Each row, the last axis, with a mean square of 1, times ``weight``."""
+    return with_boxes(
+        lambda x, w: empty(x.shape).and_then(lambda result: rows.rms_norm(x, w, result, eps)).last(), x, weight
+    )
+
+
+def transpose(x: Operand) -> Result:
+    """A matrix with its axes exchanged. Raises ``ValueError`` for a box that has not two."""
+
+    def turned(x: DeviceBox) -> Result:
+        if len(x.shape) != 2:
+            raise ValueError(f"transpose: the input has shape {x.shape}; it needs two axes")
+        m, n = x.shape
+        return empty((n, m), x.dtype).and_then(lambda result: layout.transpose(m, n, x, result)).last()
+
+    return with_boxes(turned, x)
+
+
+def gather(table: Operand, indices: Operand) -> Result:
+    """``table[indices]``: a row for each of ``indices``, i32. Raises ``ValueError`` for a table without axes."""
+
+    def rows_of(table: DeviceBox, indices: DeviceBox) -> Result:
+        if not table.shape:
+            raise ValueError("gather: the table has no axes, so no rows")
+        row = table.shape[1:]
+        width = table.size // table.shape[0] if table.shape[0] else 1
+        made = empty((*indices.shape, *row))
+        return made.and_then(lambda result: layout.gather(width, table, indices, result)).last()
+
+    return with_boxes(rows_of, table, indices)
+
+
+def histogram(values: Operand, bins: int) -> Result:
+    """How often each number under ``bins`` occurs: u32, of shape (bins,)."""
+    return with_boxes(lambda x: zeros(bins, u32).and_then(lambda counts: count_into(x, counts)).last(), values)
+
+
+def matvec(matrix: Operand, vector: Operand) -> Result:
+    """``matrix @ vector``. Raises ``ValueError`` for shapes that do not match."""
+
+    def product(a: DeviceBox, x: DeviceBox) -> Result:
+        if len(a.shape) != 2 or x.shape != a.shape[1:]:
+            raise ValueError(f"matvec: a matrix of shape {a.shape} does not go with a vector of shape {x.shape}")
+        m, n = a.shape
+        return empty(m).and_then(lambda result: multiply_into(m, n, a, x, result)).last()
+
+    return with_boxes(product, matrix, vector)
+
+
+def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:
+    """``alpha * a @ b``. Raises ``ValueError`` for shapes that do not match."""
+
+    def product(a: DeviceBox, b: DeviceBox) -> Result:
+        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+            raise ValueError(f"sgemm_tiled: matrices of shapes {a.shape} and {b.shape} have no product")
+        (m, k), n = a.shape, b.shape[1]
+        return empty((m, n)).and_then(lambda c: gemm.sgemm_tiled(m, n, k, alpha, a, b, 0.0, c)).last()
+
+    return with_boxes(product, a, b)
+
+
+def _like(function: Callable[[DeviceBox, DeviceBox], DeviceOperation[Any]], x: Operand) -> Result:
+    """``function(x, output)`` with an output of the shape of ``x``."""
+    return with_boxes(lambda x: empty(x.shape).and_then(lambda result: function(x, result)).last(), x)

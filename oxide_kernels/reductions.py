@@ -1,0 +1,279 @@
+"""One number out of many: ``reduce_sum``, ``reduce_max``, ``argmax``, ``dot``.
+
+Each takes two launches: blocks that fill the device walk over the input together and leave a part each, and one more
+block combines the parts, always in the same order. So a result is the same at every run, and a float sum is nearly as
+exact as one in pairs, as each thread's is short."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from oxide import (
+    DeviceBox,
+    DeviceOperation,
+    DisjointSlice,
+    SharedArray,
+    Slice,
+    bool_,
+    device,
+    empty,
+    f32,
+    i64,
+    kernel,
+    thread,
+    unroll,
+    warp,
+    zip,
+)
+
+from .cooperative import block_sum
+from .operands import Operand, box_of, with_boxes
+
+BLOCK = 256
+_LAST_BLOCK = 1024
+_MOST_BLOCKS = 1056
+
+
+def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
+    """``output[0] =`` the sum of ``input``, float32; 0 of none. Yields input and output."""
+    return _in_two(_partial_sums, _sum_of_partials, input, output)
+
+
+def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
+    """``output[0] =`` the greatest of ``input``, float32; NaN if one is. Yields input and output.
+
+    Raises ``ValueError`` for an empty input, which has none.
+    """
+    return _in_two(_partial_maxima, _max_of_partials, _not_empty("reduce_max", input), output)
+
+
+def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
+    """``output[0] =`` where the greatest of ``input``, float32, is first, an i64; a NaN counts as the greatest, as in
+    NumPy. Yields input and output.
+
+    Raises ``ValueError`` for an empty input, which has none.
+    """
+
+    def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        blocks = _blocks(x)
+        return (
+            zip(empty(blocks), empty(blocks, i64))
+            .and_then(lambda scratch: _partial_argmax[blocks, BLOCK](x, *scratch))
+            .and_then(lambda done: _argmax_of_partials[1, BLOCK](done[1], done[2], result))
+            .map(lambda done: (x, result))
+        )
+
+    return with_boxes(both, _not_empty("argmax", input), output)
+
+
+def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
+    """``output[0] =`` the sum of ``a[i] * b[i]``, float32. Yields the three. ``LaunchError`` where lengths differ."""
+
+    def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        blocks = _blocks(x)
+        return (
+            empty(blocks)
+            .and_then(lambda scratch: _partial_dots[blocks, BLOCK](x, y, scratch))
+            .and_then(lambda done: _sum_of_partials[1, _LAST_BLOCK](done[2], result))
+            .map(lambda done: (x, y, result))
+        )
+
+    return with_boxes(both, a, b, output)
+
+
+def _not_empty(name: str, input: Operand) -> Operand:
+    def check(box: DeviceBox) -> DeviceBox:
+        if box.size == 0:
+            raise ValueError(f"{name}: the input has no elements, so none of them is the greatest")
+        return box
+
+    return input.map(lambda found: check(box_of(found))) if isinstance(input, DeviceOperation) else check(box_of(input))
+
+
+def _blocks(x: DeviceBox) -> int:
+    return max(1, min(_MOST_BLOCKS, -(-x.size // (BLOCK * 16))))
+
+
+def _in_two(parts: Any, whole: Any, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
+    def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        blocks = _blocks(x)
+        return (
+            empty(blocks)
+            .and_then(lambda scratch: parts[blocks, BLOCK](x, scratch))
+            .and_then(lambda done: whole[1, _LAST_BLOCK](done[1], result))
+            .map(lambda done: (x, result))
+        )
+
+    return with_boxes(both, input, output)
+
+
+@kernel
+def _partial_sums(input: Slice[f32], parts: DisjointSlice[f32]) -> None:
+    first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
+    s0, s1, s2, s3 = f32(0), f32(0), f32(0), f32(0)
+    done = 0
+    if input.is_aligned(4):
+        # Four vectors at a time, so that their ways from memory overlap.
+        vectors = len(input) // 4
+        rounds = vectors // (4 * stride)
+        for turn in range(rounds):
+            for i in unroll(range(4)):
+                a, b, c, d = input.unchecked.load4(4 * (first + (4 * turn + i) * stride))
+                s0 += a
+                s1 += b
+                s2 += c
+                s3 += d
+        done = 16 * rounds * stride
+    for i in range(done + first, len(input), stride):
+        s0 += input[i]
+    total = block_sum((s0 + s1) + (s2 + s3), f32)
+    if thread.thread_idx.x == 0:
+        parts.unchecked_mut[thread.block_idx.x] = total
+
+
+@kernel
+def _sum_of_partials(parts: Slice[f32], output: DisjointSlice[f32]) -> None:
+    total = f32(0)
+    for i in range(thread.thread_idx.x, len(parts), thread.block_dim.x):
+        total += parts[i]
+    total = block_sum(total, f32)
+    index = thread.index_1d()
+    if index.get() == 0:
+        result = output.get_mut(index)
+        if result is not None:
+            result.value = total
+
+
+@kernel(requires=("len(a) == len(b)",))
+def _partial_dots(a: Slice[f32], b: Slice[f32], parts: DisjointSlice[f32]) -> None:
+    first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
+    s0, s1, s2, s3 = f32(0), f32(0), f32(0), f32(0)
+    done = 0
+    if a.is_aligned(4) and b.is_aligned(4):
+        rounds = len(a) // 4 // (2 * stride)
+        for turn in range(rounds):
+            for i in unroll(range(2)):
+                at = 4 * (first + (2 * turn + i) * stride)
+                a0, a1, a2, a3 = a.unchecked.load4(at)
+                b0, b1, b2, b3 = b.unchecked.load4(at)
+                s0 += a0 * b0
+                s1 += a1 * b1
+                s2 += a2 * b2
+                s3 += a3 * b3
+        done = 8 * rounds * stride
+    for i in range(done + first, len(a), stride):
+        s0 += a[i] * b[i]
+    total = block_sum((s0 + s1) + (s2 + s3), f32)
+    if thread.thread_idx.x == 0:
+        parts.unchecked_mut[thread.block_idx.x] = total
+
+
+@device
+def block_greatest(value: f32, some_nan: bool_) -> f32:
+    """The greatest of the block's values, in every thread; NaN if any thread has seen one."""
+    of_warps = SharedArray(32, f32)
+    in_warp = warp.reduce_max(value)
+    if warp.lane_id() == 0:
+        of_warps[warp.warp_id()] = in_warp
+    some_nan = thread.sync_threads_or(some_nan)
+    greatest = of_warps[0]
+    for number in range(1, thread.block_dim.x // 32):
+        if of_warps[number] > greatest:
+            greatest = of_warps[number]
+    return f32(math.nan) if some_nan else greatest
+
+
+@kernel
+def _partial_maxima(input: Slice[f32], parts: DisjointSlice[f32]) -> None:
+    first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
+    greatest, some_nan = f32(-math.inf), False
+    done = 0
+    if input.is_aligned(4):
+        rounds = len(input) // 4 // (4 * stride)
+        for turn in range(rounds):
+            for i in unroll(range(4)):
+                a, b, c, d = input.unchecked.load4(4 * (first + (4 * turn + i) * stride))
+                some_nan = some_nan or a != a or b != b or c != c or d != d
+                greatest = max(max(max(a, b), max(c, d)), greatest)
+        done = 16 * rounds * stride
+    for i in range(done + first, len(input), stride):
+        some_nan = some_nan or input[i] != input[i]
+        if input[i] > greatest:
+            greatest = input[i]
+    greatest = block_greatest(greatest, some_nan)
+    if thread.thread_idx.x == 0:
+        parts.unchecked_mut[thread.block_idx.x] = greatest
+
+
+@kernel
+def _max_of_partials(parts: Slice[f32], output: DisjointSlice[f32]) -> None:
+    greatest, some_nan = f32(-math.inf), False
+    for i in range(thread.thread_idx.x, len(parts), thread.block_dim.x):
+        some_nan = some_nan or parts[i] != parts[i]
+        if parts[i] > greatest:
+            greatest = parts[i]
+    greatest = block_greatest(greatest, some_nan)
+    index = thread.index_1d()
+    if index.get() == 0:
+        result = output.get_mut(index)
+        if result is not None:
+            result.value = greatest
+
+
+@device
+def beats(x: f32, at: i64, y: f32, other: i64) -> bool_:
+    """Whether ``x`` is greater than ``y``, or as great and earlier. A NaN is greater than any number."""
+    if x != x:
+        return y == y or at < other
+    return x > y or (x == y and at < other)
+
+
+@device
+def block_first_greatest(value: f32, at: i64) -> tuple[f32, i64]:
+    """The greatest of the block's values and its place, the first of equals; in thread 0. Blocks of ``BLOCK``."""
+    values, places = SharedArray(BLOCK, f32), SharedArray(BLOCK, i64)
+    t = thread.thread_idx.x
+    values[t] = value
+    places[t] = at
+    half = BLOCK // 2
+    while half > 0:
+        thread.sync_threads()
+        if t < half and beats(values[t + half], places[t + half], values[t], places[t]):
+            values[t] = values[t + half]
+            places[t] = places[t + half]
+        half = half // 2
+    thread.sync_threads()
+    return values[0], places[0]
+
+
+@kernel
+def _partial_argmax(input: Slice[f32], values: DisjointSlice[f32], places: DisjointSlice[i64]) -> None:
+    first = thread.index_1d().get()
+    place = min(first, len(input) - 1)
+    greatest = input[place]
+    for i in range(first, len(input), thread.grid_dim.x * BLOCK):
+        value = input[i]
+        if beats(value, i, greatest, place):
+            greatest = value
+            place = i
+    greatest, place = block_first_greatest(greatest, place)
+    if thread.thread_idx.x == 0:
+        values.unchecked_mut[thread.block_idx.x] = greatest
+        places.unchecked_mut[thread.block_idx.x] = place
+
+
+@kernel
+def _argmax_of_partials(values: Slice[f32], places: Slice[i64], output: DisjointSlice[i64]) -> None:
+    first = min(thread.thread_idx.x, len(values) - 1)
+    greatest, place = values[first], places[first]
+    for i in range(thread.thread_idx.x, len(values), BLOCK):
+        if beats(values[i], places[i], greatest, place):
+            greatest = values[i]
+            place = places[i]
+    greatest, place = block_first_greatest(greatest, place)
+    index = thread.index_1d()
+    if index.get() == 0:
+        result = output.get_mut(index)
+        if result is not None:
+            result.value = place
