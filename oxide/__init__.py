@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from oxide.compiler.function import device
 from oxide.compiler.kernel import Kernel, kernel
 from oxide.device import atomic, thread, warp
+from oxide.device.arrays import Array
 from oxide.device.atomic import AtomicSlice
 from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.device.slices import DisjointSlice, Ref, Slice
@@ -64,9 +65,8 @@ __version__ = "0.1.0"
 _LATER = {
     "CudaGraph": "runtime.graph",
     "GraphScope": "runtime.graph",
+    "KernelResources": "runtime.resources",
     "debug": "device.debug",
-    "fast": "device.fast",
-    "intrinsics": "device.intrinsics",
     "MatrixTileRef": "device.tiles",
     "MatrixView": "device.views",
     "RowMajorTiles": "device.tiles",
@@ -74,9 +74,10 @@ _LATER = {
     "TileView": "device.views",
     "Tiles": "device.tiles",
     "VectorView": "device.views",
-    "KernelResources": "runtime.resources",
+    "fast": "device.fast",
     "from_cuda_array_interface": "runtime.interop",
     "from_dlpack": "runtime.interop",
+    "intrinsics": "device.intrinsics",
     "to_device": "runtime.peer",
     "zip_exact": "device.views",
 }
@@ -89,13 +90,14 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
-    found = globals()[name] = module if _LATER[name].endswith(f".{name}") else getattr(module, name)
+    found = globals()[name] = module if _LATER[name] == f"device.{name}" else getattr(module, name)
     return found
 
 
 __all__ = [
     "Arc",
     "ArgumentError",
+    "Array",
     "AtomicSlice",
     "BarrierError",
     "BoundsError",

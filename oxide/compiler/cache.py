@@ -18,7 +18,7 @@ from .. import disk
 from ..driver.base import Code, Target
 from .faults import FaultSite
 from .fingerprint import Unknown, fingerprint
-from .signature import Parameter
+from .signature import Closed
 
 if TYPE_CHECKING:
     from .hoist import Placement
@@ -109,7 +109,7 @@ class Entry:
         return f"{self.name}.{disk.digest((target.kind, target.arch, target.features, str(target.seeded)))[:16]}.code"
 
 
-def entry_of(kernel: Kernel, parameters: tuple[Parameter, ...]) -> Entry | None:
+def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
     """A kernel's place in the cache for some parameter types; None with no cache, and for a kernel that cannot have
     one, since it reaches a value that cannot be compared with that of another process."""
     if not disk.enabled():

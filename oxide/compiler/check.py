@@ -26,10 +26,11 @@ from ..device.types import ScalarType, of_dtype
 from ..device.unroll import unroll
 from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
+from .arguments import NumberType
 from .assignment import unassigned_read
 from .function import DeviceFunction
 from .open_parameters import Lifted
-from .signature import Parameter
+from .signature import Closed, NumbaParameter
 from .source import located, trees
 from .tuples import Fields
 
@@ -46,30 +47,55 @@ class Uses:
     index_1d: bool = False
     index_2d: bool = False
     width: Uniform = None
+    numba_cuda: bool = False
+    """Whether it calls functions of numba-cuda."""
     sync_grid: bool = False
     leaves: CompileError | None = None
     """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
 
 
-def check(function: Callable[..., Any], name: str, parameters: tuple[Parameter, ...]) -> Uses:
-    """Checks a kernel and every device function it reaches. Raises ``CompileError``."""
+def check(
+    function: Callable[..., Any], name: str, parameters: tuple[Closed, ...], *, numba_style: bool = False
+) -> Uses:
+    """Checks a kernel and every device function it reaches. Raises ``CompileError``.
+
+    Of a kernel with numba-cuda's semantics only the widths are checked: all else is for numba to say."""
     uses = Uses()
     values: dict[str, Uniform] = {}
     for parameter in parameters:
         values[parameter.name] = _shared_by_threads(parameter)
-    _Body(function, name, uses, (), is_kernel=True).check(values)
+    if not numba_style:
+        _Body(function, name, uses, (), is_kernel=True).check(values)
+    elif _has_source(function):
+        _Body(function, name, uses, (), is_kernel=True, numba_style=True).check(values)
+    elif any(parameter.kind in ("disjoint", "tiles") for parameter in parameters):
+        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file")
     if uses.sync_grid and uses.leaves is not None:
         raise uses.leaves
     return uses
 
 
-def _shared_by_threads(parameter: Parameter) -> Uniform:
+def _shared_by_threads(parameter: Closed) -> Uniform:
     """What is known of a parameter's value."""
-    if parameter.kind == "scalar":
+    if _is_number(parameter):
         return "parameter", parameter.name
     if parameter.lifted is None:
         return None
     return "function" if isinstance(parameter.lifted, Lifted) else "tuple", parameter.lifted
+
+
+def _is_number(parameter: Closed) -> bool:
+    if isinstance(parameter, NumbaParameter):
+        return isinstance(parameter.type, NumberType)
+    return parameter.kind == "scalar"
+
+
+def _has_source(function: Callable[..., Any]) -> bool:
+    try:
+        _parse(function)
+    except CompileError:
+        return False
+    return True
 
 
 _UNSUPPORTED: dict[type[ast.AST], str] = {
@@ -151,17 +177,21 @@ class _Body:
         callers: tuple[Callable[..., Any], ...],
         *,
         is_kernel: bool = False,
+        numba_style: bool = False,
     ) -> None:
         self.function = function
+        self.numba_style = numba_style
         self.kernel = kernel
         self.uses = uses
         self.callers = (*callers, function)
         self.is_kernel = is_kernel
         self.tree, self.indent = _parse(function)
         arguments = self.tree.args
-        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+        if numba_style:
+            pass  # numba says what it does not take
+        elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
-        if arguments.defaults:
+        elif arguments.defaults:
             raise self._error(self.tree, f"{function.__name__}: default values are not supported in kernels")
         self.parameters = [argument.arg for argument in arguments.args]
         self.assigned = {
@@ -180,7 +210,8 @@ class _Body:
             if number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 continue
             self._visit(statement)
-        self._check_assignment()
+        if not self.numba_style:
+            self._check_assignment()
 
     def _check_assignment(self) -> None:
         def constant(node: ast.expr) -> int | None:
@@ -195,7 +226,32 @@ class _Body:
                 problem = "is read here before it is assigned"
             raise self._error(name, f"{name.id} {problem}")
 
+    def _visit_numba(self, node: ast.AST) -> None:
+        """Looks for calls that take part in the rule for widths."""
+        for child in ast.walk(node):
+            if isinstance(child, ast.Call):
+                called = self._resolve(child.func)
+                if called is thread.index_1d:
+                    self.uses.index_1d = True
+                elif called is thread.index_2d:
+                    self._index_2d(child)
+                elif isinstance(called, DeviceFunction) or hasattr(called, "py_func"):
+                    self._numba_function(
+                        child, called.function if isinstance(called, DeviceFunction) else called.py_func
+                    )
+
+    def _numba_function(self, node: ast.Call, function: Callable[..., Any]) -> None:
+        if function in self.callers or not _has_source(function):
+            return
+        body = _Body(function, self.kernel, self.uses, self.callers, numba_style=True)
+        given = dict(zip(body.parameters, node.args, strict=False))
+        given.update({keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None})
+        body.check({name: self._uniform(given[name]) if name in given else None for name in body.parameters})
+
     def _visit(self, node: ast.AST) -> None:
+        if self.numba_style:
+            self._visit_numba(node)
+            return
         problem = _UNSUPPORTED.get(type(node))
         if problem is not None:
             raise self._error(node, problem)
@@ -278,18 +334,18 @@ class _Body:
         if passed is not None and passed[0] == "function":
             called = passed[1]
         takes_functions = isinstance(called, DeviceFunction | Lifted)
-        for argument in node.args:
-            if takes_functions and self._function_of(argument) is not None:
+        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+            if takes_functions and argument in node.args and self._function_of(argument) is not None:
                 continue
             if called is print and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 continue
-            self._visit(argument)
+            if not (_is_numbas(called) and self._is_dtype(argument)):
+                self._visit(argument)
         if called is print and node.keywords:
             raise self._error(node, "print in a kernel takes no sep, end or file: a call is one line")
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
-            self._visit(keyword.value)
         if called is _UNRESOLVED:
             self._visit(node.func)
             return
@@ -297,6 +353,8 @@ class _Body:
             self._device_function(node, called.function, called)
             return
         self._usable(node.func, called)
+        if hasattr(called, "py_func"):
+            self._numba_function(node, called.py_func)
         if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
             raise self._error(node.args[2], "the step of range(...) must not be 0")
         if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
@@ -408,12 +466,15 @@ class _Body:
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, f"{node.id} is not defined")
             return
-        if callable(value) and not isinstance(value, ScalarType):
+        if callable(value) and not isinstance(value, ScalarType) and not _is_numbas(value):
             raise self._error(node, f"{ast.unparse(node)} can only be called in a kernel, not stored or passed")
         self._usable(node, value)
 
     def _usable(self, node: ast.expr, value: Any) -> None:
         """Refuses an outside object that kernels know nothing of."""
+        if _is_numbas(value):
+            self.uses.numba_cuda = True
+            return
         if isinstance(value, ScalarType):
             return
         if isinstance(value, int) and not -(2**63) <= value <= _LARGEST:
@@ -457,6 +518,11 @@ class _Body:
             f"{shown} is a {type(value).__name__}, which kernels cannot use: pass it as a parameter, or use a number",
         )
 
+    def _is_dtype(self, node: ast.expr) -> bool:
+        """Whether an argument of a function of numba-cuda says a dtype, which nothing else in a kernel does."""
+        value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
+        return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
+
     def _constant_array(self, node: ast.expr, shown: str, array: np.ndarray[Any, Any]) -> None:
         if of_dtype(array.dtype) is None:
             raise self._error(
@@ -478,10 +544,11 @@ class _Body:
             return self.outer.get(node.id, _UNRESOLVED)
         if isinstance(node, ast.Attribute):
             base = self._resolve(node.value)
-            if isinstance(base, ModuleType):
+            if isinstance(base, ModuleType) or (isinstance(base, type) and _is_numbas(base)):
                 if not hasattr(base, node.attr):
                     raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}")
-                return getattr(base, node.attr)
+                found = getattr(base, node.attr)
+                return _UNRESOLVED if isinstance(found, property) else found  # as threadIdx.x, which has no value here
         return _UNRESOLVED
 
     def _error(self, node: ast.AST, problem: str) -> CompileError:
@@ -508,6 +575,14 @@ def _parse(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
     ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
     first = source.split("\n", 1)[0]
     return definition, len(first) - len(flat.split("\n", 1)[0])
+
+
+def _is_numbas(value: Any) -> bool:
+    """Whether an object is of numba-cuda's vocabulary: a function, a type, or what ``numba.cuda.jit`` decorated."""
+    if isinstance(value, ModuleType):
+        return False
+    home = getattr(value if isinstance(value, type | FunctionType) else type(value), "__module__", "")
+    return isinstance(home, str) and home.partition(".")[0] == "numba"
 
 
 def _is_none(node: ast.expr | None) -> bool:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from ..errors import CompileError, LaunchError
-from .signature import Declared
+from .signature import Declared, NumbaParameter, Parameter, UntypedParameter
 from .source import located
 
 if TYPE_CHECKING:
-    from .signature import Parameter
+    from .open_parameters import OpenFunction, OpenParameter
     from .tuples import Fields
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -142,10 +142,13 @@ class _Parser:
                     f"has {ast.unparse(node)}; there may be +, -, *, //, %, integers, parameters and len(…)"
                 )
 
-    def _parameter(self, name: str) -> Declared:
+    def _parameter(self, name: str) -> Parameter | OpenParameter | OpenFunction:
         if name not in self.parameters:
             raise self._error(f"names {name}, but the parameters are {', '.join(self.parameters)}")
-        return self.parameters[name]
+        declared = self.parameters[name]
+        if isinstance(declared, NumbaParameter | UntypedParameter):
+            raise self._error(f"names {name}, whose type is {declared.annotation}; contracts are of scalars and slices")
+        return declared
 
     def _error(self, problem: str) -> CompileError:
         return located(self.function, f'kernel {self.kernel}: the contract "{self.text}" {problem}')

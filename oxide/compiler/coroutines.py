@@ -36,7 +36,7 @@ from .divergence import DIVERGENT
 from .ir import PortableKernel, link
 from .native_primitives import BLOCK_FIELD, CONTEXT
 from .primitives import declared_once
-from .signature import Parameter
+from .signature import Closed
 
 _FIELDS = {
     "ctaid": "[3 x i32]",
@@ -101,9 +101,7 @@ def inline_all(module: Any, machine: Any) -> Any:
     return link([split_points(str(module))])
 
 
-def definitions(
-    kernel: PortableKernel, module: Any, signature: tuple[Parameter, ...], kernel_id: int, entry: str
-) -> str:
+def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:
     """The primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
     words = parameters.word_types(signature)
     values = {
@@ -140,7 +138,7 @@ def _render(text: str) -> str:
     return "\n".join(lines)
 
 
-def _thread(kernel: PortableKernel, module: Any, signature: tuple[Parameter, ...]) -> str:
+def _thread(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...]) -> str:
     """The coroutine: it fills in a context and calls the kernel."""
     types = parameters.word_types(signature)
     words = [f"%word.{number}" for number in range(len(types))]

@@ -34,7 +34,7 @@ from ..device.types import ScalarType
 from . import libdevice
 from .function import DeviceFunction
 from .open_parameters import Lifted
-from .signature import Parameter
+from .signature import Closed
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -46,7 +46,7 @@ class Unknown(Exception):
     """A value that the kernel reaches and that a fingerprint cannot be taken of."""
 
 
-def fingerprint(kernel: Kernel, parameters: tuple[Parameter, ...]) -> str:
+def fingerprint(kernel: Kernel, parameters: tuple[Closed, ...]) -> str:
     """The fingerprint of a kernel for some parameter types. Raises ``Unknown``."""
     text = _Text()
     text.add("environment", *environment())

@@ -9,11 +9,12 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import errors as core_errors
@@ -24,13 +25,14 @@ from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass
-from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.cudadrv import nvvm
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
 from ..device.types import bool_
 from ..errors import CompileError
+from .arguments import ArgumentType
 from .diagnostics import compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
@@ -40,6 +42,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     constant,
     half,
     mathematics,
+    numba_vocabulary,
     python_mathematics,
     shared,
     tiles,
@@ -51,7 +54,9 @@ from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
+from .lowering.argument_types import argument_type, numba_type
 from .lowering.function import DeviceDispatcher, function_type
+from .lowering.numba_functions import compiled_with, twin_of
 from .lowering.registry import lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (
     NUMBA_TYPES,
@@ -63,7 +68,11 @@ from .lowering.types import (
     unify_mixed,
 )
 from .open_parameters import Lifted
-from .signature import Parameter
+from .signature import Closed, NumbaParameter
+
+Style: TypeAlias = Literal["oxide", "mixed", "numba"]
+"""Whose semantics a kernel has: those of oxide's typed vocabulary, the same with numba-cuda's functions to call, or
+numba-cuda's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +89,9 @@ class LoweredKernel:
 def lower(
     name: str,
     function: Callable[..., Any],
-    parameters: tuple[Parameter, ...],
+    parameters: tuple[Closed, ...],
     fastmath: bool,
+    style: Style,
     *,
     located: bool = False,
 ) -> LoweredKernel:
@@ -91,9 +101,10 @@ def lower(
     session.notes.clear()
     session.fastmath = fastmath
     session.located = located
+    session.numba_style, session.overloads = style == "numba", style != "oxide"
     session.file, session.line = function.__code__.co_filename, 0
     try:
-        with _no_overloads():
+        with compiled_with(compile_function):
             result = compile_function(function, args, types.void)
     except CompileError:
         raise
@@ -101,6 +112,8 @@ def lower(
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
         full = os.environ.get("OXIDE_TRACEBACK") == "full"
         place = (session.file, session.line)
+        if "NRT required" in str(error):
+            note("an array would be allocated here, and a kernel allocates nothing: copy it element by element")
         raise compile_error(name, function, error, session.notes, place) from (error if full or not expected else None)
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = [result.library, *_linked(result.library)]
@@ -139,46 +152,34 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     return result
 
 
-@contextmanager
-def _no_overloads() -> Iterator[None]:
-    """Leaves numba's Python implementations of operators and builtins out: all that kernels know is oxide's own.
-
-    numba-cuda would compile them for "the current device": looking one up, if only to find that it does not fit, makes
-    a CUDA context. numba holds its compiler lock through the typing of every function, so nobody else sees the change.
-    """
-
-    def refuse(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
-        raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
-
-    original = CUDADispatcher.compile_device
-    CUDADispatcher.compile_device = refuse
-    try:
-        yield
-    finally:
-        CUDADispatcher.compile_device = original
-
-
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def load_additional_registries(self) -> None:
         super().load_additional_registries()
         self.install_registry(typing_registry)
 
     def resolve_value_type(self, val: Any) -> Any:
-        if isinstance(val, np.ndarray) and (kind := constant.constant_array_type(val)) is not None:
-            return kind
-        return super().resolve_value_type(bool if val is bool_ else val)
+        if not session.numba_style and isinstance(val, np.ndarray):
+            kind = constant.constant_array_type(val)
+            if kind is not None:
+                return kind
+        return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        _refuse(func, args)
-        args = mathematics.power_arguments(func, half.half_arguments(func, args))
+        args = half.half_arguments(func, args)
+        if not session.numba_style:
+            _refuse(func, args)
+            args = mathematics.power_arguments(func, args)
         try:
+            if session.numba_style:
+                return super().resolve_function_type(func, args, kws)
             return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
         except core_errors.TypingError as error:
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
             raise errors.TypingError(str(error)) from error
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        return half.unify_half(first, second) or unify_mixed(first, second) or super().unify_pairs(first, second)
+        mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
+        return mixed or super().unify_pairs(first, second)
 
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
         if isinstance(value, tiles.TileRefType):
@@ -226,8 +227,31 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         super().load_additional_registries()
         self.install_registry(lowering_registry)
 
+    def get_ufunc_info(self, ufunc_key: Any) -> Any:
+        try:
+            return super().get_ufunc_info(ufunc_key)
+        except KeyError:
+            name = ufunc_key.__name__
+            note(f"np.{name} is not supported in kernels; use math.{name}, or write it for each element")
+            raise errors.TypingError(f"np.{name}") from None
+
+    @property
+    def enable_nrt(self) -> bool:
+        # numba-cuda's reference counts, which it can be told to compile: nothing in a kernel is allocated.
+        return False
+
+    @cached_property
+    def target_data(self) -> Any:
+        # numba-cuda asks libNVVM, which need not be there.
+        return llvm.create_target_data(nvvm._datalayout)
+
 
 class _Lower(CUDALower):  # type: ignore[misc]
+    def setup_function(self, fndesc: Any) -> None:
+        super().setup_function(fndesc)
+        self.builder = numba_vocabulary.PrimitiveBuilder(self.entry_block)
+        self.call_helper = self.call_conv.init_call_helper(self.builder)
+
     def notify_loc(self, loc: Any) -> None:
         session.file, session.line = loc.filename, loc.line
         if session.located:
@@ -251,7 +275,7 @@ class _Lower(CUDALower):  # type: ignore[misc]
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         kinds = self.fndesc.calltypes[expr].args
-        if mixed_comparison(op, kinds) is None:
+        if session.numba_style or mixed_comparison(op, kinds) is None:
             return super().lower_binop(resty, expr, op)
         operands = [
             self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
@@ -275,7 +299,7 @@ class _CheckReturns(AnalysisPass):  # type: ignore[misc]
         AnalysisPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        if not isinstance(state.return_type, types.Number | types.Boolean):
+        if session.numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
             return False
         for block in state.func_ir.blocks.values():
             returned = block.terminator
@@ -315,7 +339,16 @@ def _contexts() -> tuple[Any, Any]:
     return _context_pair
 
 
-def _parameter_type(parameter: Parameter) -> Any:
+def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
+    """The argument types of a numba-cuda kernel's explicit signatures; none where it has none."""
+    if dispatcher._can_compile:
+        return ()
+    return tuple(tuple(argument_type(kind) for kind in types) for types in dispatcher.overloads)
+
+
+def _parameter_type(parameter: Closed) -> Any:
+    if isinstance(parameter, NumbaParameter):
+        return numba_type(parameter.type)
     if isinstance(parameter.lifted, Lifted):
         return function_type(parameter.lifted)
     if parameter.lifted is not None:

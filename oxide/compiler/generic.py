@@ -14,12 +14,14 @@ from typing import Any, final
 
 import numpy as np
 
+from ..device.arrays import ArrayAnnotation
 from ..device.types import ScalarType
 from ..errors import ArgumentError
+from .arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType, TupleType
 from .closures import lift
 from .function import is_function
 from .open_parameters import OpenFunction, OpenParameter
-from .signature import SCALARS, Declared, Parameter
+from .signature import SCALARS, Closed, Declared, UntypedParameter
 
 # A bf16 is stored in u16s: such a buffer holds u16 where a variable may be both.
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}
@@ -43,9 +45,14 @@ class Evidence:
 
 
 def close_by_arguments(
-    kernel: str, declared: Sequence[Declared], found: Mapping[str, Evidence], functions: Mapping[str, Any]
-) -> tuple[Parameter, ...]:
-    """The parameters for arguments of which ``found`` says, by parameter, what is known, and for ``functions``.
+    kernel: str,
+    declared: Sequence[Declared],
+    found: Mapping[str, Evidence],
+    functions: Mapping[str, Any],
+    typed: Mapping[str, ArgumentType],
+) -> tuple[Closed, ...]:
+    """The parameters for arguments of which ``found`` says, by parameter, what is known, for ``functions``, and for
+    ``typed``, the types of the arguments of parameters without an annotation.
 
     Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
     chosen: dict[str, tuple[ScalarType, OpenParameter]] = {}
@@ -78,11 +85,12 @@ def close_by_arguments(
                 "says what it is: an operation that does not say beforehand what it yields was given; launch the "
                 "kernel on its result, as in operation.and_then(lambda box: kernel[...](box, ...))"
             )
-    return _closed(declared, {name: scalar for name, (scalar, _) in chosen.items()}, functions)
+    return _closed(declared, {name: scalar for name, (scalar, _) in chosen.items()}, functions, typed)
 
 
-def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str, Any]) -> tuple[Parameter, ...]:
-    """The parameters, where ``given`` says what each type variable stands for, and each function is.
+def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str, Any]) -> tuple[Closed, ...]:
+    """The parameters, where ``given`` says what each type variable stands for, each function is, and of what type each
+    parameter without an annotation.
 
     Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
     needed: dict[str, str] = {}
@@ -92,6 +100,8 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
         elif isinstance(parameter, OpenFunction):
             needed.update({name: choices[0].name for name, choices in parameter.choices if name not in needed})
             needed[parameter.name] = "lambda ...: ..."
+        elif isinstance(parameter, UntypedParameter):
+            needed[parameter.name] = "Array[f32, 1]"
     for name in given:
         if name not in needed:
             takes = f"it takes {', '.join(needed)}" if needed else "it is not generic"
@@ -104,26 +114,48 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
                 f"{kernel}.specialize({example})"
             )
     functions = {p.name: given[p.name] for p in declared if isinstance(p, OpenFunction)}
+    typed = {p.name: _argument_type(kernel, p.name, given) for p in declared if isinstance(p, UntypedParameter)}
     for name, value in given.items():
         if name in functions:
             if not is_function(value):
                 raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a function")
-        elif not isinstance(value, ScalarType):
+        elif name not in typed and not isinstance(value, ScalarType):
             raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a scalar type, such as f32")
     for parameter in declared:
         if isinstance(parameter, OpenParameter) and given[parameter.variable] not in parameter.choices:
             raise _impossible(parameter, Evidence(given[parameter.variable].dtype))
-    return _closed(declared, {name: value for name, value in given.items() if name not in functions}, functions)
+    chosen = {name: value for name, value in given.items() if name not in functions and name not in typed}
+    return _closed(declared, chosen, functions, typed)
+
+
+def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> ArgumentType:
+    """What was said of a parameter without an annotation."""
+    kind = given[name]
+    if isinstance(kind, ScalarType):
+        return NumberType(kind.dtype)
+    if isinstance(kind, ArrayAnnotation):
+        return ArrayType(kind.dtype, kind.ndim)
+    if isinstance(kind, NumberType | ArrayType | RecordType | TupleType | EnumType):
+        return kind
+    raise ArgumentError(
+        f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {kind!r}; give its type, such as "
+        "Array[f32, 1] or i64"
+    )
 
 
 def _closed(
-    declared: Sequence[Declared], chosen: Mapping[str, ScalarType], functions: Mapping[str, Any]
-) -> tuple[Parameter, ...]:
+    declared: Sequence[Declared],
+    chosen: Mapping[str, ScalarType],
+    functions: Mapping[str, Any],
+    typed: Mapping[str, ArgumentType],
+) -> tuple[Closed, ...]:
     """The parameters, once all is decided."""
-    closed: list[Parameter] = []
+    closed: list[Closed] = []
     for parameter in declared:
         if isinstance(parameter, OpenParameter):
             closed.append(parameter.closed(chosen[parameter.variable]))
+        elif isinstance(parameter, UntypedParameter):
+            closed.append(parameter.closed(typed[parameter.name]))
         elif isinstance(parameter, OpenFunction):
             takes, returns = parameter.takes, parameter.returns
             closed.append(

@@ -24,7 +24,7 @@ from .affine import Range, Undecidable
 from .contracts import Contract
 from .ir import PortableKernel
 from .prove import Prover
-from .signature import Parameter
+from .signature import Closed
 from .ssa import NAME, Function, Loop
 
 Place = Literal["proved", "hoisted", "access"]
@@ -76,7 +76,7 @@ _PASSES = (
 
 
 def hoist_checks(
-    kernel: PortableKernel, parameters: Sequence[Parameter], contracts: Sequence[Contract]
+    kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """The kernel with its checks out of its loops where that can be, and what became of each access."""
     function = Function(_canonical(kernel), kernel.symbol)
@@ -146,7 +146,7 @@ class _Hoister:
         self._versions = 0
         self.placed: dict[_Check, Placement] = {}
 
-    def prove(self, parameters: Sequence[Parameter], contracts: Sequence[Contract]) -> None:
+    def prove(self, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         """Leaves out the checks of accesses that are inside whatever happens."""
         prover = Prover(self.function, self.loops, parameters, contracts)
         for check in self.checks:

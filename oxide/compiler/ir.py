@@ -18,13 +18,14 @@ Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from . import atomics, half, instructions
+from . import atomics, half, instructions, numba_runtime
 from .faults import FaultSite
 from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .source import located
@@ -96,13 +97,23 @@ def _defined_names(modules: tuple[str, ...]) -> set[str]:
 
 def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
     lines = [_placed(line) for line in text.split("\n") if not line.startswith(_DROPPED)]
-    text = unroll_marked_loops(_opaque_pointers("\n".join(lines)))
+    text = unroll_marked_loops(_opaque_pointers(_without_unused_declarations("\n".join(lines))))
     # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
     if _FAST_TANH.search(text):
         text = _FAST_TANH.sub(r'\1@"__nv_fast_tanhf"', text) + '\ndeclare float @"__nv_fast_tanhf"(float)\n'
     text = _CALL_OR_DEFINE.sub(lambda match: _with_context(match, context_functions), text)
     return _total_arithmetic(text, fastmath)
+
+
+def _without_unused_declarations(text: str) -> str:
+    """numba-cuda declares functions, some of NVVM's among them, whose calls were then lowered to something else."""
+    used = Counter(_SYMBOL.findall(text))
+    return _DECLARE.sub(lambda match: match[0] if used[match["name"]] > 1 else "", text)
+
+
+_SYMBOL = re.compile(r'@"([^"]+)"')
+_DECLARE = re.compile(r'^declare [^@\n]*@"(?P<name>[^"]+)"\([^\n]*\n', re.MULTILINE)
 
 
 def _placed(line: str) -> str:
@@ -223,7 +234,7 @@ def _known_functions(kernel: Callable[..., Any], module: Any) -> str:
         symbol = function.name
         if not function.is_declaration or symbol.startswith(("llvm.", "oxide.")):
             continue
-        text = instructions.definition(symbol)
+        text = instructions.definition(symbol) or numba_runtime.definition(symbol)
         if text is not None:
             texts += text.split("\n", 1) if text.startswith("declare") else [text]
         elif not symbol.startswith("__nv_"):

@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 from ..driver import sanitizing
 from ..driver.base import Code, Dim3, KernelResources, Target
 from ..errors import ArgumentError
+from .arguments import ArgumentType
 from .faults import FaultSite
 from .function import DeviceFunction, device
-from .signature import Declared, Parameter, parse_parameters
+from .signature import Closed, Declared, NumbaParameter, parse_parameters
 from .source import located
 
 if TYPE_CHECKING:
     from ..runtime.operation import DeviceOperation  # for the type alone: what a launch returns is the runtime's
     from .cache import Facts
+    from .check import Uses
     from .contracts import Contract
+    from .frontend import Style
     from .hoist import Placement
     from .ir import PortableKernel
     from .report import Check
@@ -68,10 +71,22 @@ class Kernel:
         sanitize: str | Iterable[str] = (),
         names: Mapping[str, Any] | None = None,
     ) -> None:
+        dispatcher, function = function, getattr(function, "py_func", function)
+        self.adopted = dispatcher is not function
+        """Whether it is a numba-cuda kernel, made by ``kernel(dispatcher)``."""
         functools.update_wrapper(self, function)
         self.function = function
         self.name: str = function.__name__
-        self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {})
+        self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {}, self.adopted)
+        self.signatures: tuple[tuple[ArgumentType, ...], ...] = ()
+        """The explicit signatures of an adopted kernel: its arguments are converted to those of one. Else none."""
+        if self.adopted:
+            from .frontend import adopted_signatures
+
+            options = dispatcher.targetoptions  # type: ignore[attr-defined]
+            self.signatures = adopted_signatures(dispatcher)
+            fastmath = fastmath or bool(options.get("fastmath"))
+            max_registers = max_registers or options.get("max_registers")
         self.default_block: Dim3 | None = None if block is None else _dim3(function, self.name, block)
         self.items_per_thread: Dim3 = _items(function, self.name, items_per_thread)
         self.fastmath = fastmath
@@ -88,13 +103,13 @@ class Kernel:
             raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
         self.max_registers = max_registers
         self.sanitize = sanitizing.kinds_of(sanitize, self.name)
-        self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Parameter))
+        self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Closed))
         """The places of the parameters whose types the arguments decide."""
         self.is_generic = bool(self.open_places)
         self.by_arguments: dict[Hashable, Specialization] = {}
         """What the kinds of a launch's arguments lead to, as the runtime found it: a shortcut, not the truth."""
         self._lock = threading.Lock()
-        self._specializations: dict[tuple[Parameter, ...], Specialization] = {}
+        self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
         """The one specialization of a kernel that is not generic, once there is one."""
 
@@ -115,21 +130,22 @@ class Kernel:
     def specialize(self, **types: Any) -> Specialization:
         """The kernel for certain types: typed and lowered, the first time; from any thread.
 
-        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, and a function for
-        each parameter that takes one, by the parameter's name; any other kernel needs nothing. Raises
-        ``ArgumentError`` for what is missing or cannot be, and ``CompileError``.
+        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, a function for each
+        parameter that takes one, by the parameter's name, and a type for each parameter without an annotation,
+        ``add.specialize(x=Array[f32, 1], n=i64)``; any other kernel needs nothing. Raises ``ArgumentError`` for what is
+        missing or cannot be, and ``CompileError``.
         """
         if self.only is not None and not types:
             return self.only
         if not self.is_generic and not types:
-            self.only = self.specialization(cast(tuple[Parameter, ...], self.parameters))
+            self.only = self.specialization(cast(tuple[Closed, ...], self.parameters))
             return self.only
         from .generic import close_by_name  # here, as few programs need it
 
         parameters = close_by_name(self.name, self.parameters, types)
         return self.specialization(parameters)
 
-    def specialization(self, parameters: tuple[Parameter, ...]) -> Specialization:
+    def specialization(self, parameters: tuple[Closed, ...]) -> Specialization:
         """``specialize``, where the type of each parameter is known. Raises ``CompileError``."""
         special = self._specializations.get(parameters)
         if special is None:
@@ -211,7 +227,7 @@ class Specialization:
     """A kernel for certain types, typed and lowered, and its machine code for each target so far: from the cache, or
     compiled."""
 
-    def __init__(self, kernel: Kernel, parameters: tuple[Parameter, ...]) -> None:
+    def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
         from .cache import entry_of
 
         self.kernel = kernel
@@ -353,7 +369,8 @@ class Specialization:
         from .sanitizer import compile_sanitized
 
         kernel = self.kernel
-        lowered = lower(kernel.name, kernel.function, self.parameters, kernel.fastmath, located=True)
+        _, style = _style(kernel, self.parameters)
+        lowered = lower(kernel.name, kernel.function, self.parameters, kernel.fastmath, style, located=True)
         portable = translate(kernel.function, lowered, kernel.fastmath)
         self._sanitized_sites = portable.sites
         return compile_sanitized(
@@ -361,17 +378,25 @@ class Specialization:
         )
 
 
-def _front_end(kernel: Kernel, parameters: tuple[Parameter, ...]) -> Facts:
+def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
+    """What of the thread's indices a kernel uses, and whose semantics it has. Raises ``CompileError``."""
+    from .check import check
+
+    numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
+    uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
+    return uses, "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
+
+
+def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
     from .cache import Facts
-    from .check import check
     from .contiguous import version_contiguous_loops
     from .frontend import lower
     from .hoist import hoist_checks, leave_checks_out
     from .ir import translate
 
-    uses = check(kernel.function, kernel.name, parameters)
-    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath)
+    uses, style = _style(kernel, parameters)
+    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style)
     portable = translate(kernel.function, lowered, kernel.fastmath)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:
@@ -417,7 +442,11 @@ def kernel(
     max_registers: int | None = None,
     sanitize: str | Iterable[str] = (),
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
-    """Makes a kernel of a typed Python function. Raises ``CompileError`` for annotations it cannot use.
+    """Makes a kernel of a Python function. Raises ``CompileError`` for annotations it cannot use.
+
+    A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``; a
+    kernel that has such parameters, or ``Array`` ones, has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
+    kernel of a function that ``numba.cuda.jit`` decorated, with its explicit signatures, if it has any.
 
     ``block`` is the block's shape in threads for launches that name none, and ``items_per_thread``, CUB's term, how
     many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
@@ -474,7 +503,7 @@ _MAX_THREADS = 1024
 _MAX_Z = 64
 
 
-def _stable_hash(kernel: Kernel, parameters: tuple[Parameter, ...]) -> int:
+def _stable_hash(kernel: Kernel, parameters: tuple[Closed, ...]) -> int:
     """The same number for the same kernel and types in every process."""
     import hashlib  # here, since it takes a thirtieth of `import oxide`
 

@@ -13,16 +13,18 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..driver.base import COOPERATIVE_ENTRY, Code, Target
+from ..errors import CompileError
 from . import bounds, coroutines, debugging, half, libm, native_primitives, parameters
 from .ir import PortableKernel, link
 from .optimise import optimise
-from .signature import Parameter
+from .signature import Closed
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
 grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A cooperative kernel
 has ``COOPERATIVE_ENTRY`` in its place; what follows in its record is in ``coroutine_grid.py``."""
 
+_ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
 _REGISTERS = native_primitives.REGISTERS
 _CONTEXT = native_primitives.CONTEXT
 
@@ -46,7 +48,7 @@ def entry_of(kernel: PortableKernel) -> str:
 
 def compile_native(
     kernel: PortableKernel,
-    signature: tuple[Parameter, ...],
+    signature: tuple[Closed, ...],
     kernel_id: int,
     target: Target,
     *,
@@ -58,7 +60,7 @@ def compile_native(
 
 
 def native_assembly(
-    kernel: PortableKernel, signature: tuple[Parameter, ...], kernel_id: int, target: Target, *, unchecked: bool
+    kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, *, unchecked: bool
 ) -> str:
     """What ``compile_native`` compiles to, as assembly."""
     module, machine = _module(kernel, signature, kernel_id, target, unchecked)
@@ -77,11 +79,16 @@ def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
 
 
 def _module(
-    kernel: PortableKernel, signature: tuple[Parameter, ...], kernel_id: int, target: Target, unchecked: bool
+    kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, unchecked: bool
 ) -> tuple[Any, Any]:
     _initialise()
     machine = _machine(target)
     header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
+    if _ASSEMBLY.search(kernel.text):
+        raise CompileError(
+            f"kernel {kernel.name}: it has inline PTX, which only a GPU runs; launch it on a CUDA device, or write the "
+            "same with oxide's or numba-cuda's functions"
+        )
     portable = llvm.parse_assembly(kernel.text)
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
     # A schedule of the threads that can be chosen needs them apart, barriers or not.
@@ -99,6 +106,9 @@ def _module(
     if suspends:
         module = coroutines.inline_all(module, machine)
     optimise(module, machine, exported=entry_of(kernel))
+    for function in module.functions:
+        if function.is_declaration and function.name.startswith(("oxide.", "llvm.nvvm.")):
+            raise CompileError(f"kernel {kernel.name}: {function.name} is an instruction that only a GPU has")
     return module, machine
 
 
@@ -130,7 +140,7 @@ define linkonce_odr {kind} @oxide.{name}.{suffix}({kind} %a, {kind} %b) alwaysin
 }}"""
 
 
-def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Parameter, ...]) -> str:
+def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...]) -> str:
     types = [*parameters.word_types(signature), "ptr"]
     words = [f"%word.{number}" for number in range(len(types))]
     declaration, call = parameters.call(kernel, module, "%context", words[:-1], types[:-1])

@@ -28,7 +28,7 @@ def definitions(shared: SharedMemory) -> str:
         for field, register in enumerate(REGISTERS)
         for place, axis in enumerate("xyz")
     ]
-    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS]
+    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS, _NOTHING]
     texts += [
         f"define ptr @oxide.shared.static.{number}(ptr %context) alwaysinline {{\n"
         f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
@@ -85,6 +85,16 @@ define i32 @oxide.register.warpsize(ptr %context) alwaysinline {
   ret i32 32
 }
 """
+
+_NOTHING = """
+define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
+  ret void
+}
+define void @oxide.breakpoint() alwaysinline {
+  ret void
+}
+"""
+"""What has no effect on the CPU: its threads do not spin beside one another, and no debugger is attached to them."""
 
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .ir import PortableKernel
-from .signature import Parameter
+from .signature import Closed, NumbaParameter
 
 _TYPES = {
     "i8": "i8",
@@ -24,11 +24,14 @@ _TYPES = {
 }
 
 
-def word_types(parameters: tuple[Parameter, ...]) -> list[str]:
-    """The type of each word that is passed: one for a scalar or a captured number, two for a slice."""
+def word_types(parameters: tuple[Closed, ...]) -> list[str]:
+    """The type of each word that is passed: one for a scalar or a captured number, two for a slice, numba-cuda's for
+    its own arguments."""
     types: list[str] = []
     for parameter in parameters:
-        if parameter.lifted is not None:
+        if isinstance(parameter, NumbaParameter):
+            types += parameter.type.words
+        elif parameter.lifted is not None:
             types += word_types(parameter.lifted.parts)
         else:
             types += [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", "i64"]

@@ -20,7 +20,7 @@ from typing import TypeAlias, final
 
 from .affine import BINARY, BRANCH, CAST, COMPARE, INVERSE, SELECT
 from .contracts import Contract
-from .signature import Parameter
+from .signature import Closed, NumbaParameter
 from .ssa import Function, Loop
 
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
@@ -42,7 +42,7 @@ class Prover:
         self,
         function: Function,
         loops: Sequence[Loop],
-        parameters: Sequence[Parameter],
+        parameters: Sequence[Closed],
         contracts: Sequence[Contract],
     ) -> None:
         self.function = function
@@ -60,7 +60,7 @@ class Prover:
         except _Unknown:
             return False
 
-    def _argument_atoms(self, parameters: Sequence[Parameter]) -> dict[str, str]:
+    def _argument_atoms(self, parameters: Sequence[Closed]) -> dict[str, str]:
         definition = self.function.before[-1]
         words = [
             word.split()[-1] for word in definition[definition.index("(") + 1 : definition.rindex(")")].split(", ")
@@ -69,6 +69,10 @@ class Prover:
         atoms = {}
         flat = [part for p in parameters for part in ((p,) if p.lifted is None else p.lifted.parts)]
         for parameter in flat:
+            if isinstance(parameter, NumbaParameter):
+                for _ in parameter.type.words:
+                    next(names)
+                continue
             word = next(names)
             if parameter.kind == "scalar":
                 if parameter.dtype.kind in "iu":

@@ -14,7 +14,7 @@ from . import bounds, debugging, half, parameters, ptx_primitives
 from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
-from .signature import Parameter
+from .signature import Closed
 
 FEATURES = "+ptx86"
 """PTX ISA 8.6: old enough for a wide range of drivers; architectures that it does not know need a newer one."""
@@ -50,7 +50,7 @@ target datalayout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64
 def compile_ptx(
     kernel: PortableKernel,
     name: str,
-    signature: tuple[Parameter, ...],
+    signature: tuple[Closed, ...],
     kernel_id: int,
     target: Target,
     *,
@@ -67,7 +67,7 @@ def compile_ptx(
     return Code(target, entry, text.encode())
 
 
-def sites_left(kernel: PortableKernel, name: str, signature: tuple[Parameter, ...]) -> frozenset[int]:
+def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
     """The sites of the accesses that LLVM could not prove to be inside."""
     entry = re.sub(r"\W", "_", name)
     module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), bounds.REPORTING, None)
@@ -77,7 +77,7 @@ def sites_left(kernel: PortableKernel, name: str, signature: tuple[Parameter, ..
 def _module(
     kernel: PortableKernel,
     entry: str,
-    signature: tuple[Parameter, ...],
+    signature: tuple[Closed, ...],
     target: Target,
     check: str,
     max_registers: int | None,
@@ -131,7 +131,7 @@ def _check(kernel_id: int) -> str:
 
 
 def _entry(
-    kernel: PortableKernel, module: Any, entry: str, signature: tuple[Parameter, ...], max_registers: int | None
+    kernel: PortableKernel, module: Any, entry: str, signature: tuple[Closed, ...], max_registers: int | None
 ) -> str:
     types = parameters.word_types(signature)
     words = [f"%p{number}" for number in range(len(types))]

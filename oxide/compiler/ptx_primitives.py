@@ -9,7 +9,7 @@ from .primitives import GRID_BARRIER, SharedMemory, declared_once
 def definitions(text: str, shared: SharedMemory, arch: str) -> str:
     """Definitions of the primitives for a kernel's IR; what it does not use is dropped before instructions are
     selected."""
-    texts = [_shared(shared)]
+    texts = [_shared(shared), _INSTRUCTIONS]
     if "@oxide.unanimous(" in text:
         texts.append(_UNANIMOUS)
     if "@oxide.block." in text:
@@ -55,6 +55,17 @@ define i1 @oxide.unanimous(i1 %condition) alwaysinline convergent {
   %threads = call i32 @llvm.nvvm.activemask() convergent
   %all = call i1 @llvm.nvvm.vote.all.sync(i32 %threads, i1 %condition) convergent
   ret i1 %all
+}
+"""
+
+_INSTRUCTIONS = """
+define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
+  call void asm sideeffect "nanosleep.u32 $0;", "r"(i32 %nanoseconds)
+  ret void
+}
+define void @oxide.breakpoint() alwaysinline {
+  call void asm sideeffect "brkpt;", ""()
+  ret void
 }
 """
 

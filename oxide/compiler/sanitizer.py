@@ -25,7 +25,7 @@ from ..errors import CompileError
 from . import native, native_primitives, sanitizer_runtime
 from .ir import PortableKernel, link
 from .parameters import word_types
-from .signature import Parameter
+from .signature import Closed, NumbaParameter
 
 _MAX_ACCESSES = 1 << 16
 
@@ -33,7 +33,7 @@ _MAX_ACCESSES = 1 << 16
 def compile_sanitized(
     name: str,
     kernel: PortableKernel,
-    signature: tuple[Parameter, ...],
+    signature: tuple[Closed, ...],
     kernel_id: int,
     target: Target,
     kinds: frozenset[str],
@@ -61,14 +61,14 @@ def compile_sanitized(
     )
 
 
-def _pointers(signature: tuple[Parameter, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
+def _pointers(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
     """The memory that comes in with the parameters, and which of it the kernel's words point to."""
     found: list[PointerWord] = []
     views: dict[int, int] = {}
     layout, words = "@", 0
     for parameter in signature:
         kinds = word_types((parameter,))
-        if kinds == ["ptr", "i64"]:  # an address and a number of elements
+        if not isinstance(parameter, NumbaParameter) and kinds == ["ptr", "i64"]:  # an address and a number of elements
             views[words] = len(found)
             address = struct.calcsize(layout + "Q") - 8
             found.append(PointerWord(parameter.name, address, address + 8, parameter.dtype.itemsize))

@@ -11,22 +11,24 @@ import operator
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
 from ..device import types
+from ..device.arrays import Array, ArrayAnnotation
 from ..device.atomic import AtomicSlice
 from ..device.slices import DisjointSlice, Slice
 from ..device.types import ScalarType
 from ..errors import ArgumentError
+from .arguments import ArgumentType, ArrayType, identity
 from .source import located, parameter_line
 
 if TYPE_CHECKING:
     from .open_parameters import Lifted, OpenFunction, OpenParameter
     from .tuples import Fields
 
-Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple"]
+Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
 SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
@@ -179,18 +181,73 @@ class Parameter:
         )
 
 
-Declared: TypeAlias = "Parameter | OpenParameter | OpenFunction"
+@final
+@dataclass(frozen=True, slots=True)
+class NumbaParameter:
+    """A parameter that numba-cuda's semantics hold for: an ``Array``, or one without an annotation once the argument's
+    type is known. What is passed and how says ``arguments.py``."""
+
+    kernel: str
+    name: str
+    type: ArgumentType
+
+    kind: ClassVar[Kind] = "argument"
+    lifted: ClassVar[None] = None
+
+    @property
+    def annotation(self) -> str:
+        """The type, as it may be written in an annotation."""
+        return str(self.type)
+
+    @property
+    def identity(self) -> str:
+        """The same text for the same type in every process."""
+        return identity(self.type)
+
+    @property
+    def struct_format(self) -> str:
+        """What ``struct`` packs the parameter with."""
+        return self.type.format
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UntypedParameter:
+    """A parameter without an annotation: each launch's argument says its type. It becomes a ``NumbaParameter``."""
+
+    kernel: str
+    name: str
+
+    kind: ClassVar[Kind] = "argument"
+    annotation: ClassVar[str] = "no annotation"
+
+    def closed(self, kind: ArgumentType) -> NumbaParameter:
+        """The parameter, where the argument is of type ``kind``."""
+        return NumbaParameter(self.kernel, self.name, kind)
+
+
+Closed: TypeAlias = Parameter | NumbaParameter
+"""A parameter whose type is known: what a specialization has."""
+
+Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
 """A parameter as a kernel declares it."""
 
 
-def parse_parameters(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> tuple[Declared, ...]:
+def parse_parameters(
+    function: Callable[..., Any], name: str, local_names: Mapping[str, Any], adopted: bool = False
+) -> tuple[Declared, ...]:
     """The parameters of a kernel, from its annotations, strings included. Raises ``CompileError``.
 
-    ``local_names`` are those of the place where the kernel is defined: a string annotation may name one."""
+    ``local_names`` are those of the place where the kernel is defined: a string annotation may name one. The
+    annotations of an ``adopted`` kernel, one of numba-cuda's, mean nothing."""
     signature = inspect.signature(function)
     names = _Names(function, local_names)
     returns = signature.return_annotation
-    if returns is not inspect.Signature.empty and names.evaluate(returns, "the return annotation") is not None:
+    if (
+        not adopted
+        and returns is not inspect.Signature.empty
+        and names.evaluate(returns, "the return annotation") is not None
+    ):
         raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
@@ -206,13 +263,9 @@ def parse_parameters(function: Callable[..., Any], name: str, local_names: Mappi
                 f"kernel {name}: parameter {parameter.name} has a default; kernels take every argument",
                 *parameter_line(function, parameter.name),
             )
-        if parameter.annotation is inspect.Parameter.empty:
-            raise located(
-                function,
-                f"kernel {name}: parameter {parameter.name} has no annotation; annotate it as a scalar "
-                f"({SCALAR_NAMES}), Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
-                *parameter_line(function, parameter.name),
-            )
+        if adopted or parameter.annotation is inspect.Parameter.empty:
+            parameters.append(UntypedParameter(name, parameter.name))
+            continue
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
         parameters.append(_parameter(function, name, parameter.name, annotation, names))
     return tuple(parameters)
@@ -334,6 +387,15 @@ def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any
 
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: _Names) -> Declared:
+    if annotation is Array:
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name} is annotated Array; say of what and with how many axes, as in "
+            "Array[f32, 2], or leave the annotation out",
+            *parameter_line(function, name),
+        )
+    if isinstance(annotation, ArrayAnnotation):
+        return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
     if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
         from .open_parameters import function_parameter  # here, as few programs need it
 
@@ -357,7 +419,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         raise located(
             function,
             f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({SCALAR_NAMES}), "
-            "Slice[T], DisjointSlice[T], AtomicSlice[T] or Callable",
+            "Slice[T], DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, or not at all",
             *parameter_line(function, name),
         )
     if isinstance(scalar, TypeVar):

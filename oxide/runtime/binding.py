@@ -18,7 +18,8 @@ from typing import Any, final
 
 import numpy as np
 
-from oxide.compiler.signature import Parameter
+from oxide.compiler.arguments import NumberType, of_box
+from oxide.compiler.signature import Closed
 from oxide.errors import ArgumentError
 from oxide.runtime.arc import Arc
 from oxide.runtime.context import Device
@@ -43,7 +44,7 @@ class Binding:
         self.device = device
 
 
-def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Binding | None:
+def bind(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> Binding | None:
     """The arguments' binding; None where one of them is not plainly right, or the boxes are on several devices."""
     if len(parameters) != len(arguments):
         return None
@@ -51,6 +52,7 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
     reads: list[Allocation] = []
     writes: list[Allocation] = []
     device: Device | None = None
+    parameter: Any  # of one class or another by its kind: asking for the class would cost as much as all the rest
     for parameter, argument in zip(parameters, arguments, strict=True):
         kind = parameter.kind
         if kind == "scalar":
@@ -68,13 +70,24 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
                 return None
             continue
         box = argument.value if type(argument) is Arc else argument
-        if type(box) is not DeviceBox or box.dtype is not parameter.scalar.dtype:
+        if kind == "argument":
+            found = parameter.type
+            if type(found) is NumberType and (type(box) in _NUMBERS or isinstance(box, np.generic)):
+                words += found.flatten(box)
+                continue
+            if type(box) is not DeviceBox or found != of_box(box.dtype, len(box.shape)):
+                return None
+        elif type(box) is not DeviceBox or box.dtype is not parameter.scalar.dtype:
             return None
         allocation = box._allocation
         if device is None:
             device = allocation.device
         elif allocation.device is not device:
             return None
+        if kind == "argument":
+            writes.append(allocation)
+            words += parameter.type.flatten(box)
+            continue
         if kind == "disjoint":
             writes.append(allocation)
         elif kind == "slice":
@@ -90,7 +103,7 @@ def bind(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> Bindi
     return Binding(words, reads, writes, device)
 
 
-def _overlap(parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> bool:
+def _overlap(parameters: tuple[Closed, ...], arguments: tuple[Any, ...]) -> bool:
     """Whether two outputs share memory, which ``aliasing.py`` judges."""
     ends = 0
     boxes = [

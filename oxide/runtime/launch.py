@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.compiler.arguments import arrays_in
 from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import Declared, Parameter
+from oxide.compiler.signature import Declared, NumbaParameter, Parameter, UntypedParameter
 from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.aliasing import refuse_shared_outputs
@@ -27,6 +28,7 @@ from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission import ExecutionContext
+from oxide.runtime.untyped import check_argument
 
 if TYPE_CHECKING:
     from oxide.compiler.contracts import Contract
@@ -189,6 +191,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 argument = argument.run(context)
                 _check(kernel, parameter, argument)
             results.append(argument)
+            if isinstance(parameter, NumbaParameter):
+                plain = argument.value if isinstance(argument, Arc) else argument
+                for array in arrays_in(parameter.type, plain):
+                    require_device(array, device, f"kernel {kernel.name}, parameter {parameter.name}")
+                    writes.append(array._allocation)
+                values.append(parameter.type.flatten(plain))
+                continue
             if parameter.kind == "scalar":
                 values.append(parameter.convert(argument))
                 continue
@@ -206,7 +215,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     int(value) if parameter.kind == "scalar" else value[1]
                 )
                 for parameter, value in zip(specialization.parameters, values, strict=True)
-                if parameter.lifted is None and (parameter.kind != "scalar" or parameter.dtype.kind in "iu")
+                if isinstance(parameter, Parameter) and parameter.lifted is None
+                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
             }
             for parameter, value in zip(specialization.parameters, values, strict=True):
                 if parameter.kind == "tuple":
@@ -247,7 +257,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         block, items = self._kernel.default_block, self._kernel.items_per_thread
         assert block is not None
         assert self._output is not None
-        tile = self._specialization.parameters[self._output].tile
+        output = self._specialization.parameters[self._output]
+        assert isinstance(output, Parameter)
+        tile = output.tile
         if len(tile) < 2 and block[1] == block[2] == 1:
             each = items[0] * (tile[0] if tile else 1)
             return LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])
@@ -275,6 +287,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         known: dict[str, int] = {}
         certain: set[str] = set()
         for parameter, argument, spec in zip(self._specialization.parameters, self._arguments, specs, strict=True):
+            if isinstance(parameter, NumbaParameter):
+                continue
             operation = isinstance(argument, DeviceOperation)
             if parameter.kind == "tuple":
                 if not operation:
@@ -370,6 +384,12 @@ def _integers(parameter: Parameter, words: tuple[Any, ...]) -> dict[str, int]:
 
 def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
+    if isinstance(parameter, NumbaParameter | UntypedParameter):
+        check_argument(parameter, argument)
+        if isinstance(argument, DeviceOperation):
+            return argument.spec()
+        given = argument.value if isinstance(argument, Arc) else argument
+        return BoxSpec(given.shape, given.dtype) if isinstance(given, DeviceBox) else None
     if parameter.kind == "function":
         if is_function(argument):
             if isinstance(parameter, Parameter) and parameter.lifted is not None:

@@ -16,9 +16,11 @@ from oxide.compiler.function import is_function
 from oxide.compiler.generic import Evidence, close_by_arguments
 from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.open_parameters import OpenFunction, OpenParameter
+from oxide.compiler.signature import UntypedParameter
 from oxide.runtime.arc import Arc
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import BoxSpec, DeviceOperation
+from oxide.runtime.untyped import argument_type_of, untyped_arguments
 
 
 def known_specialization(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization | None:
@@ -44,7 +46,8 @@ def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization
         for parameter, argument in zip(declared, arguments, strict=True)
         if isinstance(parameter, OpenFunction)
     }
-    special = kernel.specialization(close_by_arguments(kernel.name, declared, found, functions))
+    typed = untyped_arguments(kernel, arguments)
+    special = kernel.specialization(close_by_arguments(kernel.name, declared, found, functions, typed))
     kernel.by_arguments[_key(kernel, arguments)] = special
     return special
 
@@ -56,7 +59,11 @@ def _key(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         argument = arguments[place]
         if type(argument) is Arc:
             argument = argument.value
-        if type(argument) is DeviceBox:
+        if type(kernel.parameters[place]) is UntypedParameter:
+            parts.append(
+                (argument.dtype, len(argument.shape)) if type(argument) is DeviceBox else argument_type_of(argument)
+            )
+        elif type(argument) is DeviceBox:
             parts.append(argument.dtype)
         elif is_function(argument):
             parts.append(kind_of(argument))

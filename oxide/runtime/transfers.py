@@ -65,14 +65,14 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
 
     The array is read when the operation runs, each time it runs, and must not change until the run has completed: a
     large one is staged while the device works, and one of ``pinned_empty`` is read by the device itself. Raises
-    ``TypeError`` for a dtype that is no number.
+    ``TypeError`` for a dtype that is no number, date or string of a fixed length, and no structure of these.
     """
     if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
     host = np.asarray(array)
-    _require_number(host.dtype, "h2d")
+    _require_data(host.dtype, "h2d")
     return HostToDevice(host)
 
 
@@ -179,7 +179,7 @@ def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[Device
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of zeros; ``shape`` is an int or a tuple."""
     resolved = as_dtype(dtype)
-    _require_number(resolved, "zeros")
+    _require_data(resolved, "zeros")
     return Full(parse_shape(shape, "zeros"), np.zeros((), resolved))
 
 
@@ -306,3 +306,12 @@ def _require_number(dtype: np.dtype[Any], what: str) -> None:
 
 def _describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     return f"{'x'.join(map(str, shape)) or 'a scalar'} {dtype}"
+
+
+def _require_data(dtype: np.dtype[Any], what: str) -> None:
+    """What may be in device memory: numbers, dates, strings of a fixed length, and structures of these."""
+    if dtype.fields is not None:
+        for field, *_ in dtype.fields.values():
+            _require_data(field.base, what)
+    elif dtype.kind not in "mMSU" or not dtype.isnative:
+        _require_number(dtype, what)

@@ -406,9 +406,6 @@ def test_a_mistake_in_a_device_function_is_shown_there() -> None:
 
 
 def test_annotations_are_checked_when_the_kernel_is_decorated() -> None:
-    def without(a, b: f32) -> None:  # type: ignore[no-untyped-def]
-        pass
-
     def python_type(a: int) -> None:
         pass
 
@@ -425,7 +422,6 @@ def test_annotations_are_checked_when_the_kernel_is_decorated() -> None:
         pass
 
     for body, reason in (
-        (without, "parameter a has no annotation; annotate it as a scalar"),
         (python_type, "parameter a is annotated int; annotate it"),
         (unknown, "NoSuchName, cannot be evaluated"),
         (returning, "must return None"),

@@ -7,12 +7,13 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core.callconv import CUDACallConv
+from numba.cuda.types.ext_types import Dim3
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import debug
 from .barrier import call_primitive
 from .registry import lowering_registry, note, site_number, typing_registry
-from .types import display
+from .types import HalfType, display
 
 _BIT = ir.IntType(1)
 _INT = ir.IntType(32)
@@ -21,25 +22,39 @@ MOST_ITEMS = 32
 
 def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any]) -> None:
     """One line of the items, with spaces between: integers, ``%f`` for floats as numba-cuda has it, True and False."""
-    formats: list[str] = []
     letters: list[str] = []
     items: list[Any] = []
-    for kind, value in zip(kinds, values, strict=True):
-        if isinstance(kind, types.StringLiteral):
-            formats.append(str(kind.literal_value).replace("%", "%%"))
-            continue
-        if isinstance(kind, types.Boolean):
-            letter, shown, item = "s", "%s", builder.select(value, _text(builder, "True"), _text(builder, "False"))
-        elif isinstance(kind, types.Integer):
-            wide = types.int64 if kind.signed else types.uint64
-            letter, shown, item = "i", "%lld" if kind.signed else "%llu", context.cast(builder, value, kind, wide)
-        else:
-            letter, shown, item = "d", "%f", context.cast(builder, value, kind, types.float64)
-        formats.append(shown)
-        letters.append(letter)
-        items.append(item)
+    formats = [
+        _format(context, builder, kind, value, letters, items) for kind, value in zip(kinds, values, strict=True)
+    ]
     line = _text(builder, " ".join(formats) + "\n")
     call_primitive(builder, _INT, f"oxide.print.{''.join(letters) or 'none'}", (line, *items))
+
+
+def _format(context: Any, builder: Any, kind: Any, value: Any, letters: list[str], items: list[Any]) -> str:
+    """How an item is shown; the numbers in it are added to ``items``, and their kinds to ``letters``."""
+    if isinstance(kind, types.StringLiteral):
+        return str(kind.literal_value).replace("%", "%%")
+    if isinstance(kind, types.BaseTuple | Dim3):
+        parts = kind.types if isinstance(kind, types.BaseTuple) else (types.int32,) * 3
+        shown = [
+            _format(context, builder, part, builder.extract_value(value, number), letters, items)
+            for number, part in enumerate(parts)
+        ]
+        return f"({', '.join(shown)}{',' * (len(shown) == 1)})"
+    if isinstance(kind, types.Boolean):
+        letter, text, item = "s", "%s", builder.select(value, _text(builder, "True"), _text(builder, "False"))
+    elif isinstance(kind, types.Integer):
+        wide = types.int64 if kind.signed else types.uint64
+        letter, text, item = "i", "%lld" if kind.signed else "%llu", context.cast(builder, value, kind, wide)
+    elif isinstance(kind, types.Float | HalfType):
+        letter, text, item = "d", "%f", context.cast(builder, value, kind, types.float64)
+    else:
+        note(f"print in a kernel takes numbers, bools, plain strings and tuples of these, not {display(kind)}")
+        raise NotImplementedError(f"print of {kind}")
+    letters.append(letter)
+    items.append(item)
+    return text
 
 
 def _text(builder: Any, text: str) -> Any:

@@ -24,6 +24,10 @@ class Session:
     file: str = ""
     line: int = 0
     fastmath: bool = False
+    numba_style: bool = False
+    """Whether what is compiled has numba-cuda's semantics, not those of oxide's typed vocabulary."""
+    overloads: bool = False
+    """Whether numba-cuda's Python implementations of functions may be used."""
     located: bool = False
     notes: list[str] = field(default_factory=list)
 

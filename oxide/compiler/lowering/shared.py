@@ -77,9 +77,14 @@ def _static(declaration: Any) -> Any:
             array = cgutils.alloca_once(builder, ir.ArrayType(element, count), name="local_array")
             return builder.bitcast(array, element.as_pointer())
         alignment = max(16, context.get_abi_alignment(element))
-        bytes_taken = count * context.get_abi_sizeof(element)
-        symbol = f"oxide.shared.static.{next(_numbers)}.{bytes_taken}.{alignment}"
-        return builder.bitcast(call_primitive(builder, _BYTE_POINTER, symbol, ()), element.as_pointer())
+        memory = static_memory(builder, count * context.get_abi_sizeof(element), alignment)
+        return builder.bitcast(memory, element.as_pointer())
+
+
+def static_memory(builder: Any, size: int, alignment: int) -> Any:
+    """The address of ``size`` bytes of static shared memory that are this place's alone."""
+    symbol = f"oxide.shared.static.{next(_numbers)}.{size}.{alignment}"
+    return call_primitive(builder, _BYTE_POINTER, symbol, ())
 
 
 def _two_parameters_signature() -> Any:

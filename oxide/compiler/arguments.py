@@ -1,0 +1,294 @@
+"""The types of arguments without an annotation: what numba-cuda calls ``typeof``, and the words that are passed.
+
+A launch looks at each argument and gets its type, hashable and equal for arguments that the same machine code takes;
+the types of all of them pick the specialisation. Nothing here loads numba: the front end turns these descriptions into
+numba's types.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+_LLVM_WORDS = {
+    "b": ("i8",),
+    "i": ("i8", "i16", "i32", "i64"),
+    "u": ("i8", "i16", "i32", "i64"),
+    "f": ("", "i16", "float", "double"),
+    "m": ("", "", "", "i64"),
+    "M": ("", "", "", "i64"),
+}
+_FORMATS = {"b": "?", "i": "bhiq", "u": "BHIQ", "f": " efd", "m": "   q", "M": "   q"}
+
+
+class _Described:
+    """A type that its fields say all of. A plain class, as making a dataclass takes a millisecond of `import oxide`."""
+
+    __slots__ = ("_hash",)
+    __match_args__: tuple[str, ...] = ()
+
+    _hash: int
+
+    def _describe(self, *fields: Any) -> None:
+        for name, value in zip(self.__match_args__, fields, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_hash", hash((type(self), *fields)))
+
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} does not change")
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and self._fields() == other._fields())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{name}={value!r}" for name, value in zip(self.__match_args__, self._fields(), strict=True))
+        return f"{type(self).__name__}({listed})"
+
+
+@final
+class NumberType(_Described):
+    """A scalar: a bool, an integer, a float, a complex number, a datetime64 or a timedelta64."""
+
+    __slots__ = ("dtype",)
+    __match_args__ = ("dtype",)
+
+    dtype: np.dtype[Any]
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._describe(dtype)
+
+    def __str__(self) -> str:
+        return self.dtype.name
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The LLVM type of each word that is passed."""
+        if self.dtype.kind == "c":
+            return ("float" if self.dtype.itemsize == 8 else "double",) * 2
+        return (_LLVM_WORDS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1],)
+
+    @property
+    def format(self) -> str:
+        """What ``struct`` packs the words with."""
+        if self.dtype.kind == "c":
+            return "ff" if self.dtype.itemsize == 8 else "dd"
+        return _FORMATS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1]
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The words of a value of this type."""
+        kind = self.dtype.kind
+        if kind == "c":
+            return value.real, value.imag
+        if kind in "mM":
+            return (int(value.astype(np.int64)),)
+        if kind in "iu":
+            return (_wrapped(int(value), self.dtype),)
+        return (value,)
+
+
+@final
+class ArrayType(_Described):
+    """A box: C-contiguous, of ``ndim`` axes, with all that numba-cuda does with an array."""
+
+    __slots__ = ("dtype", "ndim")
+    __match_args__ = ("dtype", "ndim")
+
+    dtype: np.dtype[Any]
+    ndim: int
+
+    def __init__(self, dtype: np.dtype[Any], ndim: int) -> None:
+        self._describe(dtype, ndim)
+
+    def __str__(self) -> str:
+        return f"Array[{self.dtype if self.dtype.names else self.dtype.name}, {self.ndim}]"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """numba-cuda's array structure: two null pointers, size, item size, address, shape, strides in bytes."""
+        return ("ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * self.ndim))
+
+    @property
+    def format(self) -> str:
+        return "QQqqQ" + "q" * (2 * self.ndim)
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The words of a box of this type."""
+        item = self.dtype.itemsize
+        strides, step = [], item
+        for length in reversed(value.shape):
+            strides.append(step)
+            step *= length
+        return 0, 0, value.size, item, value.ptr, *value.shape, *reversed(strides)
+
+
+@final
+class RecordType(_Described):
+    """A box without axes of a structured dtype: a record, passed by its address, whose fields may be assigned to."""
+
+    __slots__ = ("dtype",)
+    __match_args__ = ("dtype",)
+
+    dtype: np.dtype[Any]
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._describe(dtype)
+
+    def __str__(self) -> str:
+        return f"a record of {self.dtype}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return ("ptr",)
+
+    @property
+    def format(self) -> str:
+        return "Q"
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The address of a box of this type."""
+        return (value.ptr,)
+
+
+@final
+class TupleType(_Described):
+    """A tuple or a NamedTuple; ``kind`` is its class."""
+
+    __slots__ = ("elements", "kind")
+    __match_args__ = ("elements", "kind")
+
+    elements: tuple[ArgumentType, ...]
+    kind: type
+
+    def __init__(self, elements: tuple[ArgumentType, ...], kind: type) -> None:
+        self._describe(elements, kind)
+
+    def __str__(self) -> str:
+        inside = ", ".join(map(str, self.elements)) + "," * (len(self.elements) == 1)
+        return f"({inside})" if self.kind is tuple else f"{self.kind.__name__}({inside})"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(word for element in self.elements for word in element.words)
+
+    @property
+    def format(self) -> str:
+        return "".join(element.format for element in self.elements)
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The words of the elements, one after the other."""
+        return tuple(word for element, part in zip(self.elements, value, strict=True) for word in element.flatten(part))
+
+
+@final
+class EnumType(_Described):
+    """A member of an enumeration."""
+
+    __slots__ = ("kind", "value")
+    __match_args__ = ("kind", "value")
+
+    kind: type[enum.Enum]
+    value: ArgumentType
+
+    def __init__(self, kind: type[enum.Enum], value: ArgumentType) -> None:
+        self._describe(kind, value)
+
+    def __str__(self) -> str:
+        return self.kind.__name__
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self.value.words
+
+    @property
+    def format(self) -> str:
+        return self.value.format
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The words of the member's value."""
+        return self.value.flatten(value.value)
+
+
+ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | EnumType
+
+
+def of_box(dtype: np.dtype[Any], ndim: int) -> ArrayType | RecordType:
+    """The type of a box."""
+    return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim)
+
+
+_INT64 = NumberType(np.dtype(np.int64))
+_UINT64 = NumberType(np.dtype(np.uint64))
+_PLAIN: dict[type, ArgumentType] = {
+    float: NumberType(np.dtype(np.float64)),
+    bool: NumberType(np.dtype(np.bool_)),
+    complex: NumberType(np.dtype(np.complex128)),
+}
+
+
+def _wrapped(number: int, dtype: np.dtype[Any]) -> int:
+    """An integer as its type holds it: an explicit signature may convert to a narrower one, as a C cast does."""
+    bits = 8 * dtype.itemsize
+    if dtype.kind == "u":
+        return number & (1 << bits) - 1
+    half = 1 << (bits - 1)
+    return number if -half <= number < half else ((number + half) & (1 << bits) - 1) - half
+
+
+def type_of(value: Any, array_type: Callable[[Any], ArrayType | RecordType | None]) -> ArgumentType | None:
+    """The type of an argument, by numba-cuda's rules; None for what no kernel takes.
+
+    ``array_type`` says what an argument that is no number is, or None if it is no array.
+    """
+    kind = type(value)
+    if kind is int:
+        if -(2**63) <= value < 2**63:
+            return _INT64
+        return _UINT64 if 0 <= value < 2**64 else None
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        return plain
+    if isinstance(value, np.generic):
+        return NumberType(value.dtype) if value.dtype.kind in "biufcmM" and value.dtype.itemsize <= 16 else None
+    if isinstance(value, enum.Enum):
+        values = {type_of(member.value, array_type) for member in type(value)}
+        inner = values.pop()
+        return EnumType(type(value), inner) if not values and isinstance(inner, NumberType | TupleType) else None
+    if isinstance(value, tuple):
+        elements = [type_of(element, array_type) for element in value]
+        if any(element is None for element in elements):
+            return None
+        return TupleType(tuple(element for element in elements if element is not None), kind)
+    return array_type(value)
+
+
+def identity(kind: ArgumentType) -> str:
+    """The same text for the same type in every process, and another for any other: what ``str`` shows leaves out what a
+    reader knows, as the members of an enumeration."""
+    match kind:
+        case TupleType(elements, made_of):
+            fields = getattr(made_of, "_fields", ())
+            inside = ", ".join(map(identity, elements))
+            return f"tuple {made_of.__module__}.{made_of.__qualname__}{fields}({inside})"
+        case EnumType(made_of, value):
+            members = [(member.name, member.value) for member in made_of]
+            return f"enum {made_of.__module__}.{made_of.__qualname__}{members} of {identity(value)}"
+        case _:
+            return f"{type(kind).__name__} {kind!r}"
+
+
+def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
+    """The arrays that an argument is or holds."""
+    if isinstance(kind, ArrayType | RecordType):
+        return (value,)
+    if isinstance(kind, TupleType):
+        return [array for element, part in zip(kind.elements, value, strict=True) for array in arrays_in(element, part)]
+    return ()

@@ -1,0 +1,75 @@
+"""Functions written for numba that a kernel reaches: device functions of numba-cuda's users, and numba's own Python
+implementations of operators and builtins.
+
+numba-cuda compiles each where it meets it, for "the current device" and in contexts of its own; looking one up, if only
+to find that it does not fit, makes a CUDA context. Here they are compiled in oxide's contexts and for no device, with
+numba-cuda's semantics. A user's dispatcher gets a twin, so that its own overloads stay those of numba-cuda.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numba.core import errors as core_errors
+from numba.cuda.dispatcher import CUDADispatcher
+
+from .registry import session
+
+CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
+
+# Keyed by the user's dispatcher, by fastmath and by places in the source. numba's types hold their dispatchers weakly,
+# so they are kept here.
+_twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Any]] = weakref.WeakKeyDictionary()
+
+
+class NumbaDispatcher(CUDADispatcher):  # type: ignore[misc]
+    """A device function of a numba user, compiled in oxide's contexts."""
+
+
+def twin_of(value: Any) -> Any:
+    """What stands for a value in a kernel: the twin of a dispatcher of numba's, or the value itself."""
+    if isinstance(value, CUDADispatcher):
+        if type(value) is not CUDADispatcher:
+            return value
+    elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions")):
+        return value
+    twins = _twins.setdefault(value, {})
+    fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
+    variant = fastmath, session.located
+    if variant not in twins:
+        inline = value.targetoptions.get("inline", "never")
+        inline = {True: "always", False: "never"}.get(inline, inline)  # as numba-cuda reads what it has deprecated
+        options = {"device": True, "inline": inline, "fastmath": fastmath}
+        twins[variant] = NumbaDispatcher(value.py_func, options)
+    return twins[variant]
+
+
+@contextmanager
+def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
+    """Has every dispatcher of numba's compile with ``compile_function``, or, where ``session.overloads`` is off, not at
+    all. numba holds its compiler lock through the typing of every function, so nobody else sees the change."""
+
+    def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
+        if not session.overloads:
+            raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
+        if args not in dispatcher.overloads:
+            outer = session.numba_style, session.fastmath, session.file, session.line
+            session.numba_style, session.fastmath = True, bool(dispatcher.targetoptions.get("fastmath"))
+            try:
+                with dispatcher._compiling_counter:
+                    result = compile_function(dispatcher.py_func, args, return_type)
+            finally:
+                session.numba_style, session.fastmath, session.file, session.line = outer
+            dispatcher.overloads[args] = result
+            result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        return dispatcher.overloads[args]
+
+    original = CUDADispatcher.compile_device
+    CUDADispatcher.compile_device = compile_device
+    try:
+        yield
+    finally:
+        CUDADispatcher.compile_device = original

@@ -1,0 +1,50 @@
+"""Functions that numba's lowering of arrays calls, and that numba-cuda has in CUDA C++."""
+
+from __future__ import annotations
+
+
+def definition(symbol: str) -> str | None:
+    """The definition of one of the functions, or None for any other."""
+    return _DEFINITIONS.get(symbol)
+
+
+_DEFINITIONS = {
+    # numba types reshape for contiguous arrays alone, and of those every shape of the same size is one: the strides
+    # follow from the shape. 0 says that the sizes differ.
+    "numba_attempt_nocopy_reshape": """
+define i32 @numba_attempt_nocopy_reshape(i64 %nd, ptr %dims, ptr %strides, i64 %newnd, ptr %newdims, ptr %newstrides,
+    i64 %itemsize, i32 %is_f_order) alwaysinline {
+entry:
+  br label %old
+old:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %old.more ]
+  %old.size = phi i64 [ 1, %entry ], [ %old.size.next, %old.more ]
+  %old.left = icmp ult i64 %i, %nd
+  br i1 %old.left, label %old.more, label %new
+old.more:
+  %dim.at = getelementptr i64, ptr %dims, i64 %i
+  %dim = load i64, ptr %dim.at
+  %old.size.next = mul i64 %old.size, %dim
+  %i.next = add i64 %i, 1
+  br label %old
+new:
+  %j = phi i64 [ %newnd, %old ], [ %j.next, %new.more ]
+  %new.size = phi i64 [ 1, %old ], [ %new.size.next, %new.more ]
+  %step = phi i64 [ %itemsize, %old ], [ %step.next, %new.more ]
+  %new.left = icmp ugt i64 %j, 0
+  br i1 %new.left, label %new.more, label %done
+new.more:
+  %j.next = sub i64 %j, 1
+  %newdim.at = getelementptr i64, ptr %newdims, i64 %j.next
+  %newdim = load i64, ptr %newdim.at
+  %stride.at = getelementptr i64, ptr %newstrides, i64 %j.next
+  store i64 %step, ptr %stride.at
+  %step.next = mul i64 %step, %newdim
+  %new.size.next = mul i64 %new.size, %newdim
+  br label %new
+done:
+  %same = icmp eq i64 %old.size, %new.size
+  %result = zext i1 %same to i32
+  ret i32 %result
+}""",
+}

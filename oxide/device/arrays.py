@@ -1,0 +1,92 @@
+"""``Array``: a numba-cuda array as a kernel's parameter.
+
+What numba-cuda does with an array inside a kernel may be done with it: indices of any kind, slices, ``shape``,
+``size``, ``strides``, iteration, ``cuda.atomic``. As there, nothing is checked: an index outside reads or writes other
+memory, and a negative one counts from the end. ``Slice`` and ``DisjointSlice`` are the checked forms.
+
+The class is a declaration: a type checker reads it, and on the host it has no instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, TypeVarTuple, final, get_args, get_origin
+
+import numpy as np
+
+from .types import as_dtype
+
+T = TypeVar("T")
+Axes = TypeVarTuple("Axes")
+
+
+@final
+class ArrayAnnotation:
+    """What ``Array[T, ndim]`` is outside a type checker: the elements' dtype and the number of axes."""
+
+    __slots__ = ("dtype", "ndim")
+
+    def __init__(self, dtype: np.dtype[Any], ndim: int) -> None:
+        self.dtype = dtype
+        self.ndim = ndim
+
+    def __repr__(self) -> str:
+        return f"Array[{self.dtype}, {self.ndim}]"
+
+
+@final
+class Array(Generic[T, *Axes]):
+    """An array of ``T`` with ``ndim`` axes, ``Array[f32, 2]``; ``Array[f32]`` has one. A type checker wants the number
+    as ``Literal[2]``. ``T`` is a scalar type or a NumPy dtype, structured and complex ones included.
+
+    A launch passes a ``DeviceBox`` of that dtype and number of axes.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel()
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> ArrayAnnotation:
+            kind, ndim, *more = (*(parameters if isinstance(parameters, tuple) else (parameters,)), 1)
+            if get_origin(ndim) is Literal:
+                (ndim,) = get_args(ndim)
+            if isinstance(ndim, bool) or not isinstance(ndim, int) or ndim < 0 or len(more) > 1:
+                raise TypeError(f"Array[T, ndim]: ndim is {ndim!r}; give the number of axes, as in Array[f32, 2]")
+            return ArrayAnnotation(as_dtype(kind), ndim)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+        _only_in_a_kernel()
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The distance between neighbours along each axis, in bytes."""
+        _only_in_a_kernel()
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        _only_in_a_kernel()
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        _only_in_a_kernel()
+
+    def __len__(self) -> int:
+        _only_in_a_kernel()
+
+    def __getitem__(self, index: Any) -> Any:
+        _only_in_a_kernel()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _only_in_a_kernel()
+
+    def __iter__(self) -> Iterator[Any]:
+        _only_in_a_kernel()
+
+
+def _only_in_a_kernel() -> NoReturn:
+    raise RuntimeError("an Array exists only inside kernels; annotate a parameter with it and pass a DeviceBox")

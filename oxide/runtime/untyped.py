@@ -1,0 +1,118 @@
+"""Arguments of parameters without an annotation, and of ``Array`` ones: their types, and what of them is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from oxide.compiler.arguments import ArgumentType, ArrayType, NumberType, RecordType, of_box, type_of
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature import NumbaParameter, UntypedParameter
+from oxide.errors import ArgumentError
+from oxide.runtime.arc import Arc
+from oxide.runtime.memory import DeviceBox
+from oxide.runtime.operation import BoxSpec, DeviceOperation
+
+
+def argument_type_of(argument: Any) -> ArgumentType | None:
+    """The type of an argument of a parameter without an annotation, or None if no kernel takes it."""
+    if isinstance(argument, Arc):
+        argument = argument.value
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        return of_box(spec.dtype, len(spec.shape)) if isinstance(spec, BoxSpec) else None
+    return type_of(argument, _box_type)
+
+
+def _box_type(argument: Any) -> ArrayType | RecordType | None:
+    return of_box(argument.dtype, argument.ndim) if isinstance(argument, DeviceBox) else None
+
+
+def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
+    """By parameter, the types of the arguments that have no annotation; those of one of the kernel's explicit
+    signatures, if it has any. Raises ``ArgumentError``."""
+    typed = {
+        parameter.name: _typed(parameter, argument)
+        for parameter, argument in zip(kernel.parameters, arguments, strict=True)
+        if isinstance(parameter, UntypedParameter)
+    }
+    if kernel.signatures:
+        typed = dict(zip(typed, _signature(kernel, tuple(typed.values())), strict=True))
+    return typed
+
+
+def _typed(parameter: UntypedParameter, argument: Any) -> ArgumentType:
+    check_argument(parameter, argument)
+    found = argument_type_of(argument)
+    assert found is not None
+    return found
+
+
+def check_argument(parameter: UntypedParameter | NumbaParameter, argument: Any) -> None:
+    """Raises ``ArgumentError`` for an argument that is not of the parameter's type, or of none that kernels take."""
+    found = argument_type_of(argument)
+    if isinstance(parameter, NumbaParameter):
+        if isinstance(argument, DeviceOperation) and argument.spec() is None:
+            return  # what it yields is checked when it is there
+        if found is not None:
+            if not converts(found, parameter.type):
+                raise ArgumentError(
+                    f"kernel {parameter.kernel}, parameter {parameter.name}: expected {parameter.type}, got {found}"
+                )
+            return
+    if found is None:
+        raise _refusal(parameter.kernel, parameter.name, argument)
+
+
+def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
+    """Why no kernel takes an argument."""
+    what = f"kernel {kernel}, parameter {name}: "
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        if isinstance(spec, tuple):
+            return ArgumentError(f"{what}an operation that yields a tuple; pick one with first(), last() or unzip()")
+        return ArgumentError(
+            f"{what}the parameter has no annotation and the operation does not say beforehand what it yields; annotate "
+            f"the parameter, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
+        )
+    if isinstance(argument, np.ndarray):
+        return ArgumentError(
+            f"{what}a NumPy array, which is in host memory; copy it to the device with h2d(array), and the result back "
+            "with d2h(box)"
+        )
+    if isinstance(argument, np.void):
+        return ArgumentError(f"{what}a record, which is in host memory; copy it to the device with h2d(record)")
+    return ArgumentError(
+        f"{what}{type(argument).__name__} {argument!r:.80}; kernels take numbers, members of enumerations, device "
+        "buffers, and tuples of these"
+    )
+
+
+def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[ArgumentType, ...]:
+    """The explicit signature that arguments of certain types are taken by: the same, or the first they convert to."""
+    if found in kernel.signatures:
+        return found
+    for types in kernel.signatures:
+        if len(types) == len(found) and all(map(converts, found, types)):
+            return types
+    listed = "; ".join(f"({', '.join(map(str, types))})" for types in kernel.signatures)
+    raise ArgumentError(
+        f"kernel {kernel.name} takes {listed}; the arguments are ({', '.join(map(str, found))}): convert them"
+    )
+
+
+def converts(found: ArgumentType, wanted: ArgumentType) -> bool:
+    """Whether an argument of one type is taken where a signature says another: numbers convert, integers among
+    themselves by wrapping, but not to integers what has a fraction."""
+    if isinstance(found, NumberType) and isinstance(wanted, NumberType):
+        return _ORDER[found.dtype.kind] <= _ORDER[wanted.dtype.kind]
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        one, other = found.dtype, wanted.dtype
+        # numba-cuda does not look at the elements' type where there is one signature; a sign is all it may change here.
+        same = one == other or (one.kind in "iu" and other.kind in "iu" and one.itemsize == other.itemsize)
+        return same and found.ndim == wanted.ndim
+    return found == wanted
+
+
+_ORDER = {"b": 0, "i": 0, "u": 0, "f": 1, "c": 2, "m": 3, "M": 4}
