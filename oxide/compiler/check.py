@@ -32,10 +32,12 @@ from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
 from .source import located, trees
+from .tuples import Fields
 
 Uniform: TypeAlias = tuple[str, object] | None
-"""Where a value that all threads share comes from: ("parameter", name), ("constant", number) or, for a function that
-was passed, ("function", a ``DeviceFunction`` or a ``Lifted``). None: it may differ."""
+"""Where a value that all threads share comes from: ("parameter", name), ("constant", number), for a tuple that was
+passed ("tuple", its ``Fields``) or, for a function, ("function", a ``DeviceFunction`` or a ``Lifted``). None: it may
+differ."""
 
 
 @dataclass(slots=True)
@@ -61,10 +63,7 @@ def check(
     uses = Uses()
     values: dict[str, Uniform] = {}
     for parameter in parameters:
-        if _is_number(parameter):
-            values[parameter.name] = ("parameter", parameter.name)
-        else:
-            values[parameter.name] = None if parameter.lifted is None else ("function", parameter.lifted)
+        values[parameter.name] = _shared_by_threads(parameter)
     if not numba_style:
         _Body(function, name, uses, (), is_kernel=True).check(values)
     elif _has_source(function):
@@ -74,6 +73,15 @@ def check(
     if uses.sync_grid and uses.leaves is not None:
         raise uses.leaves
     return uses
+
+
+def _shared_by_threads(parameter: Closed) -> Uniform:
+    """What is known of a parameter's value."""
+    if _is_number(parameter):
+        return "parameter", parameter.name
+    if parameter.lifted is None:
+        return None
+    return "function" if isinstance(parameter.lifted, Lifted) else "tuple", parameter.lifted
 
 
 def _is_number(parameter: Closed) -> bool:
@@ -148,9 +156,9 @@ _WARP, _INTRINSICS, _FAST, _DEBUG = (
     {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
     for module in (warp, intrinsics, fast, debug)
 )
-_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs
-floor fma fmod frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nextafter pow radians
-remainder sin sinh sqrt tan tanh trunc"""
+_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist erf erfc exp exp2
+expm1 fabs factorial floor fma fmod frexp gamma gcd hypot isclose isfinite isinf isnan isqrt lcm ldexp lgamma log log10
+log1p log2 modf nextafter perm pow prod radians remainder sin sinh sqrt sumprod tan tanh trunc ulp"""
 _MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
 _UNRESOLVED = object()
 _CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
@@ -253,6 +261,8 @@ class _Body:
                 return
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
                 self._reference(node)
+                if isinstance(node, ast.Attribute):
+                    self._check_element(node)
                 if isinstance(node, ast.Attribute) and self._resolve(node) is _UNRESOLVED:
                     self._visit(node.value)
                 return
@@ -264,6 +274,13 @@ class _Body:
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
                 self._check_iterated(iterated)
+            case ast.Attribute() | ast.Subscript():
+                self._check_element(node)
+            case ast.Assign(targets=[ast.Tuple() as names], value=value):
+                fields = self._fields(value)
+                if fields is not None and len(names.elts) != len(fields.elements):
+                    shown, count = ast.unparse(value), len(fields.elements)
+                    raise self._error(node, f"{shown} has {count} elements, and here it becomes {len(names.elts)}")
             case ast.Assert(test=test, msg=message):
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
                     raise self._error(message, "the message of an assert in a kernel is a plain string")
@@ -299,6 +316,17 @@ class _Body:
             fine = isinstance(node, ast.Name) and node.id in local
         if not fine:
             raise self._error(node, "a for loop in a kernel goes over range(...), a view or zip_exact(...)")
+
+    def _fields(self, node: ast.expr) -> Fields | None:
+        """What a tuple that was passed is made of; None of anything else."""
+        value = self._uniform(node)
+        return value[1] if value is not None and isinstance(value[1], Fields) else None
+
+    def _check_element(self, node: ast.Attribute | ast.Subscript) -> None:
+        fields = self._fields(node.value)
+        problem = None if fields is None else fields.problem(node)
+        if problem is not None:
+            raise self._error(node, f"{ast.unparse(node)}: {problem}")
 
     def _call(self, node: ast.Call) -> None:
         called = self._resolve(node.func)
@@ -356,7 +384,9 @@ class _Body:
     def _index_2d(self, node: ast.Call) -> None:
         if len(node.args) != 1 or node.keywords:
             raise self._error(node, "thread.index_2d takes one argument, the width, by position")
-        width = None if self._function_of(node.args[0]) is not None else self._uniform(node.args[0])
+        width = self._uniform(node.args[0])
+        if width is not None and width[0] not in ("parameter", "constant"):
+            width = None
         if isinstance(node.args[0], ast.Constant) and width is None:
             raise self._error(
                 node.args[0], f"the width of thread.index_2d must be an integer; it is {node.args[0].value!r}"
@@ -413,6 +443,11 @@ class _Body:
     def _uniform(self, node: ast.expr) -> Uniform:
         if isinstance(node, ast.Name) and node.id in self.values:
             return self.values[node.id]
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            base = self._uniform(node.value)
+            if base is not None and isinstance(base[1], Fields):
+                element = base[1].element(node)
+                return None if element is None else _shared_by_threads(element)
         value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
         if isinstance(value, DeviceFunction):
             return "function", value
@@ -470,6 +505,8 @@ class _Body:
         if value is thread.ThreadIndex:
             raise self._error(node, "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)")
         if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
+            if value is math.fsum:
+                raise self._error(node, f"{shown} keeps a list of sums, which kernels cannot: add in f64")
             names = ", ".join(sorted(function.__name__ for function in _MATH))
             raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
         if isinstance(value, FunctionType):

@@ -19,6 +19,7 @@ from .source import located
 
 if TYPE_CHECKING:
     from .open_parameters import OpenFunction, OpenParameter
+    from .tuples import Fields
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -98,6 +99,7 @@ class _Parser:
             raise self._error("is no expression") from None
         if not isinstance(tree, ast.Compare):
             raise self._error('is no comparison, such as "len(a) >= m * k"')
+        tree = _NamedElements(self).visit(tree)
         contracts = []
         left = tree.left
         for comparison, right in zip(tree.ops, tree.comparators, strict=True):
@@ -121,13 +123,15 @@ class _Parser:
                 self._check(left)
                 self._check(right)
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
-                if self._parameter(name).kind in ("scalar", "function"):
+                if self._parameter(name).kind in ("scalar", "function", "tuple"):
                     raise self._error(f"takes the length of {name}, which is no slice")
                 self.names.add(f"len({name})")
             case ast.Name(id=name):
                 parameter = self._parameter(name)
                 if parameter.kind == "function":
                     raise self._error(f"uses {name}, which is a function")
+                if parameter.kind == "tuple":
+                    raise self._error(f"uses {name}, a whole tuple; name one of its numbers, as a kernel does")
                 if parameter.kind != "scalar":
                     raise self._error(f"compares the slice {name} itself; its length is len({name})")
                 if parameter.dtype.kind not in "iu" or parameter.annotation == "bf16":
@@ -148,6 +152,45 @@ class _Parser:
 
     def _error(self, problem: str) -> CompileError:
         return located(self.function, f'kernel {self.kernel}: the contract "{self.text}" {problem}')
+
+
+@final
+class _NamedElements(ast.NodeTransformer):
+    """Makes names of what a contract says of tuples: ``size.rows`` and ``size[0]`` are scalar parameters of that
+    name."""
+
+    def __init__(self, parser: _Parser) -> None:
+        self.parser = parser
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._name(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return self._name(node)
+
+    def _name(self, node: ast.Attribute | ast.Subscript) -> ast.expr:
+        element = self._element(node)
+        if element is None:
+            return node
+        self.parser.parameters[element.name] = element
+        return ast.Name(element.name, ast.Load())
+
+    def _element(self, node: ast.expr) -> Declared | None:
+        if isinstance(node, ast.Name):
+            return self.parser.parameters.get(node.id)
+        if not isinstance(node, ast.Attribute | ast.Subscript):
+            return None
+        base = self._element(node.value)
+        if base is None or base.kind != "tuple":
+            return None
+        if TYPE_CHECKING:
+            assert isinstance(base, Parameter)
+            assert isinstance(base.lifted, Fields)
+        found = base.lifted.element(node)
+        if found is None:
+            listed = ", ".join(element.name for element in base.lifted.elements)
+            raise self.parser._error(f"names {ast.unparse(node)}, but {base.name} has {listed}")
+        return found
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:

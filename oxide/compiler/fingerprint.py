@@ -33,6 +33,7 @@ from .. import disk
 from ..device.types import ScalarType
 from . import libdevice
 from .function import DeviceFunction
+from .open_parameters import Lifted
 from .signature import Closed
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def fingerprint(kernel: Kernel, parameters: tuple[Closed, ...]) -> str:
     text.add("environment", *environment())
     for parameter in parameters:
         text.add("parameter", parameter.name, parameter.kind, parameter.identity)
-        if parameter.lifted is not None:
+        if isinstance(parameter.lifted, Lifted):
             text.value(parameter.lifted.function, ())
     # Every plain value that a kernel carries is one of its options, so that no option can be forgotten here.
     for name, value in sorted(vars(kernel).items()):

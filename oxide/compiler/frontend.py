@@ -43,6 +43,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     half,
     mathematics,
     numba_vocabulary,
+    python_mathematics,
     ranges,
     shared,
     tiles,
@@ -67,6 +68,7 @@ from .lowering.types import (
     mixed_comparison,
     unify_mixed,
 )
+from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
@@ -352,8 +354,11 @@ def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
 def _parameter_type(parameter: Closed) -> Any:
     if isinstance(parameter, NumbaParameter):
         return numba_type(parameter.type)
-    if parameter.lifted is not None:
+    if isinstance(parameter.lifted, Lifted):
         return function_type(parameter.lifted)
+    if parameter.lifted is not None:
+        elements = [_parameter_type(element) for element in parameter.lifted.elements]
+        return types.BaseTuple.from_types(elements, parameter.lifted.made_of)
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar

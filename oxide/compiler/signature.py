@@ -26,8 +26,9 @@ from .source import located, parameter_line
 
 if TYPE_CHECKING:
     from .open_parameters import Lifted, OpenFunction, OpenParameter
+    from .tuples import Fields
 
-Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "argument"]
+Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
 SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
@@ -72,8 +73,8 @@ _SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself, and a
-    function as the numbers that it captures."""
+    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself, a
+    function as the numbers that it captures, and a tuple as its elements."""
 
     kernel: str
     name: str
@@ -81,8 +82,8 @@ class Parameter:
     scalar: ScalarType
     tile: tuple[int, ...] = ()
     """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
-    lifted: Lifted | None = None
-    """For a function, what it became."""
+    lifted: Lifted | Fields | None = None
+    """For a function or a tuple, the scalars that are passed in its place."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     """The scalar's dtype, or that of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
@@ -104,7 +105,7 @@ class Parameter:
 
     @property
     def identity(self) -> str:
-        """The annotation and, for a function, which one it is: the same text in every process."""
+        """The annotation and, for a function or a tuple, which one it is: the same text in every process."""
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
@@ -273,7 +274,7 @@ def parse_parameters(
             parameters.append(UntypedParameter(name, parameter.name))
             continue
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
-        parameters.append(_parameter(function, name, parameter.name, annotation))
+        parameters.append(_parameter(function, name, parameter.name, annotation, names))
     return tuple(parameters)
 
 
@@ -392,7 +393,7 @@ def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any
     return scalar, layouts[0].shape
 
 
-def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> Declared:
+def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: _Names) -> Declared:
     if annotation is Array:
         raise located(
             function,
@@ -406,6 +407,12 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         from .open_parameters import function_parameter  # here, as few programs need it
 
         return function_parameter(function, kernel, name, annotation)
+    if annotation is tuple or get_origin(annotation) is tuple or hasattr(annotation, "_fields"):
+        from .tuples import tuple_parameter
+
+        return tuple_parameter(
+            function, kernel, name, annotation, lambda text: names.evaluate(text, f"the annotation of {name}", name)
+        )
     tile: tuple[int, ...] = ()
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"

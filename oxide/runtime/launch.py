@@ -230,6 +230,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 if isinstance(parameter, Parameter) and parameter.lifted is None
                 if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
             }
+            for parameter, value in zip(specialization.parameters, values, strict=True):
+                if parameter.kind == "tuple":
+                    known |= _integers(parameter, value)
             for contract in self._open_contracts:
                 contract.check(kernel.name, known)
         config = self._config
@@ -299,6 +302,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if isinstance(parameter, NumbaParameter):
                 continue
             operation = isinstance(argument, DeviceOperation)
+            if parameter.kind == "tuple":
+                if not operation:
+                    assert parameter.lifted is not None
+                    known |= (integers := _integers(parameter, parameter.lifted.words(argument)))
+                    certain |= integers.keys()
+                continue
             name = parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"
             if isinstance(spec, BoxSpec):
                 known[name] = math.prod(spec.shape)
@@ -378,6 +387,13 @@ def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
     )
 
 
+def _integers(parameter: Parameter, words: tuple[Any, ...]) -> dict[str, int]:
+    """The integers of a tuple, by their names, for a contract."""
+    assert parameter.lifted is not None
+    named = zip(parameter.lifted.parts, words, strict=True)
+    return {part.name: int(word) for part, word in named if part.dtype.kind in "iu"}
+
+
 def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
     if isinstance(parameter, NumbaParameter | UntypedParameter):
@@ -397,6 +413,17 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
         )
     if TYPE_CHECKING:
         assert not isinstance(parameter, OpenFunction)
+    if isinstance(parameter, Parameter) and parameter.lifted is not None:
+        if not isinstance(argument, DeviceOperation):
+            parameter.lifted.words(argument)
+            return None
+        spec = argument.spec()
+        if isinstance(spec, BoxSpec):
+            raise ArgumentError(
+                f"kernel {kernel.name}, parameter {parameter.name}: expected {parameter.annotation}, got an operation "
+                f"that yields {_found(spec)}"
+            )
+        return None
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
         if parameter.kind == "scalar":

@@ -152,4 +152,8 @@ def display(numba_type: Any) -> str:
         return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):
         return "None"
+    if isinstance(plain, types.BaseNamedTuple):
+        return str(plain.instance_class.__name__)
+    if isinstance(plain, types.BaseTuple):
+        return f"tuple[{', '.join(map(display, plain))}]"
     return str(plain).removesuffix(" of index_2d").removeprefix("class(").removesuffix(")")
