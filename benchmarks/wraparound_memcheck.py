@@ -17,7 +17,7 @@ from tests.compiler.wraparound import Case, cases
 
 
 def outcome(case: Case) -> tuple[int, tuple[int, int] | None]:
-    """The element written, and the fault's index and length: what ``Case.expected`` gives."""
+    """The element written, and the fault's index and length: what ``Case.expected(0)`` gives."""
     y = zeros(1, dtype=np.int64).sync()
     fault = None
     try:
@@ -31,7 +31,7 @@ def main() -> int:
     wrong = count = 0
     for case in cases():
         count += 1
-        found, expected = outcome(case), case.expected()
+        found, expected = outcome(case), case.expected(0)
         if found != expected:
             wrong += 1
             print(f"{case}: found {found}, expected {expected}")

@@ -95,8 +95,9 @@ class Case:
     def x(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.arange(1, self.length + 1, dtype=np.int64) * 0x12345678_9ABCDEF
 
-    def expected(self) -> tuple[int, tuple[int, int] | None]:
-        """The element that is written, and the first fault's index and length, by the interpreter."""
+    def expected(self, before: int) -> tuple[int, tuple[int, int] | None]:
+        """The element, and the first fault's index and length, by the interpreter. A thread whose check fails leaves
+        the kernel, and the element is what it was ``before``."""
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(self.kernel.function))).body
         assert isinstance(definition, ast.FunctionDef)
         guarded = definition.body[1]
@@ -106,7 +107,7 @@ class Case:
         thread.run(guarded.body)
         assert thread.result is not None
         fault = thread.first_fault
-        return thread.result, None if fault is None else (fault[1], fault[2])
+        return (thread.result, None) if fault is None else (before, (fault[1], fault[2]))
 
 
 def cases() -> Iterator[Case]:
