@@ -44,7 +44,9 @@ class CudaGraph(Generic[T]):
         self.stream = stream
         self._captured: _Captured | None = captured
         self._output: T | None = output
-        self._updates: deque[Submission[Any]] = deque()  # whose faults no launch has looked at yet
+        # Updates whose faults no launch has looked at yet, with the reports that are their own.
+        self._updates: deque[tuple[Submission[Any], list[FaultReport]]] = deque()
+        self._passed_on: list[FaultReport] = []
 
     def take_output(self) -> T | None:
         """What the captured operation yielded, handles that launches fill; the first time. From then on None."""
@@ -64,13 +66,18 @@ class CudaGraph(Generic[T]):
             )
         operation.consume()
         self._require_open()
+        passed_on: list[FaultReport] = []
+        self._passed_on = passed_on
         with reading_at_submission():
             submission = submit(operation, self.stream)
         self.stream._adopt(submission)
-        while self._updates and self._updates[0].finished_well():
+        while self._updates and self._updates[0][0].finished_well():
             self._updates.popleft()
-        if submission.faults:  # without kernels, none can come
-            self._updates.append(submission)
+        # An update that launches the graph has taken earlier updates' reports over. They go no further: passed on from
+        # one to the next, the list would only grow.
+        own = [report for report in submission.faults if not any(report is other for other in passed_on)]
+        if own:  # without kernels, none can come
+            self._updates.append((submission, own))
         return submission.result_in_flight
 
     def launch(self) -> DeviceOperation[None]:
@@ -117,11 +124,12 @@ class CudaGraph(Generic[T]):
         """A launch reports the faults of the updates before it."""
         while self._updates:
             try:
-                update = self._updates.popleft()
+                update, reports = self._updates.popleft()
             except IndexError:  # another thread's launch took it
                 break
             context.timeline.wait_for(update.mark.timeline, update.mark.position)
-            context.watch_faults(update.faults)
+            context.watch_faults(reports)
+            self._passed_on += reports
 
     def _require_open(self) -> _Captured:
         captured = self._captured

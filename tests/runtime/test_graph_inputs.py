@@ -116,3 +116,14 @@ def test_an_update_takes_an_operation() -> None:
     graph = zeros(3).graph()
     with pytest.raises(TypeError, match=r"graph\.update takes an operation, not int; memcpy\(box, array\)"):
         graph.update(3)  # type: ignore[arg-type]
+
+
+def test_updates_that_launch_the_graph_pass_no_reports_on_and_on() -> None:
+    with use_driver(step_driver()) as driver:
+        x = zeros(64).sync()
+        graph = shifted(x, 0, zeros(64)).graph()
+        for _ in range(20):
+            graph.update(graph.launch())
+        assert len(graph._updates) == 1
+        assert len(graph._updates[0][0].faults) <= 4
+        driver.run_until_idle()
