@@ -430,7 +430,7 @@ def _size(kind: str) -> int:
         return -(-int(match[1]) // 8)
     if match := re.fullmatch(r"[<\[](\d+) x (.*)[>\]]", kind):
         return int(match[1]) * _size(match[2])
-    parts = _members(kind.strip("{} "))
+    parts = [part for part in _members(kind.strip("{} ")) if part]  # none in {}, a function's place
     end, widest = 0, 1
     for part in parts:
         alignment = min(8, _size(part) if not part.startswith(("{", "[", "<")) else 8)

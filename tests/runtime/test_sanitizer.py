@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -597,3 +598,16 @@ def copy_of(kernel: Kernel, sanitize: Any = None) -> Kernel:
         sanitize=kernel.sanitize if sanitize is None else sanitize,
         names=dict(globals()),
     )
+
+
+def test_a_kernel_that_takes_a_function_is_clean() -> None:
+    @kernel(block=32, sanitize=("memory", "race"))
+    def apply(f: Callable[[f32], f32], x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = f(x[index.get()])
+
+    x = np.arange(33, dtype=np.float32)
+    _, _, y = apply(lambda value: value + value, h2d(x), zeros(33)).sync()
+    np.testing.assert_array_equal(d2h(y).sync(), 2 * x)
