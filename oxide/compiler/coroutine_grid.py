@@ -13,7 +13,10 @@ reports that and gives the blocks' memory back.
 
 from __future__ import annotations
 
-ENTRY = """
+from .coroutine_schedule import READ_LAUNCH
+
+ENTRY = (
+    """
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:
   %nx.at = getelementptr i32, ptr %launch, i64 3
@@ -81,44 +84,15 @@ define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
   %size.at = getelementptr <block>, ptr null, i32 1
   %size = ptrtoint ptr %size.at to i64
   %block = call ptr @oxide.allocate(i64 %size)
-  %gx.at = getelementptr i32, ptr %launch, i64 0
-  %gx = load i32, ptr %gx.at
-  store i32 %gx, {{nctaid[i32 0]}}
-  %gy.at = getelementptr i32, ptr %launch, i64 1
-  %gy = load i32, ptr %gy.at
-  store i32 %gy, {{nctaid[i32 1]}}
-  %gz.at = getelementptr i32, ptr %launch, i64 2
-  %gz = load i32, ptr %gz.at
-  store i32 %gz, {{nctaid[i32 2]}}
-  %nx.at = getelementptr i32, ptr %launch, i64 3
-  %nx = load i32, ptr %nx.at
-  store i32 %nx, {{ntid[i32 0]}}
-  %ny.at = getelementptr i32, ptr %launch, i64 4
-  %ny = load i32, ptr %ny.at
-  store i32 %ny, {{ntid[i32 1]}}
-  %nz.at = getelementptr i32, ptr %launch, i64 5
-  %nz = load i32, ptr %nz.at
-  store i32 %nz, {{ntid[i32 2]}}
-  %dynamic.at = getelementptr i32, ptr %launch, i64 6
-  %dynamic.narrow = load i32, ptr %dynamic.at
-  %dynamic = zext i32 %dynamic.narrow to i64
-  store i64 %dynamic, {{dynamic}}
-  %seed.at = getelementptr i32, ptr %launch, i64 7
-  %seed = load i32, ptr %seed.at
-  %seeded = icmp ne i32 %seed, 0
-  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
+"""
+    + READ_LAUNCH
+    + """  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
   %linear.narrow = trunc i64 %linear to i32
   %linear.mixed = mul i32 %linear.narrow, -1640531527
   %own = xor i32 %seed, %linear.mixed
   %own.odd = or i32 %own, 1
   %own.seed = select i1 %seeded, i32 %own.odd, i32 0
   store i32 %own.seed, {{seed}}
-  %params.at = getelementptr i8, ptr %launch, i64 32
-  %params = load ptr, ptr %params.at
-  store ptr %params, {{params}}
-  %record.at = getelementptr <params>, ptr %params, i32 0, i32 <last>
-  %record = load ptr, ptr %record.at
-  store ptr %record, {{record}}
   store ptr null, {{frames}}
   %bytes = add i64 %dynamic, <static>
   %shared = call ptr @oxide.allocate(i64 %bytes)
@@ -158,3 +132,4 @@ define internal void @oxide.abandon_block(ptr %block, ptr %launch) noinline cold
   ret void
 }
 """
+)

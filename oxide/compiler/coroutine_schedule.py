@@ -368,11 +368,7 @@ done:
 }
 """
 
-ENTRY = """
-define void @<entry>(ptr %launch, i64 %from, i64 %end) {
-entry:
-  %block = alloca <block>, align 64
-  %gx.at = getelementptr i32, ptr %launch, i64 0
+READ_LAUNCH = """  %gx.at = getelementptr i32, ptr %launch, i64 0
   %gx = load i32, ptr %gx.at
   store i32 %gx, {{nctaid[i32 0]}}
   %gy.at = getelementptr i32, ptr %launch, i64 1
@@ -403,7 +399,17 @@ entry:
   %record.at = getelementptr <params>, ptr %params, i32 0, i32 <last>
   %record = load ptr, ptr %record.at
   store ptr %record, {{record}}
-  store ptr null, {{frames}}
+"""
+"""What a launch says, into a block's fields: shapes, dynamic memory's size, the seed, the parameters, the record."""
+
+ENTRY = (
+    """
+define void @<entry>(ptr %launch, i64 %from, i64 %end) {
+entry:
+  %block = alloca <block>, align 64
+"""
+    + READ_LAUNCH
+    + """  store ptr null, {{frames}}
   %bytes = add i64 %dynamic, <static>
   %shared = call ptr @oxide.allocate(i64 %bytes)
   store ptr %shared, {{shared}}
@@ -443,3 +449,4 @@ done:
   ret void
 }
 """
+)
