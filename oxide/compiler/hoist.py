@@ -139,7 +139,7 @@ def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
     if (
         kernel.suspends
         or kernel.cooperative
-        or any(_may_meet(line) for body in function.blocks.values() for line in body)
+        or any(may_meet(line) for body in function.blocks.values() for line in body)
     ):
         return text
     leaving = "%oxide.leaves"
@@ -165,7 +165,7 @@ def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
 _TEST = re.compile(r"(?:tail )?call i1 @oxide\.(?:in_bounds|aligned)\(")
 
 
-def _may_meet(line: str) -> bool:
+def may_meet(line: str) -> bool:
     """Whether threads may wait for one another by the instruction, or for what it writes."""
     if re.search(r"\b(?:atomicrmw|cmpxchg|fence|volatile|atomic|addrspace\(3\))", line):
         return True

@@ -343,9 +343,7 @@ class Specialization:
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.kernel
         if target.kind == "native":
-            if kinds and self.portable.cooperative:
-                sanitizing.warn_of_grid(kernel.name)
-            elif kinds:
+            if kinds:
                 return self._compile_sanitized(target, kinds)
             from .native import compile_native
 

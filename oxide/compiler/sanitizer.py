@@ -24,6 +24,7 @@ from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, 
 from ..errors import CompileError
 from . import native, native_primitives, sanitizer_runtime
 from .arguments import ArgumentType, ArrayType, RecordType, TupleType
+from .hoist import may_meet
 from .ir import PortableKernel, link
 from .parameters import word_types
 from .signature import Closed, NumbaParameter
@@ -196,6 +197,10 @@ _WARP_SYNC = re.compile(r"^  call void @oxide\.warp\.sync\(ptr (?P<context>\S+),
 _HELD_LOCAL = re.compile(
     rf"^  (?P<name>{_NAME}) = call ptr @oxide\.held\.local\(i64 (?P<bytes>\d+), i64 (?P<align>\d+)\)"
 )
+_CHECK = re.compile(rf"^  (?P<name>{_NAME}) = call i1 @oxide\.(?:in_bounds|aligned)\(")
+_LABEL = re.compile(r'^(?P<name>"[^"]*"|[-\w$.]+):')
+_FROM = re.compile(r", (?P<block>%(?:\"[^\"]*\"|[-\w$.]+)) \]")
+_LEAVING = "%oxide.leaves"
 _PLACED = re.compile(r", !oxide\.place (!\d+)")
 
 _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
@@ -203,7 +208,11 @@ _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
 
 class _Instrumenter:
     """Rewrites a kernel's body: ``lines`` is the result, ``accesses`` the places that its checks name by number, and a
-    cell of shadow is ``1 << shared_shift`` bytes of shared memory, the least that the kernel touches at once."""
+    cell of shadow is ``1 << shared_shift`` bytes of shared memory, the least that the kernel touches at once.
+
+    Where no thread can wait for another, one leaves as soon as it would go on with a value that is nobody's: behind a
+    failed check, an access out of bounds or a read of what was never written. A loop whose bound it is might never end.
+    """
 
     def __init__(
         self,
@@ -233,11 +242,21 @@ class _Instrumenter:
         touched += [int(m["bits"]) // 8 for line in body if (m := _ATOMIC.match(line)) and self._shared(m)]
         touched += [_size(m["type"]) for line in body if (m := _RAW_ATOMIC.match(line)) and self._shared(m)]
         self.shared_shift = min(min(touched, default=4), 8).bit_length() - 1
+        self._leaves = not (
+            kernel.suspends
+            or kernel.cooperative
+            or any(may_meet(line) for line in body[1:] if not _HELD_LOCAL.match(line))
+        )
+        self._block = ""
+        self._ends: dict[str, str] = {}  # of the blocks that were parted, the last part
         allocas: list[str] = []
         lines: list[str] = []
         for line in body:
             self._rewrite(line, lines, allocas)
         lines[2:2] = allocas  # behind the header and the entry's label
+        if self._ends:
+            lines = [self._from_the_last_part(line) if " = phi " in line else line for line in lines]
+            lines[-1:] = [f"{_LEAVING[1:]}:", "  ret void", lines[-1]]
         self.lines = lines
 
     @property
@@ -245,6 +264,8 @@ class _Instrumenter:
         return list(self._known)
 
     def _rewrite(self, line: str, lines: list[str], allocas: list[str]) -> None:
+        if label := _LABEL.match(line):
+            self._block = f"%{label['name']}"
         if placed := _PLACED.search(line):
             self._place = self._places[placed[1]]
         if match := _LOAD.match(line):
@@ -268,6 +289,9 @@ class _Instrumenter:
             size = _size(match["type"])
             pointer = self._checked(lines, match["pointer"], size, size, WRITE | ALSO_READS | ATOMIC)
             lines.append(f"{match['head']}{pointer}{match['rest']}")
+        elif match := _CHECK.match(line):
+            lines.append(line)
+            self._go_on(lines, match["name"])
         elif match := _FENCE.match(line):
             ordering = int(match["ordering"])
             self._fence(lines, "release", ordering in _RELEASING)
@@ -319,7 +343,21 @@ class _Instrumenter:
             call = f"device({head}{self._number('memory') | what}, i64 -1)"
         result = f"%sanitize.{next(self._numbers)}"
         lines.append(f"  {result} = call ptr @oxide.sanitize.{call}")
+        if self._leaves:
+            goes_on = f"%sanitize.{next(self._numbers)}"
+            lines.append(f"  {goes_on} = call i1 @oxide.sanitize.goes_on(ptr {self._context})")
+            self._go_on(lines, goes_on)
         return result
+
+    def _go_on(self, lines: list[str], condition: str) -> None:
+        """Parts the block: a thread comes to what follows only under the condition."""
+        if self._leaves:
+            rest = f"sanitize.{next(self._numbers)}"
+            lines += [f"  br i1 {condition}, label %{rest}, label {_LEAVING}", f"{rest}:"]
+            self._ends[self._block] = f"%{rest}"
+
+    def _from_the_last_part(self, phi: str) -> str:
+        return _FROM.sub(lambda match: f", {self._ends.get(match['block'], match['block'])} ]", phi)
 
     def _roots(self, pointer: str, seen: set[str]) -> set[str]:
         """The values that a pointer is computed from; more than one where paths meet."""
@@ -401,6 +439,7 @@ _CALLED = {
     "shared": "ptr @oxide.sanitize.shared(ptr, ptr, i64, i64, i64, ptr, i64, i64, i64)",
     "local": "ptr @oxide.sanitize.local(ptr, ptr, i64, i64, i64, ptr, i64)",
     "join": "void @oxide.sanitize.join(ptr, i32)",
+    "goes_on": "i1 @oxide.sanitize.goes_on(ptr)",
     **{name: f"void @oxide.sanitize.{name}(ptr)" for name in ("passed", "release", "acquire", "arrive")},
 }
 

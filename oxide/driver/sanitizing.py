@@ -94,16 +94,6 @@ def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
     )
 
 
-def warn_of_grid(kernel: str) -> None:
-    """Says once that a cooperative kernel is run as it is: its blocks take turns, which the order of time forbids."""
-    warnings.warn(
-        f"kernel {kernel} is to be sanitized, and holds thread.sync_grid(), which the sanitizer does not know: it runs "
-        "as it is; look into kernels that end where the grid's barriers are",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-
 class Tracking:
     """Whether memory is tracked from its allocation on: once any kernel is to be sanitized."""
 
@@ -126,11 +116,14 @@ _FIELDS = {
     "phase": 1,  # how many barriers it has passed
     "block_known": 1,  # everything up to this time is known to the whole block, through atomics and a barrier
     "pending_known": 1,  # and will be from the next barrier on
+    "grid_known": 1,  # when all blocks met at the grid's barrier last
     "reports": 1,
+    "leaves": 1,  # whether the thread that runs is to leave the kernel, where it may
     "views": 1,
     "view_count": 1,
     "shared_cells": 1,
     "shared_init": 1,
+    "shared_inits": 1,  # of a cooperative launch, those of all blocks one after the other; else 0
     "shared_bytes": 1,
     "report": MAX_REPORTS * REPORT_WORDS,
     "scratch": 64,  # where an access goes that must not be made
