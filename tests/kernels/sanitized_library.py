@@ -201,7 +201,14 @@ def in_a_block() -> Iterator[Checked]:
 def _with_an_operator(block: Any, place: int) -> int:
     values = [int(value) for value in block]
     first, end = place // 32 * 32, min(place // 32 * 32 + 32, len(values))
-    parts = [values, values[: place + 1], values[:place], values[first:end], values[first : place + 1], values[first:place]]
+    parts = [
+        values,
+        values[: place + 1],
+        values[:place],
+        values[first:end],
+        values[first : place + 1],
+        values[first:place],
+    ]
     result = 0
     for part in parts:
         composed = IDENTITY
@@ -216,7 +223,9 @@ def _with_an_operator(block: Any, place: int) -> int:
 CASES: dict[Callable[[], Iterator[Checked]], tuple[str, ...]] = {
     **{(lambda name=name: activation(name)): (name, f"ops.{name}") for name in ACTIVATIONS},
     axpy: ("axpy", "ops.axpy"),
-    reductions: tuple(f"{ops_}{name}" for name in ("reduce_sum", "reduce_max", "argmax", "dot") for ops_ in ("", "ops.")),
+    reductions: tuple(
+        f"{ops_}{name}" for name in ("reduce_sum", "reduce_max", "argmax", "dot") for ops_ in ("", "ops.")
+    ),
     scans: ("inclusive_scan", "exclusive_scan", "ops.inclusive_scan", "ops.exclusive_scan"),
     rows: tuple(f"{ops_}{name}" for name in ("softmax", "layer_norm", "rms_norm") for ops_ in ("", "ops.")),
     layout: ("transpose", "gather", "ops.transpose", "ops.gather"),

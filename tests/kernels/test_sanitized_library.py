@@ -12,7 +12,6 @@ import pytest
 
 import oxide_kernels
 from oxide_kernels import ops
-
 from tests.kernels.sanitized_library import CASES
 
 NAMES = [name for names in CASES.values() for name in names]

@@ -230,32 +230,32 @@ class Model:
     def _block(self, block: int) -> Iterator[int]:
         """Until the grid's barrier, each time."""
         threads = range(self.program.threads)
-        runs = {thread: self._thread(block, thread) for thread in threads}
+        runs = {number: self._thread(block, number) for number in threads}
         first = block * self.program.threads
         while runs:
             at_barrier: list[tuple[int, int]] = []
             for lowest in range(0, len(threads), 32):
-                going = [thread for thread in runs if lowest <= thread < lowest + 32]
+                going = [number for number in runs if lowest <= number < lowest + 32]
                 waiting: dict[int, int] = {}
                 while going:
-                    for thread in going:
-                        where = next(runs[thread], None)
+                    for number in going:
+                        where = next(runs[number], None)
                         if where is None:
-                            del runs[thread]
+                            del runs[number]
                         elif where[0] == WARP:
-                            waiting[thread] = where[1]
+                            waiting[number] = where[1]
                         else:
-                            at_barrier.append((thread, where[0]))
+                            at_barrier.append((number, where[0]))
                     going = []
                     for mask in sorted(set(waiting.values())):
                         group = [lowest + lane for lane in range(32) if mask >> lane & 1]
-                        if all(waiting.get(thread) == mask for thread in group):
-                            self._meet([first + thread for thread in group])
+                        if all(waiting.get(number) == mask for number in group):
+                            self._meet([first + number for number in group])
                             going += group
                     going.sort()
-                    waiting = {thread: mask for thread, mask in waiting.items() if thread not in going}
+                    waiting = {number: mask for number, mask in waiting.items() if number not in going}
             if at_barrier and at_barrier[0][1] == BARRIER:
-                self._meet([first + thread for thread, _ in at_barrier])
+                self._meet([first + number for number, _ in at_barrier])
             elif at_barrier:
                 yield GRID
 
@@ -276,11 +276,11 @@ class Model:
     def _meet(self, threads: Any) -> None:
         """All that these have done comes before all that they do from now on."""
         clock = self._clocks[threads[0]]
-        for thread in threads:
-            clock = _later(clock, self._clocks[thread])
-        for thread in threads:
-            self._clocks[thread] = list(clock)
-            self._clocks[thread][thread] += 1
+        for number in threads:
+            clock = _later(clock, self._clocks[number])
+        for number in threads:
+            self._clocks[number] = list(clock)
+            self._clocks[number][number] += 1
 
     def _access(self, made: _Made, n: int) -> None:
         what, me = made.what, made.thread
