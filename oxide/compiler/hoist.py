@@ -91,14 +91,14 @@ def hoist_checks(
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
     """The kernel with no bounds check and no assert at all, in the form that ``hoist_checks`` gives."""
-    text = _canonical(replace(kernel, text=_without_assertions(kernel.text)))
+    text = _canonical(leave_assertions_out(kernel))
     return replace(kernel, text=re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", text))
 
 
-def _without_assertions(text: str) -> str:
+def leave_assertions_out(kernel: PortableKernel) -> PortableKernel:
     """Branches to blocks in which an assert fails go the other way instead."""
-    functions = re.split(r"(?<=^}$)", text, flags=re.MULTILINE)
-    return "".join(_without_assertions_of(function) for function in functions)
+    functions = re.split(r"(?<=^}$)", kernel.text, flags=re.MULTILINE)
+    return replace(kernel, text="".join(_without_assertions_of(function) for function in functions))
 
 
 def _without_assertions_of(function: str) -> str:

@@ -672,6 +672,19 @@ def leaving_would_part_them(x: Slice[f32], y: DisjointSlice[f32]) -> None:
         out.value = value + f32(1)
 
 
+@kernel(unchecked=True, sanitize=BOTH)
+def asserting(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    assert x[i.get()] > f32(0)
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = x[i.get()]
+
+
+def test_an_unchecked_kernel_has_no_asserts_here_either() -> None:
+    assert d2h(asserting[1, 4](h2d(-numbers(4)), zeros(4)).last()).sync().tolist() == [0, -1, -2, -3]
+
+
 def test_where_threads_wait_for_one_another_they_stay() -> None:
     y = zeros(4).sync()
     with pytest.raises(oxide.BoundsError):
