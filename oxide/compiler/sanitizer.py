@@ -23,6 +23,7 @@ from ..driver.base import Code, Target
 from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from ..errors import CompileError
 from . import native, native_primitives, sanitizer_runtime
+from .affine import BRANCH
 from .arguments import ArgumentType, ArrayType, RecordType, TupleType
 from .hoist import may_meet
 from .ir import PortableKernel, link
@@ -247,6 +248,7 @@ class _Instrumenter:
             or kernel.cooperative
             or any(may_meet(line) for line in body[1:] if not _HELD_LOCAL.match(line))
         )
+        self._branched_on = {match["condition"] for line in body if (match := BRANCH.match(line.strip()))}
         self._block = ""
         self._ends: dict[str, str] = {}  # of the blocks that were parted, the last part
         allocas: list[str] = []
@@ -289,7 +291,7 @@ class _Instrumenter:
             size = _size(match["type"])
             pointer = self._checked(lines, match["pointer"], size, size, WRITE | ALSO_READS | ATOMIC)
             lines.append(f"{match['head']}{pointer}{match['rest']}")
-        elif match := _CHECK.match(line):
+        elif (match := _CHECK.match(line)) and match["name"] in self._branched_on:
             lines.append(line)
             self._go_on(lines, match["name"])
         elif match := _FENCE.match(line):
