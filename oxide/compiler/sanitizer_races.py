@@ -1,8 +1,8 @@
 """Which accesses of a sanitized kernel race, as LLVM IR.
 
 The model is FastTrack's (Flanagan and Freund, 2009) with the barriers of a block in place of most of its vector clocks.
-A cell of shadow memory for each element keeps the last plain write, and since then two reads, two atomic
-writes and an atomic read: when, and which block, thread and access.
+A cell of shadow memory for each element keeps the last plain write, and since then two reads, an atomic
+read and two atomic writes: when, and which block, thread and access.
 An access comes after an earlier one if
 
 - the same thread made both;
@@ -143,16 +143,28 @@ entry:
   %now = load i64, {{now}}
   %read = getelementptr i64, ptr %cell, i64 2
   %other_read = getelementptr i64, ptr %cell, i64 4
-  %atomic = getelementptr i64, ptr %cell, i64 6
-  %other_atomic = getelementptr i64, ptr %cell, i64 8
-  %load = getelementptr i64, ptr %cell, i64 10
+  %load = getelementptr i64, ptr %cell, i64 6
+  %atomic = getelementptr i64, ptr %cell, i64 8
+  %other_atomic = getelementptr i64, ptr %cell, i64 10
   call void @oxide.sanitize.against(ptr %state, ptr %cell, i64 %who, i64 %known, i64 %address)
+  %writes = trunc i64 %who to i1
+  br i1 %writes, label %reads, label %atomics
+reads:
   call void @oxide.sanitize.against(ptr %state, ptr %read, i64 %who, i64 %known, i64 %address)
   call void @oxide.sanitize.against(ptr %state, ptr %other_read, i64 %who, i64 %known, i64 %address)
+  br label %atomics
+atomics:
+  %load.time = load i64, ptr %load
+  %atomic.time = load i64, ptr %atomic
+  %either.time = or i64 %load.time, %atomic.time
+  %no_atomics = icmp eq i64 %either.time, 0
+  br i1 %no_atomics, label %sort, label %against_atomics
+against_atomics:
   call void @oxide.sanitize.against(ptr %state, ptr %atomic, i64 %who, i64 %known, i64 %address)
   call void @oxide.sanitize.against(ptr %state, ptr %other_atomic, i64 %who, i64 %known, i64 %address)
   call void @oxide.sanitize.against(ptr %state, ptr %load, i64 %who, i64 %known, i64 %address)
-  %writes = trunc i64 %who to i1
+  br label %sort
+sort:
   %atomic.bit = and i64 %who, 2
   %is_atomic = icmp ne i64 %atomic.bit, 0
   br i1 %is_atomic, label %synchronise, label %plain
@@ -167,7 +179,7 @@ synchronise:
   store i64 %acquired.new, {{acquired[%thread]}}
   br i1 %writes, label %release, label %atomic_load
 atomic_load:
-  %load.who.at = getelementptr i64, ptr %cell, i64 11
+  %load.who.at = getelementptr i64, ptr %cell, i64 7
   store i64 %now, ptr %load
   store i64 %who, ptr %load.who.at
   br label %done

@@ -104,7 +104,7 @@ class Tracking:
 
 MAX_REPORTS = 32
 REPORT_WORDS = 4  # the kind, who, the address, and who else
-CELL_WORDS = 13  # time and who of a write, two reads, two atomic writes, an atomic read; what acquiring makes known
+CELL_WORDS = 13  # time and who of a write, two reads, an atomic read, two atomic writes; what acquiring makes known
 VIEW_WORDS = 6  # first and last address of a parameter; address, shadow of values, cells and cell size of its memory
 THREADS = 1024
 
