@@ -60,7 +60,8 @@ def compile_sanitized(
     static = native_primitives.static_bytes(kernel.shared) if kernel.shared.used else 0
     accesses = tuple(instrumenter.accesses)
     return dataclasses.replace(
-        code, sanitized=Sanitized(name, kernel_id, kinds, pointers, accesses, static, instrumenter.shared_shift)
+        code,
+        sanitized=Sanitized(name, kernel_id, kinds, instrumenter.pointers, accesses, static, instrumenter.shared_shift),
     )
 
 
@@ -237,12 +238,7 @@ class _Instrumenter:
         self._definitions = {match["name"]: match["what"] for line in body if (match := _ASSIGNED.match(line))}
         self._local_bytes = {match["name"]: int(match["bytes"]) for line in body if (match := _HELD_LOCAL.match(line))}
         self._place = ("", 0)
-        touched = [
-            _size(m["type"]) for line in body if (m := _LOAD.match(line) or _STORE.match(line)) and self._shared(m)
-        ]
-        touched += [int(m["bits"]) // 8 for line in body if (m := _ATOMIC.match(line)) and self._shared(m)]
-        touched += [_size(m["type"]) for line in body if (m := _RAW_ATOMIC.match(line)) and self._shared(m)]
-        self.shared_shift = min(min(touched, default=4), 8).bit_length() - 1
+        self.shared_shift, self.pointers = self._granules(body, pointers)
         self._leaves = not (
             kernel.suspends
             or kernel.cooperative
@@ -260,6 +256,28 @@ class _Instrumenter:
             lines = [self._from_the_last_part(line) if " = phi " in line else line for line in lines]
             lines[-1:] = [f"{_LEAVING[1:]}:", "  ret void", lines[-1]]
         self.lines = lines
+
+    def _granules(self, body: list[str], pointers: tuple[PointerWord, ...]) -> tuple[int, tuple[PointerWord, ...]]:
+        """What all accesses go to in whole multiples: to shared memory, as a shift, and to each parameter's."""
+        shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
+        for line in body:
+            if match := _LOAD.match(line) or _STORE.match(line):
+                granule = min(_power(_size(match["type"])), int(match["align"]))
+            elif match := _ATOMIC.match(line):
+                granule = int(match["bits"]) // 8
+            elif match := _RAW_ATOMIC.match(line):
+                granule = _size(match["type"])
+            else:
+                continue
+            roots = self._roots(match["pointer"], set())
+            if any("@oxide.shared." in self._definitions.get(root, "") for root in roots):
+                shared = min(shared, granule)
+            known = {self._views[root] for root in roots if root in self._views}
+            for number in known if len(roots) == 1 else range(len(pointers)):
+                granules[number] = min(granules[number], granule)
+        return shared.bit_length() - 1, tuple(
+            dataclasses.replace(pointer, granule=granule) for pointer, granule in zip(pointers, granules, strict=True)
+        )
 
     @property
     def accesses(self) -> list[Access]:
@@ -417,9 +435,6 @@ class _Instrumenter:
             return set[str]().union(*(self._member_roots(each, place, seen) for each in incoming))
         return {f"{whole} {place}"}
 
-    def _shared(self, match: re.Match[str]) -> bool:
-        return any("@oxide.shared." in self._definitions.get(root, "") for root in self._roots(match["pointer"], set()))
-
     def _number(self, what: str) -> int:
         """The access's number, shifted to its place."""
         access = Access(what, *self._place)
@@ -483,6 +498,11 @@ def _size(kind: str) -> int:
 def _numbers(parts: list[str]) -> tuple[int, ...]:
     """The indices among the operands of an instruction; metadata follows them."""
     return tuple(int(part) for part in parts if part.isdecimal())
+
+
+def _power(size: int) -> int:
+    """The greatest power of two that divides it."""
+    return size & -size or 1
 
 
 def _members(text: str) -> list[str]:

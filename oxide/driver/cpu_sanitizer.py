@@ -91,7 +91,7 @@ class SanitizedLaunch:
             found = self._tracked(address, nbytes) if nbytes else None
             start = found[0] if found else address
             row[:3] = address, address + nbytes, start
-            size, shift = (len(found[1]) if found else nbytes), min(pointer.itemsize, 8).bit_length() - 1
+            size, shift = (len(found[1]) if found else nbytes), pointer.granule.bit_length() - 1
             before = sizes.get(start, (size, shift))
             sizes[start] = max(size, before[0]), min(shift, before[1])
             if found:

@@ -34,12 +34,13 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class PointerWord:
     """A parameter's memory: where its address and its length are in the packed parameters, and an element's bytes.
-    A record is one element, and nothing says so there."""
+    A record is one element, and nothing says so there. All accesses are to whole multiples of ``granule`` bytes."""
 
     name: str
     address_at: int
     length_at: int | None
     itemsize: int
+    granule: int = 1
 
 
 @dataclass(frozen=True, slots=True)
