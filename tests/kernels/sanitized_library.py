@@ -277,6 +277,7 @@ def main() -> None:
         result = check(case)
         for name in names:
             sys.stdout.write(f"{name}: {result}\n")
+        sys.stdout.flush()  # who reads it waits for each
 
 
 if __name__ == "__main__":
