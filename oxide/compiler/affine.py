@@ -53,6 +53,7 @@ CALL = re.compile(
     r"\(i\d+ (?P<left>[^,]+), i\d+ (?P<right>[^,]+)\)$"
 )
 _REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.[\w.]+\([^)]*\)$")
+_ADDRESS = re.compile(rf"ptrtoint ptr (?P<pointer>{NAME}) to i64$")
 BRANCH = re.compile(rf"br i1 (?P<condition>{NAME}), label (?P<yes>{NAME}), label (?P<no>{NAME})")
 INVERSE = {
     "slt": "sge",
@@ -138,6 +139,10 @@ class Range:
             self._extents, self.conditions = before
             raise
         return factor, start
+
+    def before(self, value: str) -> str | None:
+        """A value as it is at the preheader; None if it differs in the loop."""
+        return self._moved_before(value)
 
     def word_difference(self, left: Coefficient, right: Coefficient, less: int) -> Coefficient:
         """``left - right - less``, at the preheader."""
@@ -394,6 +399,9 @@ class Range:
         text = instruction.text
         if _REGISTER.match(text):
             return self._emit(text)
+        if address := _ADDRESS.match(text):
+            pointer = self._moved_before(address["pointer"])
+            return None if pointer is None else self._emit(f"ptrtoint ptr {pointer} to i64")
         matches = (pattern.match(text) for pattern in (BINARY, CAST, COMPARE, SELECT, CALL))
         match = next(filter(None, matches), None)
         if match is None:

@@ -24,6 +24,7 @@ from typing import TypeAlias, final
 from . import parameters
 from .affine import BINARY, BRANCH, CAST, COMPARE, INVERSE, SELECT, Coefficient, Range, Undecidable
 from .ir import PortableKernel
+from .scalarise import scalarised
 from .signature import Closed
 from .ssa import NAME, Function, parse
 
@@ -40,12 +41,16 @@ _CHECK = re.compile(
     rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.in_bounds\(ptr [^,]+, i64 (?P<index>[^,]+), "
     r"i64 (?P<length>[^,]+), i32 [^)]+\)"
 )
+_ALIGNED = re.compile(
+    rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.aligned\(ptr [^,]+, i64 (?P<bits>[^,]+), i32 [^)]+\)"
+)
 _REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.(?P<name>[\w.]+)\([^)]*\)")
 _CALL = re.compile(r"\bcall\b[^@]*@(?P<name>\"[^\"]+\"|[-\w$.]+)\(")
 _PURE = re.compile(r"__nv_|llvm\.(?!nvvm\.|coro\.|mem|stack|lifetime)|oxide\.(?:maxnum|minnum|f16|bf16|round_to_odd)\b")
 _REFUSED = re.compile(
     r"\b(?:alloca|atomicrmw|cmpxchg|fence|volatile|asm|switch|indirectbr|addrspace\(3\)|unreachable)\b"
 )
+_VECTOR = re.compile(r"^  (?:\S+ = load|store) <")
 _ACCESS = re.compile(r"^  (?:\S+ = load|store) ")
 
 
@@ -65,8 +70,6 @@ class _Positions:
     """One kernel's loop: its body is the kernel's, line by line, and a thread's return goes on to the next position."""
 
     def __init__(self, kernel: Function, entry: str, signature: tuple[Closed, ...]) -> None:
-        if kernel.loops() or any(_REFUSED.search(line) for body in kernel.blocks.values() for line in body):
-            raise Undecidable("it loops, or has memory of its own")
         self.entry = entry
         self.signature = signature
         self.kernel = kernel
@@ -76,18 +79,21 @@ class _Positions:
         self._replace_registers()
         # The kernel as the body of a loop that counts from 0, to ask for what is linear in the counter.
         looped = Function(self._analysed(), entry)
-        self.loop = next(iter(looped.loops()))
-        self.ranges = Range(looped, self.loop, "oxide.range")
+        around = next(loop for loop in looped.loops() if loop.header == "%oxide.test")
+        self.ranges = Range(looped, around, "oxide.range")
         self.function = looped
         self.required: dict[Line, None] = {}
+        self.held: list[str] = []
         self.known: dict[str, bool] = {}
 
     def text(self) -> str:
+        self._go_round_loops()
         self._require_checks()
         self._require_ways_on()
         self._learn_what_follows()
         self._replace_known()
         self._refuse_other_calls()
+        self.body = scalarised(self.body)
         around = [*self.kernel.before[:-1], *self.kernel.after[1:]]
         return "\n".join(line for line in around if not line.startswith("; ")) + "\n" + self._function()
 
@@ -126,17 +132,48 @@ class _Positions:
 
     # What has to hold at a position for the loop
 
+    def _go_round_loops(self) -> None:
+        """Requires the ways past a kernel's loops, where they are for threads whose vectors are not all there. Raises
+        ``Undecidable`` for other loops."""
+        if not self._cyclic(next(iter(self.body))):
+            return
+        if not any(_VECTOR.match(line) for body in self.body.values() for line in body):
+            raise Undecidable("it loops")
+        while self._cyclic(next(iter(self.body))):
+            decided = len(self.known)
+            for block in self._reached():
+                match = BRANCH.match(self.body[block][-1].strip())
+                if match and match["condition"] not in self.known:
+                    loops = self._cyclic(match["yes"]), self._cyclic(match["no"])
+                    if loops[0] != loops[1]:
+                        self._try(match["condition"], loops[1])
+            if len(self.known) == decided:
+                raise Undecidable("it loops")
+        if not any(_VECTOR.match(line) for line in self._lines()):
+            raise Undecidable("it loops")
+
     def _require_checks(self) -> None:
         """Every check. Raises ``Undecidable`` for one that is not linear."""
         for line in self._lines():
+            if match := _ALIGNED.match(line):
+                self._hold(match["bits"], "0")
+                self.known[match["name"]] = True
             if match := _CHECK.match(line):
                 self._require(self._ordered("ult", match["index"], match["length"], "i64"))
                 self.known[match["name"]] = True
 
+    def _hold(self, left: str, right: str, predicate: str = "eq") -> None:
+        """Requires a comparison that is the same for all threads. Raises ``Undecidable`` for one that is not."""
+        first, second = self.ranges.before(left), self.ranges.before(right)
+        if first is None or second is None:
+            raise Undecidable("a test that differs from thread to thread")
+        self.held.append(f"icmp {predicate} i64 {first}, {second}")
+
     def _require_ways_on(self) -> None:
         """Tests whose other way ends the thread at once, and that an index is not negative, where they are linear."""
         ends = {block for block, body in self.body.items() if body[0] == "  ret void" or _fails(body)}
-        for block, body in self.body.items():
+        for block in self._reached():
+            body = self.body[block]
             match = BRANCH.match(body[-1].strip())
             if match and (match["yes"] in ends) != (match["no"] in ends):
                 self._try(match["condition"], match["no"] in ends)
@@ -167,16 +204,26 @@ class _Positions:
                 self._try(match["left"], not truth)
         elif match := COMPARE.match(instruction.text):
             try:
-                self._require(self._compared(match, truth))
+                if match["predicate"] == ("eq" if truth else "ne") and match["type"] == "i64":
+                    self._hold(match["left"], match["right"])
+                else:
+                    self._require(self._compared(match, truth))
             except Undecidable:
                 return
             self.known[condition] = truth
 
     def _learn_what_follows(self) -> None:
         """Tests that what is required decides already, as those that an author makes before an access."""
-        for block, body in self.body.items():
-            for line in body:
+        for block in self._reached():
+            for line in self.body[block]:
                 instruction = parse(line, block)
+                both = BINARY.match(instruction.text)
+                if (
+                    both
+                    and both["operation"] == "and"
+                    and all(self.known.get(both[side]) for side in ("left", "right"))
+                ):
+                    self.known[instruction.name] = True
                 match = COMPARE.match(instruction.text)
                 if match is None or instruction.name in self.known:
                     continue
@@ -212,42 +259,73 @@ class _Positions:
 
     def _replace_known(self) -> None:
         """What is known becomes constant, and blocks to which nothing leads any more go."""
+        self.body = {block: self.body[block] for block in self._reached()}
         for body in self.body.values():
             for place, line in enumerate(body):
                 name = line.strip().partition(" = ")[0]
                 if name in self.known:
                     body[place] = f"  {name} = icmp {'eq' if self.known[name] else 'ne'} i32 0, 0"
-            match = BRANCH.match(body[-1].strip())
-            if match and match["condition"] in self.known:
-                body[-1] = f"  br label {match['yes'] if self.known[match['condition']] else match['no']}"
-        targets = {block: re.findall(rf"label ({NAME})", body[-1]) for block, body in self.body.items()}
-        reached: set[str] = set()
-        pending = [next(iter(self.body))]
-        while pending:
-            block = pending.pop()
-            if block not in reached:
-                reached.add(block)
-                pending += targets[block]
-        self.body = {block: body for block, body in self.body.items() if block in reached}
+        targets = {block: self._targets(block) for block in self.body}
+        for block, ways in targets.items():
+            if len(ways) == 1:
+                self.body[block][-1] = f"  br label {ways[0]}"
         for block, body in self.body.items():
             for place, line in enumerate(body):
                 if " = phi " in line:
                     ways = [
                         f"[ {value}, {before} ]"
                         for before, value in parse(line, block).incoming().items()
-                        for _ in range(targets[before].count(block) if before in reached else 0)
+                        for _ in range(targets.get(before, []).count(block))
                     ]
                     body[place] = f"{line.partition(' [ ')[0]} {', '.join(ways)}"
 
     def _refuse_other_calls(self) -> None:
         for line in self._lines():
+            if _REFUSED.search(line):
+                raise Undecidable("it has memory of its own, or is not simple")
             if re.search(r"\bcall\b", line):
                 match = _CALL.search(line)
                 if match is None or not _PURE.match(match["name"].strip('"')):
                     raise Undecidable("it makes a call that threads cannot make in step")
 
+    def _targets(self, block: str) -> list[str]:
+        """Where a block leads, as far as known."""
+        match = BRANCH.match(self.body[block][-1].strip())
+        if match and match["condition"] in self.known:
+            return [match["yes"] if self.known[match["condition"]] else match["no"]]
+        return re.findall(rf"label ({NAME})", self.body[block][-1])
+
+    def _reached(self, start: str | None = None) -> list[str]:
+        """The blocks that control can come to, in an order in which it can come to them."""
+        found: dict[str, None] = {}
+        pending = [start or next(iter(self.body))]
+        while pending:
+            block = pending.pop()
+            if block not in found:
+                found[block] = None
+                pending += reversed(self._targets(block))
+        return list(found)
+
+    def _cyclic(self, start: str) -> bool:
+        """Whether control can come from a block into a loop."""
+        left, entered = set[str](), {start}
+        pending = [(start, iter(self._targets(start)))]
+        while pending:
+            block, targets = pending[-1]
+            target = next(targets, None)
+            if target is None:
+                pending.pop()
+                entered.remove(block)
+                left.add(block)
+            elif target in entered:
+                return True
+            elif target not in left:
+                entered.add(target)
+                pending.append((target, iter(self._targets(target))))
+        return False
+
     def _lines(self) -> list[str]:
-        return [line for body in self.body.values() for line in body]
+        return [line for block in self._reached() for line in self.body[block]]
 
     # The function
 
@@ -259,6 +337,10 @@ class _Positions:
         for number, condition in enumerate(self.ranges.conditions):
             code.append(f"  %oxide.hold.{number} = and i1 {holds}, {condition}")
             holds = f"%oxide.hold.{number}"
+        for number, held in enumerate(self.held):
+            code.append(f"  %oxide.held.{number} = {held}")
+            code.append(f"  %oxide.held.all.{number} = and i1 {holds}, %oxide.held.{number}")
+            holds = f"%oxide.held.all.{number}"
         for number, (factor, start) in enumerate(self.required):
             at = f"%oxide.line.{number}"
             if factor == 0:

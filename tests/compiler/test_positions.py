@@ -120,18 +120,40 @@ def counting(counts: AtomicSlice[i64], out: DisjointSlice[i64]) -> None:
         element.value = 1
 
 
+@kernel
+def by_fours(x: Slice[f32], out: DisjointSlice[f32]) -> None:
+    first, end, every = 4 * thread.index_1d().get(), len(out), out.unchecked_mut
+    if first + 4 <= end and x.is_aligned(4) and out.is_aligned(4):
+        a, b, c, d = x.load4(first)
+        every.store4(first, a + f32(1), b + f32(1), c + f32(1), d + f32(1))
+    else:
+        for i in range(first, min(first + 4, end)):
+            every[i] = x[i] + f32(1)
+
+
+@kernel
+def looping(x: Slice[f32], out: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = out.get_mut(index)
+    if element is not None:
+        total = f32(0)
+        for i in range(len(x)):
+            total += x[i]
+        element.value = total
+
+
 def has_loop(kernel: Kernel) -> bool:
     special = kernel.specialize()
     return positions.positions(special.portable, "entry", special.parameters) is not None
 
 
-@pytest.mark.parametrize("vectorised", [axpy, relu, stencil, as_in_numba, reversed_], ids=lambda k: k.name)
+@pytest.mark.parametrize("vectorised", [axpy, relu, stencil, as_in_numba, reversed_, by_fours], ids=lambda k: k.name)
 def test_threads_known_by_their_positions_run_several_at_once(vectorised: Kernel) -> None:
     assert has_loop(vectorised)
     assert re.search(PACKED, vectorised.native_asm())
 
 
-@pytest.mark.parametrize("left", [gather, own_coordinates, own_memory, counting], ids=lambda k: k.name)
+@pytest.mark.parametrize("left", [gather, own_coordinates, own_memory, counting, looping], ids=lambda k: k.name)
 def test_kernels_that_need_more_than_a_position_are_left_as_they_are(left: Kernel) -> None:
     assert not has_loop(left)
 
@@ -195,6 +217,20 @@ def test_a_buffer_that_is_input_and_output_is_read_before_it_is_written_by_the_s
     with Compared(axpy) as compared:
         compared.run((16, 1, 1), (256, 1, 1), 3.0, x, x, x)
     np.testing.assert_allclose(x, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("missing", [0, 1, 300])
+def test_threads_of_four_elements_need_all_four_and_their_boundary(offset: int, missing: int) -> None:
+    n = 4099
+    held = np.random.default_rng().standard_normal(n + 8, np.float32)
+    start = -held.ctypes.data % 16 // 4 + offset
+    x = held[start : start + n - missing]
+    out = aligned_alike(np.zeros(n + 8, np.float32)[:n])
+    with Compared(by_fours) as compared:
+        record = compared.run((5, 1, 1), (256, 1, 1), x, out)
+    assert bool(record["claimed"][0]) is (missing > 0)
+    np.testing.assert_array_equal(out[: (n - missing) // 4 * 4], (x + np.float32(1))[: (n - missing) // 4 * 4])
 
 
 ASSERTING = """def asserting(bound: i64, x: Slice[f32], out: DisjointSlice[f32]):
@@ -302,6 +338,15 @@ def test_random_kernels_do_and_report_the_same_as_thread_by_thread(source: str, 
             compared.run((blocks, 1, 1), (block, 1, 1), p, q, m, x, w, out)
 
 
+def aligned_alike(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy that begins as far from a boundary of 64 bytes."""
+    memory = np.empty(array.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + array.ctypes.data % 64
+    copy = memory[start : start + array.nbytes].view(array.dtype)
+    copy[:] = array
+    return copy
+
+
 class Compared:
     """One kernel, compiled with the loop and without; ``run`` runs both and compares what is left in memory."""
 
@@ -330,7 +375,7 @@ class Compared:
         """Runs blocks; the arrays are changed in place. Gives the fault record."""
         end = math.prod(grid) if end is None else end
         # An array that is passed twice is one buffer in both runs.
-        copies = {id(arg): arg.copy() for arg in args if isinstance(arg, np.ndarray)}
+        copies = {id(arg): aligned_alike(arg) for arg in args if isinstance(arg, np.ndarray)}
         plain = self._run(self.by_thread, grid, block, [copies.get(id(arg), arg) for arg in args], first, end)
         record = self._run(self.by_loop, grid, block, list(args), first, end)
         for arg in args:
