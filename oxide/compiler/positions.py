@@ -420,7 +420,7 @@ class _Positions:
         ) + (
             f"\n!{first} = distinct !{{}}\n!{first + 1} = distinct !{{!{first + 1}, !{first + 2}, !{first + 3}}}\n"
             f'!{first + 2} = !{{!"llvm.loop.parallel_accesses", !{first}}}\n'
-            f'!{first + 3} = !{{!"llvm.loop.interleave.count", i32 2}}\n'
+            f'!{first + 3} = !{{!"llvm.loop.interleave.count", i32 1}}\n'
         )
 
     def _lines_of_body(self, access: str) -> str:
