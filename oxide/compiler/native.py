@@ -18,6 +18,7 @@ from ..errors import CompileError
 from . import bounds, coroutines, debugging, half, libm, native_primitives, parameters, positions
 from .ir import PortableKernel, link
 from .optimise import optimise, simplify
+from .position_range import CHECKED_BLOCKS
 from .signature import Closed
 
 ENTRY = "oxide_run_blocks"
@@ -104,7 +105,7 @@ def _module(
     if suspends:
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry))
     else:
-        name = entry if by_position is None else positions.CHECKED_BLOCKS
+        name = entry if by_position is None else CHECKED_BLOCKS
         support.append(_run_blocks(kernel, portable, signature, name))
     module = link(header + part for part in (text, check, "\n".join(support)))
     if suspends:
@@ -112,11 +113,11 @@ def _module(
     if by_position is None:
         optimise(module, machine, exported=entry)
     else:
-        simplify(module, machine, exported=positions.CHECKED_BLOCKS)
+        simplify(module, machine, exported=CHECKED_BLOCKS)
         fast = link(header + part for part in (by_position, "\n".join(called)))
         optimise(fast, machine, exported=entry)
         fast.link_in(module)
-        fast.get_function(positions.CHECKED_BLOCKS).linkage = "internal"
+        fast.get_function(CHECKED_BLOCKS).linkage = "internal"
         module = fast
     for function in module.functions:
         if function.is_declaration and function.name.startswith(("oxide.", "llvm.nvvm.")):

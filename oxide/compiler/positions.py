@@ -12,31 +12,25 @@ What stays in the loop, tests of data and the like, LLVM turns into masks. It ne
 that no barrier parts may run in any order, in step too, so the loop's accesses are marked as independent of each other
 from one iteration to the next.
 
-Left as they are: kernels that use a thread's coordinates in any other way, that loop, that have memory of their own, or
-where a check is left that is not linear in the position.
+Left as they are: kernels that use a thread's coordinates in any other way, that have memory of their own, where a check
+is left that is not linear in the position, or that loop. The last has an exception: a thread of four elements may loop
+where its vectors are not all there, and the way round that is one more thing to require.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TypeAlias, final
+from typing import final
 
 from . import parameters
-from .affine import BINARY, BRANCH, CAST, COMPARE, INVERSE, SELECT, Coefficient, Range, Undecidable
+from .affine import BINARY, BRANCH, CAST, COMPARE, INVERSE, SELECT, Range, Undecidable
 from .ir import PortableKernel
+from .position_range import CHECKED_BLOCKS, Line, whole_blocks
 from .scalarise import scalarised
 from .signature import Closed
 from .ssa import NAME, Function, parse
 
-CHECKED_BLOCKS = "oxide.checked_blocks"
-"""The function that runs a range of blocks with every check: the parameters are the entry's."""
-
-Line: TypeAlias = tuple[int, Coefficient]
-"""A number that is linear in the position: the factor and what is added."""
-
 _P = "%oxide.position"
-_STEP = 64
-_MOST_POSITIONS = 2**42
 _CHECK = re.compile(
     rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.in_bounds\(ptr [^,]+, i64 (?P<index>[^,]+), "
     r"i64 (?P<length>[^,]+), i32 [^)]+\)"
@@ -55,8 +49,8 @@ _ACCESS = re.compile(r"^  (?:\S+ = load|store) ")
 
 
 def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...]) -> str | None:
-    """A module with the function ``entry``, which runs a range of a launch's blocks; None for a kernel
-    whose threads are not known by their positions alone. ``CHECKED_BLOCKS`` is for the caller to define."""
+    """A module with the function ``entry``, which runs a range of a launch's blocks; None for a kernel whose threads
+    are not known by their positions alone. ``CHECKED_BLOCKS`` is for the caller to define."""
     if kernel.suspends or kernel.cooperative or kernel.shared.used:
         return None
     try:
@@ -329,69 +323,6 @@ class _Positions:
 
     # The function
 
-    def _guard(self) -> str:
-        """The positions ``[%oxide.from, %oxide.to)`` of whole blocks for which all that is required holds."""
-        code = list(self.ranges.code)
-        least, most, holds = "%oxide.first.position", "%oxide.end.position", "%oxide.counts"
-        code.append(f"  {holds} = icmp ult i64 {most}, {_MOST_POSITIONS}")
-        for number, condition in enumerate(self.ranges.conditions):
-            code.append(f"  %oxide.hold.{number} = and i1 {holds}, {condition}")
-            holds = f"%oxide.hold.{number}"
-        for number, held in enumerate(self.held):
-            code.append(f"  %oxide.held.{number} = {held}")
-            code.append(f"  %oxide.held.all.{number} = and i1 {holds}, %oxide.held.{number}")
-            holds = f"%oxide.held.all.{number}"
-        for number, (factor, start) in enumerate(self.required):
-            at = f"%oxide.line.{number}"
-            if factor == 0:
-                code += [f"  {at}.holds = icmp sge i64 {start}, 0", f"  {at} = and i1 {holds}, {at}.holds"]
-                holds = at
-            elif factor > 0 and not (isinstance(start, int) and start >= 0):
-                # Not negative from the quotient of -start and the factor on, rounded up.
-                code += [f"  {at}.up = sub i64 {factor - 1}, {start}", *_divided(f"{at}.from", f"{at}.up", factor)]
-                code.append(f"  {at} = call i64 @llvm.smax.i64(i64 {least}, i64 {at}.from)")
-                least = at
-            elif factor < 0:
-                # Not negative before the quotient of start and the factor, rounded down, plus one.
-                code += [f"  {at}.up = add i64 {start}, {-factor}", *_divided(f"{at}.to", f"{at}.up", -factor)]
-                code.append(f"  {at} = call i64 @llvm.smin.i64(i64 {most}, i64 {at}.to)")
-                most = at
-        round_up = ["  %oxide.least.block = add i64 %oxide.first, 0"]
-        if least != "%oxide.first.position":
-            round_up = [
-                f"  %oxide.least.up = add i64 {least}, %oxide.ntid",
-                "  %oxide.least.round = sub i64 %oxide.least.up, 1",
-                "  %oxide.least.block = udiv i64 %oxide.least.round, %oxide.ntid",
-            ]
-        return "\n".join(
-            [
-                *code,
-                *round_up,
-                f"  %oxide.most = call i64 @llvm.smax.i64(i64 {most}, i64 0)",
-                "  %oxide.most.block = udiv i64 %oxide.most, %oxide.ntid",
-                # So many blocks that LLVM sees that the loop runs a multiple of _STEP times, and writes no loop for
-                # what is left over.
-                f"  %oxide.ntid.step = or i64 %oxide.ntid, {_STEP}",
-                "  %oxide.ntid.negative = sub i64 0, %oxide.ntid.step",
-                "  %oxide.ntid.power = and i64 %oxide.ntid.step, %oxide.ntid.negative",
-                f"  %oxide.multiple = udiv i64 {_STEP}, %oxide.ntid.power",
-                "  %oxide.way = sub i64 %oxide.most.block, %oxide.least.block",
-                "  %oxide.some = call i64 @llvm.smax.i64(i64 %oxide.way, i64 0)",
-                "  %oxide.odd = urem i64 %oxide.some, %oxide.multiple",
-                "  %oxide.even = sub i64 %oxide.some, %oxide.odd",
-                f"  %oxide.blocks = select i1 {holds}, i64 %oxide.even, i64 0",
-                "  %oxide.any = icmp ne i64 %oxide.blocks, 0",
-                "  %oxide.from.block = select i1 %oxide.any, i64 %oxide.least.block, i64 %oxide.first",
-                "  %oxide.to.block = add i64 %oxide.from.block, %oxide.blocks",
-                "  %oxide.from = mul i64 %oxide.from.block, %oxide.ntid",
-                "  %oxide.threads = mul i64 %oxide.blocks, %oxide.ntid",
-                f"  %oxide.steps = udiv i64 %oxide.threads, {_STEP}",
-                "  %oxide.steps.some = call i64 @llvm.umax.i64(i64 %oxide.steps, i64 1)",
-                f"  %oxide.count = mul nuw nsw i64 %oxide.steps.some, {_STEP}",
-                f"  call void @{CHECKED_BLOCKS}(ptr %oxide.launch, i64 %oxide.first, i64 %oxide.from.block)",
-            ]
-        )
-
     def _analysed(self) -> str:
         """The body in a loop that counts to the end of the blocks and tests before each turn, to ask questions of."""
         return self._assembled(
@@ -408,7 +339,8 @@ class _Positions:
         """The function, and its metadata."""
         first = self.kernel.first_free_metadata()
         return self._assembled(
-            self._guard() + "\n  br i1 %oxide.any, label %oxide.turn, label %oxide.after\noxide.turn:\n"
+            whole_blocks(self.ranges, self.held, self.required)
+            + "\n  br i1 %oxide.any, label %oxide.turn, label %oxide.after\noxide.turn:\n"
             "  %oxide.turns = phi i64 [ 0, %oxide.prepare ], [ %oxide.turns.next, %oxide.next ]\n"
             f"  {_P} = add i64 %oxide.from, %oxide.turns\n"
             f"  br label {next(iter(self.body))}",
@@ -486,11 +418,6 @@ declare void @{CHECKED_BLOCKS}(ptr, i64, i64)
                 lines.append(f"  %oxide.word.{number} = load {kind}, ptr %oxide.at.{number}")
                 lines.append(f"  {name} = trunc {kind} %oxide.word.{number} to {inner}")
         return lines
-
-
-def _divided(name: str, value: str, factor: int) -> list[str]:
-    """The quotient; of a negative number, any that is not positive."""
-    return [f"  {name} = {f'sdiv i64 {value}, {factor}' if factor > 1 else f'add i64 {value}, 0'}"]
 
 
 def _register(match: re.Match[str]) -> str:
