@@ -1,10 +1,13 @@
-"""Kernels' machine code, made and loaded: in place where it must be, and beside an event loop where it can be.
+"""What is made once: in place where it must be, and beside an event loop where it can be.
 
 A kernel's first launch turns its IR into machine code, 25 to 60 ms, and loads it, for which a GPU's driver waits until
 nothing runs on the device, however long that is; no way of loading was found that does not wait. On an event loop's
 thread all other tasks would wait with it. So a task that awaits an operation first has the kernels that are new, those
 of which a launch has been built and that were never loaded, loaded by a thread, while the loop goes on. What is left in
 place is the first launch of a kernel that a function of ``and_then`` builds: it is built and run in one step.
+
+The same goes for what the first large copy on a device needs: where one has been built, the next task that awaits an
+operation on a device that never had one has its ring of page-locked memory made (``staging``).
 """
 
 from __future__ import annotations
@@ -24,6 +27,15 @@ if TYPE_CHECKING:
 
 
 _new: deque[weakref.ref[Specialization]] = deque(maxlen=1024)  # of which a launch was built, and none was run
+
+
+_large_copies = False  # whether one was built, and nothing awaited since
+
+
+def announce_large_copy() -> None:
+    """A copy that will be staged was built."""
+    global _large_copies
+    _large_copies = True
 
 
 def announce(specialization: Specialization) -> None:
@@ -51,20 +63,21 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
 
 def may_load(device: Device) -> bool:
     """Whether ``load_beside`` may have something to do. Cheap: asked before every submission that is awaited."""
-    return bool(_new or device.loading_beside)
+    return bool(_new or device.loading_beside or _large_copies)
 
 
 async def load_beside(loop: EventLoop, device: Device) -> None:
-    """Has new kernels loaded on ``device`` by a thread; returns when they are, or at once. Raises the loop's
-    cancellation; an error is left for the launch, which tries again in place."""
+    """Has new kernels loaded on ``device`` by a thread, and its large copies prepared; returns when that is done, or at
+    once. Raises the loop's cancellation; an error is left for the launch or the copy, which tries again in place."""
     reactor = reactor_of(loop)
     while True:
         # What another task of this loop has loaded is waited for first: it may be all.
         wanted = [] if reactor.works_beside else _take_unloaded(device)
-        if not (wanted or reactor.works_beside or device.loading_beside):
+        copies = not reactor.works_beside and _take_large_copies(device)
+        if not (wanted or copies or reactor.works_beside or device.loading_beside):
             return
-        load = _Load(wanted, device)
-        if wanted:
+        load = _Load(wanted, device, copies)
+        if wanted or copies:
             device.loading_beside.add(load)  # from now on, so that no task of this turn loads them in place
         try:
             await reactor.work_beside(loop, load.run)
@@ -84,12 +97,19 @@ def _take_unloaded(device: Device) -> list[Specialization]:
     return taken
 
 
+def _take_large_copies(device: Device) -> bool:
+    global _large_copies
+    built, _large_copies = _large_copies, False
+    return built and not device.staging.prepared
+
+
 @final
 class _Load:
-    """Some kernels to load, in a thread that goes on alone where its task is cancelled."""
+    """Some kernels to load, and ``copies`` to prepare, in a thread that goes on alone where its task is cancelled."""
 
-    def __init__(self, wanted: list[Specialization], device: Device) -> None:
+    def __init__(self, wanted: list[Specialization], device: Device, copies: bool) -> None:
         self._wanted = wanted
+        self._copies = copies
         self._device = device
         self._begun = False
 
@@ -100,6 +120,9 @@ class _Load:
                 for specialization in self._wanted:
                     with contextlib.suppress(Exception):
                         loaded_function(specialization, self._device)
+                if self._copies:
+                    with contextlib.suppress(Exception):
+                        self._device.staging.prepare()
         finally:
             self._device.loading_beside.discard(self)
 

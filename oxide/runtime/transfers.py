@@ -13,9 +13,12 @@ import numpy as np
 
 from oxide.device.types import as_dtype, f32
 from oxide.errors import GraphError
+from oxide.runtime import staging
 from oxide.runtime.arc import Arc
+from oxide.runtime.loading import announce_large_copy
 from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.staging import download, upload
 from oxide.runtime.submission import ExecutionContext
 
@@ -45,6 +48,8 @@ class HostToDevice(DeviceOperation[DeviceBox]):
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
+        if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
+            announce_large_copy()
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
@@ -86,6 +91,8 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
             self._placement = box._placement
+        elif require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
+            announce_large_copy()
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
         box = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "d2h")
@@ -102,8 +109,6 @@ def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperati
     it is an ordinary one, filled through a small ring of pinned memory.
     Takes a box, an ``Arc`` of one, or an operation that yields one. Raises ``TypeError`` for anything else.
     """
-    if not isinstance(box, DeviceOperation):
-        require_box(box, "d2h")
     return DeviceToHost(box)
 
 
@@ -246,6 +251,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
     def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
         self._destination = destination
         self._source = source
+        if isinstance(source, np.ndarray) and source.nbytes > staging.SMALL_BYTES and not is_pinned(source):
+            announce_large_copy()
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:

@@ -66,8 +66,9 @@ def loading() -> Iterator[Loading]:
 
 @pytest.fixture(autouse=True)
 def nothing_new() -> None:
-    """Other tests may have built launches that they never ran."""
+    """Other tests may have built launches and copies that they never ran."""
     runtime_loading._new.clear()
+    runtime_loading._large_copies = False
 
 
 def launch(twice: Any) -> oxide.DeviceOperation[Any]:
