@@ -9,8 +9,7 @@ kernel (a futex).
 
 The protocol, on a structure in memory that is never given back:
 
-- ``busy`` is taken by who has a copy to share out. Who does not get it, as when two devices' threads copy at once, lets
-  others run until it is free: together twice takes less time than once together and once alone.
+- ``busy`` is taken by who has a copy to share out; who does not get it copies alone.
 - The owner writes down the copy, zeroes ``next``, opens it and wakes the helpers. Everybody claims pieces by adding to
   ``next``.
 - A helper adds itself to ``inside`` *before* it looks whether a copy is open; the owner closes it *before* it looks
@@ -114,21 +113,21 @@ _CONSTANTS = 320
 # processor), because the first upload must not wait for a compiler; a test compiles it again and compares.
 _COPY_CODE = {
     "x86_64": bytes.fromhex(
-        "55415741564155415453504c8b374c8b7f084c8b6710488b5f18bd010000009031c0f00fb16b407408ff9358010000ebef4c"
-        "89b3800100004c89bb880100004c89a39001000031c0488783c000000087ab80000000f0ff0348c7042400000000488bbb60"
-        "010000488b8b68010000ba810000004889de31c0ff93500100004c8bbb400100004c8ba3480100004c8bab80010000488bab"
-        "880100004c8bb3900100006666666666662e0f1f8400000000004c89fef0480fc1b3c00000004c89f24829f24885d27e134c"
-        "39fa490f4dd74a8d3c2e4801ee41ffd4ebd6488b04248783800000006666662e0f1f840000000000488b83000100004885c0"
-        "7408ff9358010000ebec31c08743404883c4085b415c415d415e415f5dc3"
+        "55415741564155415453504889f8488b3f488b7008488b5010488b5818b90100000031c0f00fb14b400f85d90000004889bb"
+        "800100004889b3880100004889939001000031c0488783c0000000878b80000000f0ff0348c7042400000000488bbb600100"
+        "00488b8b68010000ba810000004889de31c0ff93500100004c8bbb400100004c8ba3480100004c8bab80010000488bab8801"
+        "00004c8bb390010000904c89fef0480fc1b3c00000004c89f24829f24885d27e134c39fa490f4dd74a8d3c2e4801ee41ffd4"
+        "ebd6488b04248783800000006666662e0f1f840000000000488b83000100004885c07408ff9358010000ebec31c087434048"
+        "83c4085b415c415d415e415f5dc3488b83480100004883c4085b415c415d415e415f5dffe0"
     ),
     "aarch64": bytes.fromhex(
-        "fe0f1bf8fa6701a9f85f02a9f65703a9f44f04a9164c41a928008052176040a9740201917502039189fe5f880907003588fe"
-        "0988a9ffff3568020391776218a92900805276ca00f91ffd9fc86802029109fd9f8868fe5f880805001168fe0988a9ffff35"
-        "600e56a9e10313aa68aa40f92210805200013fd6765e54a97aca40f9786658a9a8fe5fc80901168ba9fe0ac8aaffff354903"
-        "08cb3f0500f1ab0100543f0116eb0003088b2103088b22b1969ae0023fd6a8fe5fc80901168ba9fe0ac8aaffff35490308cb"
-        "3f0100f1acfeff54680202911ffd9f886802049108fddfc8880000b468ae40f900013fd6fbffff179ffe9f88f44f44a9f657"
-        "43a9f85f42a9fa6741a9fe0745f8c0035fd6390080525f3f03d568ae40f900013fd688fe5f8888ffff3599fe088888f8ff34"
-        "fcffff17"
+        "fe0f1bf8fa6701a9f85f02a9f65703a9f44f04a9024c41a9e80300aa000040f9010540f9290080527402019188fe5f880807"
+        "003589fe0888a8ffff35750203916802029129008052600618a962ca00f9bffe9fc809fd9f8868fe5f880805001168fe0988"
+        "a9ffff35600e56a9e10313aa68aa40f92210805200013fd6765e54a97aca40f9786658a9a8fe5fc80901168ba9fe0ac8aaff"
+        "ff35490308cb3f0500f1ab0100543f0116eb0003088b2103088b22b1969ae0023fd6a8fe5fc80901168ba9fe0ac8aaffff35"
+        "490308cb3f0100f1acfeff54680202911ffd9f886802049108fddfc8880000b468ae40f900013fd6fbffff179ffe9f88f44f"
+        "44a9f65743a9f85f42a9fa6741a9fe0745f8c0035fd65f3f03d563a640f9f44f44a9f65743a9f85f42a9fa6741a9fe0745f8"
+        "60001fd6"
     ),
 }
 
@@ -197,6 +196,7 @@ define void @oxide_copy_together(ptr %row) {
   %open = getelementptr i8, ptr %pool, i64 128
   %next = getelementptr i8, ptr %pool, i64 192
   %inside = getelementptr i8, ptr %pool, i64 256
+  %memcpy_field = getelementptr i8, ptr %pool, i64 328
   %syscall_field = getelementptr i8, ptr %pool, i64 336
   %yield_field = getelementptr i8, ptr %pool, i64 344
   %futex_field = getelementptr i8, ptr %pool, i64 352
@@ -204,15 +204,13 @@ define void @oxide_copy_together(ptr %row) {
   %job = getelementptr i8, ptr %pool, i64 384
   %source_field = getelementptr i8, ptr %pool, i64 392
   %size_field = getelementptr i8, ptr %pool, i64 400
-  br label %claim
-claim:
   %swap = cmpxchg ptr %busy, i32 0, i32 1 seq_cst seq_cst
   %mine = extractvalue { i32, i1 } %swap, 1
-  br i1 %mine, label %together, label %taken
-taken:
-  %their_yield = load ptr, ptr %yield_field
-  %let_by = call i32 %their_yield()
-  br label %claim
+  br i1 %mine, label %together, label %alone
+alone:
+  %memcpy = load ptr, ptr %memcpy_field
+  %ignored = call ptr %memcpy(ptr %destination, ptr %source, i64 %size)
+  ret void
 together:
   store ptr %destination, ptr %job
   store ptr %source, ptr %source_field
