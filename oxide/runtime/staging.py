@@ -80,7 +80,7 @@ class Slot:
     def order(self, timeline: Timeline) -> None:
         """Makes a stream wait for the slot's last use."""
         if self.timeline is not None:
-            timeline.wait_for(self.timeline, self.position)
+            timeline.follow(self.timeline, self.position)
 
     def note(self, timeline: Timeline) -> None:
         """What was just submitted to ``timeline`` uses the slot."""
@@ -217,7 +217,7 @@ def _upload_in_chunks(
             driver.launch_host_function(lambda: np.copyto(source, array), stagers[0].handle)
             gathered = stagers[0].advance()
             for stager in stagers[1:]:
-                stager.wait_for(stagers[0], gathered)
+                stager.follow(stagers[0], gathered)
         with context.ordered([], [box._allocation]):
             for number, offset in enumerate(range(0, nbytes, chunk)):
                 slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
@@ -281,6 +281,6 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
                 moves.submit(driver, result.ctypes.data + offset, slot.address, size, stager.handle)
                 slot.note(stager)
             for stager in stagers:  # the run is over when the result is there
-                timeline.wait_for(stager, stager.mark().position)
+                timeline.follow(stager, stager.mark().position)
     pool.want(nbytes, 1)
     return result
