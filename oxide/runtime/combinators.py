@@ -48,17 +48,23 @@ class Stage(DeviceOperation[U]):
             stages.append(source)
             source = source.source
         result = source.run(context)
+        outer = context.place
         for stage in reversed(stages):
+            context.place = (stage, stage.stage, outer)
             try:
                 result = stage.follow(context, result)
             except Exception as error:
-                add_note_once(error, f"in stage {stage.stage} of a chain, {stage._name}({place(stage._shown)})")
+                add_note_once(error, stage.part(stage.stage))
                 raise
+        context.place = outer
         last: U = result
         return last
 
     def whereabouts(self) -> None:
         return None
+
+    def part(self, number: int) -> str:
+        return f"in stage {number} of a chain, {self._name}({place(self._shown)})"
 
 
 @final
@@ -152,16 +158,22 @@ class Zip(DeviceOperation[tuple[Any, ...]]):
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         results = []
+        outer = context.place
         for number, part in enumerate(self._parts, 1):
+            context.place = (self, number, outer)
             try:
                 results.append(part.run(context))
             except Exception as error:
-                add_note_once(error, f"in part {number} of a zip of {len(self._parts)}")
+                add_note_once(error, self.part(number))
                 raise
+        context.place = outer
         return tuple(results)
 
     def whereabouts(self) -> None:
         return None
+
+    def part(self, number: int) -> str:
+        return f"in part {number} of a zip of {len(self._parts)}"
 
     def spec(self) -> Spec:
         return tuple([part.spec() for part in self._parts])

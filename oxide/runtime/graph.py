@@ -232,7 +232,7 @@ class _Captured:
         self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
         self._writes = list(recording.writes)
         self._at_launch = recording.at_launch
-        self._kernels = recording.kernels
+        self._kernels = {number: (special, tuple(places)) for number, (special, places) in recording.kernels.items()}
         self._fault_record = recording.fault_record
         self._lock = threading.Lock()
 
@@ -248,7 +248,7 @@ class _Captured:
                 driver.launch_graph(self._handle, timeline.handle)
             if record is not None:
                 report = FaultReport(context.runtime.fault_slots.acquire())
-                report.kernels = self._kernels
+                report.kernels, report.graph_place = self._kernels, context.place
                 context.watch_faults([report])
                 with context.ordered([record], []):
                     driver.copy_to_host(report.slot.address, record.address, record.nbytes, timeline.handle)

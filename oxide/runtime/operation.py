@@ -328,10 +328,17 @@ class WithContext(DeviceOperation[T]):
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> T:
-        return require_operation(self._function(context), "with_context").run(context)
+        outer = context.place
+        context.place = (self, 1, outer)
+        result = require_operation(self._function(context), "with_context").run(context)
+        context.place = outer
+        return result
 
     def whereabouts(self) -> str:
         return f"in with_context({place(self._function)})"
+
+    def part(self, number: int) -> str:
+        return self.whereabouts()
 
 
 def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> DeviceOperation[T]:
