@@ -47,8 +47,11 @@ CHUNK_BYTES = 1 << 20
 SMALL_BYTES = 256 << 10
 """What is copied at submission: at most 30 microseconds of the loop's time."""
 
-_SLOTS = 3  # one being filled, one on the wire, one between
+_SLOTS = 4  # one being filled, one on the wire, and two on the way between these
 _RING_SLOTS = 4
+
+PREPARED_CHUNK_BYTES = 4 << 20
+"""The ring's slots where nobody waits for its making: a copy then is fewer chunks to submit, 16 of 64 MiB."""
 
 
 _reads_at_submission: ContextVar[bool] = ContextVar("oxide_reads_at_submission", default=False)
@@ -93,24 +96,25 @@ class Slot:
 
 @final
 class StagingRing:
-    """Slots of ``CHUNK_BYTES`` that belong to a device, for when the pool has none. Made when first needed, or by
-    ``prepare``, which a task that awaits a large copy has called in a thread."""
+    """Slots of ``chunk`` bytes that belong to a device, for when the pool has none: small ones, made when first needed,
+    or larger, made by ``prepare``, which a task that awaits a large copy has called in a thread."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.lock = threading.Lock()
         self._slots: list[Slot] = []
+        self.chunk = CHUNK_BYTES
         self.prepared = False
 
     def prepare(self) -> None:
-        """Makes what the first large copy would make on its way, 6 ms on an H100: the ring, the threads that help to
-        copy, streams for host functions, and whatever the driver makes when it is first asked to call one."""
+        """Makes what the first large copy would make on its way, up to 200 ms on an H100: the ring, the threads that
+        help to copy, streams for host functions, and whatever the driver makes when it is first asked to call one."""
         device = self._device
         with self.lock:
             if self.prepared:
                 return
             self.prepared = True  # an error is for the copy, which tries again in place
-            slots = self.slots()
+            slots = self._make(max(CHUNK_BYTES, PREPARED_CHUNK_BYTES)) if not self._slots else self._slots
             moves = Moves(len(slots))
             timelines: list[Timeline] = []
             try:
@@ -131,9 +135,11 @@ class StagingRing:
 
     def slots(self) -> list[Slot]:
         """The slots; call and use them with ``lock`` held."""
-        if not self._slots:
-            address = self._device.driver.allocate_host(_RING_SLOTS * CHUNK_BYTES)  # one call: each has its price
-            self._slots = [Slot(address + number * CHUNK_BYTES) for number in range(_RING_SLOTS)]
+        return self._slots or self._make(CHUNK_BYTES)
+
+    def _make(self, chunk: int) -> list[Slot]:
+        address = self._device.driver.allocate_host(_RING_SLOTS * chunk)  # one call: each has its price
+        self._slots, self.chunk = [Slot(address + number * chunk) for number in range(_RING_SLOTS)], chunk
         return self._slots
 
     def trim(self) -> None:
@@ -165,17 +171,19 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
                 context.driver.copy_to_device(box.ptr, buffer.address, nbytes, context.timeline.handle)
             return
     chunk = min(nbytes, _chunk_bytes(nbytes))
-    slots = min(-(-nbytes // chunk), _SLOTS)
+    count = min(len(_layout(nbytes, chunk)), _SLOTS)
     buffers: list[PinnedBuffer] = []
-    while len(buffers) < slots and (found := pool.try_acquire(chunk)) is not None:
+    while len(buffers) < count and (found := pool.try_acquire(chunk)) is not None:
         buffers.append(found)
-    if len(buffers) > 1 or len(buffers) == slots:  # with one slot for many chunks nothing would overlap
+    if len(buffers) > 1 or len(buffers) == count:  # with one slot for many chunks nothing would overlap
         _upload_in_chunks(context, box, array, chunk, [Slot(buffer.address) for buffer in buffers], buffers)
     else:
-        missing = slots - len(buffers)
+        missing = count - len(buffers)
         buffers.clear()
-        with context.device.staging.lock:
-            _upload_in_chunks(context, box, array, CHUNK_BYTES, context.device.staging.slots(), [])
+        ring = context.device.staging
+        with ring.lock:
+            slots = ring.slots()
+            _upload_in_chunks(context, box, array, min(chunk, ring.chunk), slots, [])
         pool.want(chunk, missing)
 
 
@@ -196,6 +204,18 @@ def _chunk_bytes(nbytes: int) -> int:
     return size
 
 
+def _layout(nbytes: int, chunk: int) -> list[tuple[int, int]]:
+    """The chunks of an upload, as offset and size. The first are smaller, each twice the one before: nothing is on the
+    wire until the first has been copied."""
+    layout = []
+    offset, size = 0, min(CHUNK_BYTES, chunk)
+    while offset < nbytes:
+        layout.append((offset, min(size, nbytes - offset)))
+        offset += size
+        size = min(2 * size, chunk)
+    return layout
+
+
 def _upload_in_chunks(
     context: ExecutionContext,
     box: DeviceBox,
@@ -205,11 +225,12 @@ def _upload_in_chunks(
     buffers: list[PinnedBuffer],
 ) -> None:
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
-    moves = Moves(-(-nbytes // chunk))
+    layout = _layout(nbytes, chunk)
+    moves = Moves(len(layout))
     kept: list[Any] = [moves, array, buffers]
     context.keep(kept)
     source = array
-    with _beside(context, min(len(slots), -(-nbytes // chunk)), kept) as stagers:
+    with _beside(context, min(len(slots), len(layout)), kept) as stagers:
         if not array.flags.c_contiguous:
             # Gathered by a host function too, where NumPy lets go of the GIL.
             source = np.empty(array.shape, array.dtype)
@@ -219,9 +240,8 @@ def _upload_in_chunks(
             for stager in stagers[1:]:
                 stager.follow(stagers[0], gathered)
         with context.ordered([], [box._allocation]):
-            for number, offset in enumerate(range(0, nbytes, chunk)):
+            for number, (offset, size) in enumerate(layout):
                 slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
-                size = min(chunk, nbytes - offset)
                 slot.order(stager)
                 moves.submit(driver, slot.address, source.ctypes.data + offset, size, stager.handle)
                 slot.note(stager)
@@ -263,24 +283,31 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
             driver.copy_to_host(buffer.address, box.ptr, nbytes, timeline.handle)
         return buffer.array(box.shape, box.dtype)
     result = np.empty(box.shape, box.dtype)
-    count = -(-nbytes // CHUNK_BYTES)
+    ring = context.device.staging
+    with ring.lock:
+        slots = ring.slots()
+        _download_in_chunks(context, box, result, min(_chunk_bytes(nbytes), ring.chunk), slots)
+    pool.want(nbytes, 1)
+    return result
+
+
+def _download_in_chunks(
+    context: ExecutionContext, box: DeviceBox, result: NDArray[Any], chunk: int, slots: Sequence[Slot]
+) -> None:
+    driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
+    count = -(-nbytes // chunk)
     moves = Moves(count)
     kept = [result, moves]
     context.keep(kept)
-    staging = context.device.staging
-    with staging.lock, _beside(context, min(_RING_SLOTS, count), kept) as stagers:
-        slots = staging.slots()
-        with context.ordered([box._allocation], []):
-            for number, offset in enumerate(range(0, nbytes, CHUNK_BYTES)):
-                slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
-                size = min(CHUNK_BYTES, nbytes - offset)
-                slot.order(timeline)
-                driver.copy_to_host(slot.address, box.ptr + offset, size, timeline.handle)
-                slot.note(timeline)
-                slot.order(stager)
-                moves.submit(driver, result.ctypes.data + offset, slot.address, size, stager.handle)
-                slot.note(stager)
-            for stager in stagers:  # the run is over when the result is there
-                timeline.follow(stager, stager.mark().position)
-    pool.want(nbytes, 1)
-    return result
+    with _beside(context, min(len(slots), count), kept) as stagers, context.ordered([box._allocation], []):
+        for number, offset in enumerate(range(0, nbytes, chunk)):
+            slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
+            size = min(chunk, nbytes - offset)
+            slot.order(timeline)
+            driver.copy_to_host(slot.address, box.ptr + offset, size, timeline.handle)
+            slot.note(timeline)
+            slot.order(stager)
+            moves.submit(driver, result.ctypes.data + offset, slot.address, size, stager.handle)
+            slot.note(stager)
+        for stager in stagers:  # the run is over when the result is there
+            timeline.follow(stager, stager.mark().position)

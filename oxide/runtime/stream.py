@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
 
-from oxide.errors import DeviceLostError
+from oxide.errors import DeviceError, DeviceLostError
 from oxide.runtime.capture import refuse_in_capture
 from oxide.runtime.timeline import Timeline
 
@@ -26,6 +27,7 @@ class Stream:
         self.device = device
         self._loose: deque[Submission[Any]] = deque()
         self._timeline: Timeline = device.take_timeline()
+        device.add_stream(self)
 
     @property
     def handle(self) -> int:
@@ -94,6 +96,21 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
+
+    def forget_finished(self) -> bool:
+        """Lets go of the results of ``async_on`` that the device is past; what failed stays, for ``synchronize``.
+        Whether any is still in flight."""
+        loose, self._loose = self._loose, deque()
+        left = [submission for submission in loose if not submission.finished_well()]
+        self._loose.extendleft(reversed(left))
+        return any(submission.mark.position > self._timeline.seen for submission in left)
+
+    def wait_for_results(self) -> None:
+        """Returns when nothing that ``async_on`` submitted until now is in flight."""
+        for submission in list(self._loose)[-1:]:
+            with contextlib.suppress(DeviceError):  # for ``synchronize``
+                submission.mark.synchronize()
+        self.forget_finished()
 
     def _adopt(self, submission: Submission[Any]) -> None:
         """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""

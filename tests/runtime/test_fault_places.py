@@ -111,6 +111,14 @@ def test_what_comes_after_a_chain_is_not_taken_for_a_part_of_it() -> None:
     operation = oxide.zip(zeros(8).and_then(lambda box: refuse(1, box)), refuse(500, zeros(8)))
     notes = notes_of(operation, run_by_sync)
     assert notes[:2] == ["in <oxide launch of pick>", "in part 2 of a zip of 2"]
+    for argument in (
+        zeros(8).and_then(value),
+        oxide.zip(zeros(8), value(1)).first(),
+        with_context(lambda _: zeros(8)),
+    ):
+        (launched, *others) = notes_of(refuse(500, argument), run_by_sync)
+        assert launched == "in <oxide launch of pick>"
+        assert not any(note.startswith("in ") for note in others)
 
 
 def test_a_graph_that_launches_a_kernel_at_two_places_names_both_and_where_it_was_launched() -> None:

@@ -242,4 +242,5 @@ def test_page_locking_beside_begins_when_the_copy_that_does_without_has_been_sub
 
     with use_driver(Counting()):
         trio.run(main)
-    assert submitted == [-(-DATA.nbytes // staging.CHUNK_BYTES)]
+    chunk = min(staging._chunk_bytes(DATA.nbytes), staging.PREPARED_CHUNK_BYTES)
+    assert submitted == [len(staging._layout(DATA.nbytes, chunk))]
