@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-import trio.testing
 
 import oxide
 from oxide import d2h, devices, full, reclaim, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
 from oxide.runtime import room
+from oxide.runtime.future import FutureState
 from oxide.testing import DelegatingDriver, step_driver, use_driver
 from tests.runtime.faulting_launches import VECTOR, product
 
@@ -78,17 +78,17 @@ def test_an_allocation_waits_for_work_whose_task_was_cancelled(driver: Full, mon
 
     async def main() -> None:
         policy.next_stream(devices()[0]).join(stream)
-        future = zeros(6 * MIB, "u1").schedule(policy)
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
+        futures = [zeros(6 * MIB, "u1").schedule(policy)]
 
-                async def wait() -> None:
-                    await future
+        async def wait() -> None:
+            await futures[0]
 
-                nursery.start_soon(wait)
-                await trio.testing.wait_all_tasks_blocked()
-                scope.cancel()
-        del future
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            while futures[0].state is not FutureState.EXECUTING:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        futures.clear()
         assert (await zeros(6 * MIB, "u1")).nbytes == 6 * MIB
 
     trio.run(main)
