@@ -1,4 +1,4 @@
-"""Operations that make device memory and move data: h2d, d2h, empty, zeros, ones, full, arange, randn, dup, memcpy.
+"""Operations that make device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks; see
 ``pinned.py`` for what that saves.
@@ -37,7 +37,7 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     """An uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` where a graph
     is captured that may own no memory."""
     if context.recording is not None:
-        context.recording.require_allocation(f"a box of {_describe(shape, dtype)}")
+        context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
     nbytes = math.prod(shape) * dtype.itemsize
     return DeviceBox(Allocation(context.timeline, nbytes, shape, dtype), shape, dtype)
 
@@ -63,7 +63,7 @@ class HostToDevice(DeviceOperation[DeviceBox]):
         return BoxSpec(self._array.shape, self._array.dtype)
 
     def __repr__(self) -> str:
-        return f"<oxide operation h2d of {_describe(self._array.shape, self._array.dtype)}>"
+        return f"<oxide operation h2d of {describe(self._array.shape, self._array.dtype)}>"
 
 
 def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
@@ -136,7 +136,7 @@ class Full(DeviceOperation[DeviceBox]):
         return BoxSpec(self._shape, self._fill.dtype)
 
     def __repr__(self) -> str:
-        return f"<oxide operation full of {_describe(self._shape, self._fill.dtype)}>"
+        return f"<oxide operation full of {describe(self._shape, self._fill.dtype)}>"
 
 
 @final
@@ -155,7 +155,7 @@ class Empty(DeviceOperation[DeviceBox]):
         return BoxSpec(self._shape, self._dtype)
 
     def __repr__(self) -> str:
-        return f"<oxide operation empty of {_describe(self._shape, self._dtype)}>"
+        return f"<oxide operation empty of {describe(self._shape, self._dtype)}>"
 
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -195,28 +195,6 @@ def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of ones; ``shape`` is an int or a tuple."""
     return full(parse_shape(shape, "ones"), 1, dtype)
-
-
-def arange(n: int, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """The numbers 0 to n - 1, as a box of shape (n,). Raises ``OverflowError`` if an integer dtype has not so many."""
-    (count,) = parse_shape(n, "arange")
-    resolved = as_dtype(dtype)
-    if resolved.kind in "iu" and count - 1 > np.iinfo(resolved).max:
-        raise OverflowError(f"arange: {count - 1} is too large for {resolved}; its largest is {np.iinfo(resolved).max}")
-    return HostToDevice(np.arange(count, dtype=resolved))
-
-
-def randn(
-    mean: float, std: float, shape: Shape, dtype: DType = f32, *, seed: int | None = None
-) -> DeviceOperation[DeviceBox]:
-    """Normally distributed numbers; the same seed gives the same numbers on every device and at every run."""
-    resolved = as_dtype(dtype)
-    if resolved.kind != "f":
-        raise TypeError(f"randn: {resolved} is no floating-point type")
-    if not std >= 0:
-        raise ValueError(f"randn: the standard deviation is {std!r}; it must not be negative")
-    numbers = np.random.default_rng(seed).normal(mean, std, parse_shape(shape, "randn"))
-    return HostToDevice(numbers.astype(resolved))
 
 
 @final
@@ -318,7 +296,8 @@ def _require_number(dtype: np.dtype[Any], what: str) -> None:
         raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
 
 
-def _describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """What messages call an array."""
     return f"{'x'.join(map(str, shape)) or 'a scalar'} {dtype}"
 
 

@@ -69,6 +69,7 @@ def nothing_new() -> None:
     """Other tests may have built launches and copies that they never ran."""
     runtime_loading._new.clear()
     runtime_loading._large_copies = False
+    runtime_loading._numbers.clear()
 
 
 def launch(twice: Any) -> oxide.DeviceOperation[Any]:
