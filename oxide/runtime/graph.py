@@ -17,6 +17,7 @@ from oxide.driver.base import GraphHandle
 from oxide.errors import DeviceError, GraphError
 from oxide.runtime.capture import Recording
 from oxide.runtime.context import Device
+from oxide.runtime.nesting import raise_if_nested
 from oxide.runtime.operation import DeviceOperation, require_stream
 from oxide.runtime.staging import reading_at_submission
 from oxide.runtime.stream import Stream
@@ -264,8 +265,9 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
     with recording:
         try:
             output = operation.run(context)
-        except BaseException:
+        except BaseException as error:
             _discard(context)
+            raise_if_nested(error, operation)
             raise
     return _finish(context, recording, output)
 

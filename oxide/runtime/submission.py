@@ -17,6 +17,7 @@ from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
 from oxide.runtime.arc import Arc
 from oxide.runtime.capture import Recording, refuse_in_capture
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.nesting import raise_if_nested
 from oxide.runtime.places import launch_notes, place_notes
 from oxide.runtime.stream import Stream
 
@@ -372,6 +373,7 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
             add_note_once(error, f"when {operation!r} was submitted to {context.timeline.label}")
         if isinstance(error, DeviceLostError) and device.lost is None:
             device.lost = error
+        raise_if_nested(error, operation)
         raise
 
 
