@@ -157,6 +157,7 @@ class GraphScope:
     def __enter__(self) -> GraphScope:
         if not self._recording.is_open:
             raise GraphError("the scope was used before; make a new one with CudaGraph.scope(stream)")
+        self._recording.stream.device.raise_if_lost()
         self._recording.__enter__()
         self._inside = True
         return self

@@ -58,6 +58,7 @@ class Stream:
         """An event at the end of what the stream holds now; it keeps the time it was passed."""
         refuse_in_capture("record_event()", self)
         event = Event(self.device)
+        event._behind = self._timeline.waited()
         event._timeline, event._position = self._timeline, self._timeline.advance()
         self.device.driver.record_event(event._handle, self._timeline.handle)
         return event
@@ -69,6 +70,7 @@ class Stream:
             raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
         self.device.driver.wait_event(self._timeline.handle, event._handle)
         self._timeline.note_waited(event._timeline, event._position)
+        self._note_behind(event._behind)
 
     def fork(self) -> Stream:
         """A new stream whose work runs after all that this one holds now."""
@@ -80,8 +82,10 @@ class Stream:
     def join(self, other: Stream) -> None:
         """What is submitted to this stream from now on runs after all that ``other`` holds now."""
         refuse_in_capture("join(stream)", self)
+        behind = other._timeline.waited()
         mark = other._timeline.mark()
         self._timeline.wait_for(other._timeline, mark.position)
+        self._note_behind(behind)
 
     def launch_host_function(self, function: Callable[[], None]) -> None:
         """Calls ``function`` on a thread of the driver's, in stream order. It must not use the device.
@@ -112,6 +116,11 @@ class Stream:
                 submission.mark.synchronize()
         self.forget_finished()
 
+    def _note_behind(self, behind: dict[Timeline, int]) -> None:
+        """What another stream had been made to wait for, this one now comes after as well."""
+        for timeline, position in behind.items():
+            self._timeline.note_waited(timeline, position)
+
     def _adopt(self, submission: Submission[Any]) -> None:
         """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""
         loose = self._loose
@@ -135,6 +144,7 @@ class Event:
         self._device = device
         self._timeline: Timeline | None = None  # whose first ``_position`` uses it covers
         self._position = 0
+        self._behind: dict[Timeline, int] = {}  # what that stream had been made to wait for before
         self._handle = device.driver.create_event(device.id, timing=True)
 
     def query(self) -> bool:

@@ -138,6 +138,10 @@ class Timeline:
         if other is not None and other is not self and self._waited.get(other, 0) < position:
             self._waited[other] = position
 
+    def waited(self) -> dict[Timeline, int]:
+        """The other streams that this one was made to wait for, and up to where; a copy."""
+        return self._waited.copy()
+
     def is_after(self, other: Timeline, position: int) -> bool:
         """Whether what is submitted here from now on runs after ``other``'s work up to ``position`` anyway."""
         return other is self or self._waited.get(other, 0) >= position or other.passed(position)
