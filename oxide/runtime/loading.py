@@ -147,9 +147,9 @@ class _Load:
                 if self._copies:
                     with contextlib.suppress(Exception):
                         self._device.staging.prepare()
-            for numbers in self._numbers:
-                with contextlib.suppress(Exception):
-                    numbers.array()
+                for numbers in self._numbers:
+                    with contextlib.suppress(Exception):
+                        numbers.array()
         finally:
             self._device.loading_beside.discard(self)
 
