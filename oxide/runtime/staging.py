@@ -205,15 +205,9 @@ def _chunk_bytes(nbytes: int) -> int:
 
 
 def _layout(nbytes: int, chunk: int) -> list[tuple[int, int]]:
-    """The chunks of an upload, as offset and size. The first are smaller, each twice the one before: nothing is on the
-    wire until the first has been copied."""
-    layout = []
-    offset, size = 0, min(CHUNK_BYTES, chunk)
-    while offset < nbytes:
-        layout.append((offset, min(size, nbytes - offset)))
-        offset += size
-        size = min(2 * size, chunk)
-    return layout
+    """The chunks of a copy, as offset and size. Smaller ones at the beginning, for the wire to begin sooner, were
+    measured and left out: what a chunk costs whatever its size is more than that."""
+    return [(offset, min(chunk, nbytes - offset)) for offset in range(0, nbytes, chunk)]
 
 
 def _upload_in_chunks(
@@ -295,14 +289,13 @@ def _download_in_chunks(
     context: ExecutionContext, box: DeviceBox, result: NDArray[Any], chunk: int, slots: Sequence[Slot]
 ) -> None:
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
-    count = -(-nbytes // chunk)
-    moves = Moves(count)
+    layout = _layout(nbytes, chunk)
+    moves = Moves(len(layout))
     kept = [result, moves]
     context.keep(kept)
-    with _beside(context, min(len(slots), count), kept) as stagers, context.ordered([box._allocation], []):
-        for number, offset in enumerate(range(0, nbytes, chunk)):
+    with _beside(context, min(len(slots), len(layout)), kept) as stagers, context.ordered([box._allocation], []):
+        for number, (offset, size) in enumerate(layout):
             slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
-            size = min(chunk, nbytes - offset)
             slot.order(timeline)
             driver.copy_to_host(slot.address, box.ptr + offset, size, timeline.handle)
             slot.note(timeline)
