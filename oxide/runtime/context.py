@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
 from oxide.errors import DeviceError, DeviceLostError
@@ -26,7 +26,7 @@ from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
     from oxide.runtime.scheduling import SchedulingPolicy
-    from oxide.runtime.stream import Stream
+    from oxide.runtime.stream import LooseResults, Stream
 
 CompletionMode = Literal["adaptive", "poll", "callback"]
 _COMPLETION_MODES = ("adaptive", "poll", "callback")
@@ -46,8 +46,7 @@ class Device:
         self.spare_events: deque[EventHandle] = deque()
         self.spare_timelines: deque[Timeline] = deque()
         self._timelines: list[Timeline] = []
-        self._streams: WeakSet[Stream] = WeakSet()
-        self._stream_lock = threading.Lock()
+        self.loose: set[LooseResults] = set()  # what async_on submitted, of each stream that somebody holds
         # What is allocated, by address: bytes, shape and dtype. For the message of an allocation that fails.
         self.live: dict[int, tuple[int, tuple[int, ...], Any]] = {}
         self.staging = StagingRing(self)
@@ -78,17 +77,6 @@ class Device:
     def label(self) -> str:
         """``cuda:0`` and the like."""
         return f"{self.driver.name}:{self.id}"
-
-    def add_stream(self, stream: Stream) -> None:
-        """Every stream tells of itself when it is made."""
-        with self._stream_lock:
-            self._streams.add(stream)
-
-    @property
-    def streams(self) -> list[Stream]:
-        """Those that somebody holds."""
-        with self._stream_lock:
-            return list(self._streams)
 
     def new_stream(self) -> Stream:
         """A stream of the caller's own, given back when it is dropped."""
@@ -228,8 +216,8 @@ class Runtime:
         if self.forked:
             return
         for device in self._found:
-            for stream in device.streams:
-                stream.wait_for_results()
+            for loose in device.loose.copy():
+                loose.wait()
         self.reclaimer.drain()
         trims = [self.pinned.trim, *(device.staging.trim for device in self._found), self.fault_slots.trim]
         for trim in trims:

@@ -77,7 +77,6 @@ def _cut_off() -> None:
         for device in runtime._found:
             device.lost = forked_error()
             device.staging.lock = threading.Lock()
-            device._stream_lock = threading.Lock()
             for timeline in device._timelines:
                 timeline.driver = driver
                 timeline._lock = threading.Lock()

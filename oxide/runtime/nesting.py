@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oxide.runtime.operation import DeviceOperation
 
+_RUN_FILE = "runtime/operation.py"  # where DeviceOperation.run is, one frame for each level
+
 _LEAST = 30
 """Fewer levels are not what used the stack up: some function of the program's is."""
 
@@ -21,11 +23,10 @@ def raise_if_nested(error: BaseException, operation: DeviceOperation[Any]) -> No
     """Raises a ``RecursionError`` that explains itself if ``error`` is one that nested operations brought about."""
     if not isinstance(error, RecursionError):
         return
-    from oxide.runtime.operation import DeviceOperation
-
     trace, depth = error.__traceback__, 0
     while trace is not None:
-        depth += trace.tb_frame.f_code is DeviceOperation.run.__code__
+        code = trace.tb_frame.f_code
+        depth += code.co_name == "run" and code.co_filename.endswith(_RUN_FILE)
         trace = trace.tb_next
     if depth >= _LEAST:
         raise RecursionError(

@@ -7,7 +7,7 @@ keeps for that is one tuple for each stage and each part that it passed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Composed(Protocol):
@@ -18,16 +18,18 @@ class Composed(Protocol):
         ...
 
 
-Place = tuple[Composed, int, "Place | None"]
-"""The operation, the number of its part, and where the operation itself is part of another."""
+Place = tuple[Any, ...]
+"""The operation, a ``Composed``, the number of its part, and where the operation itself is part of another, a ``Place``
+or None."""
 
 
 def place_notes(place: Place | None) -> list[str]:
     """The notes, innermost first, as an error at submission gets them."""
     notes = []
     while place is not None:
-        composed, number, place = place
-        notes.append(composed.part(number))
+        composed: Composed = place[0]
+        notes.append(composed.part(place[1]))
+        place = place[2]
     return notes
 
 

@@ -53,6 +53,6 @@ def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
 def _sweep(device: Device) -> bool:
     """Gives back what can be; whether work is in flight whose end may free more."""
     results = False
-    for stream in device.streams:
-        results |= stream.forget_finished()
+    for loose in device.loose.copy():
+        results |= loose.forget_finished()
     return device.runtime.reclaimer.make_room(device) or results

@@ -25,9 +25,9 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._loose: deque[Submission[Any]] = deque()
         self._timeline: Timeline = device.take_timeline()
-        device.add_stream(self)
+        self._loose = LooseResults(self._timeline)
+        device.loose.add(self._loose)
 
     @property
     def handle(self) -> int:
@@ -41,7 +41,7 @@ class Stream:
         Raises the error of the first operation that ``async_on`` put here and that failed.
         """
         refuse_in_capture("synchronize()", self)
-        loose, self._loose = self._loose, deque()
+        loose = self._loose.take()
         self.device.raise_if_lost()
         try:
             self.device.driver.synchronize_stream(self._timeline.handle)
@@ -101,21 +101,6 @@ class Stream:
     def __repr__(self) -> str:
         return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
 
-    def forget_finished(self) -> bool:
-        """Lets go of the results of ``async_on`` that the device is past; what failed stays, for ``synchronize``.
-        Whether any is still in flight."""
-        loose, self._loose = self._loose, deque()
-        left = [submission for submission in loose if not submission.finished_well()]
-        self._loose.extendleft(reversed(left))
-        return any(submission.mark.position > self._timeline.seen for submission in left)
-
-    def wait_for_results(self) -> None:
-        """Returns when nothing that ``async_on`` submitted until now is in flight."""
-        for submission in list(self._loose)[-1:]:
-            with contextlib.suppress(DeviceError):  # for ``synchronize``
-                submission.mark.synchronize()
-        self.forget_finished()
-
     def _note_behind(self, behind: dict[Timeline, int]) -> None:
         """What another stream had been made to wait for, this one now comes after as well."""
         for timeline, position in behind.items():
@@ -123,17 +108,51 @@ class Stream:
 
     def _adopt(self, submission: Submission[Any]) -> None:
         """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""
-        loose = self._loose
+        self._loose.adopt(submission)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_timeline"):
+            self.device.loose.discard(self._loose)
+            self.device.spare_timelines.append(self._timeline)
+
+
+@final
+class LooseResults:
+    """What ``async_on`` submitted to a stream and nobody has asked after since. The stream holds it, and while that is
+    there the device does, for when memory is to be given back."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._submissions: deque[Submission[Any]] = deque()
+
+    def adopt(self, submission: Submission[Any]) -> None:
+        """One more."""
+        loose = self._submissions
         # A stream passes its work in order, so whether the first is done is all to ask, however many there are.
         while loose and loose[0].finished_well():
             loose.popleft()
         if loose and loose[0].mark.position <= self._timeline.seen:  # it failed, and stays to be raised
-            self._loose = deque(earlier for earlier in loose if not earlier.finished_well())
-        self._loose.append(submission)
+            self._submissions = deque(earlier for earlier in loose if not earlier.finished_well())
+        self._submissions.append(submission)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_timeline"):
-            self.device.spare_timelines.append(self._timeline)
+    def take(self) -> deque[Submission[Any]]:
+        """All of them, which are forgotten here."""
+        taken, self._submissions = self._submissions, deque()
+        return taken
+
+    def forget_finished(self) -> bool:
+        """Lets go of the results that the device is past; what failed stays, for ``synchronize``. Whether any is still
+        in flight."""
+        left = [submission for submission in self.take() if not submission.finished_well()]
+        self._submissions.extendleft(reversed(left))
+        return any(submission.mark.position > self._timeline.seen for submission in left)
+
+    def wait(self) -> None:
+        """Returns when nothing that was submitted until now is in flight."""
+        for submission in list(self._submissions)[-1:]:
+            with contextlib.suppress(DeviceError):  # for ``synchronize``
+                submission.mark.synchronize()
+        self.forget_finished()
 
 
 @final
