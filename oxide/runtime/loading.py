@@ -41,6 +41,19 @@ def announce_large_copy() -> None:
     _large_copies = True
 
 
+def large_copy_was_run() -> None:
+    """A copy that was announced has been submitted, whoever did it."""
+    global _large_copies
+    _large_copies = False
+
+
+def forget_announced() -> None:
+    """Nothing that was built so far is made beside a loop; for tests."""
+    _new.clear()
+    _numbers.clear()
+    large_copy_was_run()
+
+
 def announce_numbers(numbers: HostNumbers) -> None:
     """An operation was built that needs many numbers of the host's."""
     _numbers.append(weakref.ref(numbers))

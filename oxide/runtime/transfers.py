@@ -15,7 +15,7 @@ from oxide.device.types import as_dtype, f32
 from oxide.errors import GraphError
 from oxide.runtime import staging
 from oxide.runtime.arc import Arc
-from oxide.runtime.loading import announce_large_copy
+from oxide.runtime.loading import announce_large_copy, large_copy_was_run
 from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.pinned import AT_ONCE_BYTES, is_pinned
@@ -57,6 +57,8 @@ class HostToDevice(DeviceOperation[DeviceBox]):
         box = new_box(context, array.shape, array.dtype)
         if box.nbytes:
             context.at_launch(lambda now: upload(now, box, array))
+            if box.nbytes > staging.SMALL_BYTES:
+                large_copy_was_run()
         return box
 
     def spec(self) -> Spec:
@@ -99,6 +101,8 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         require_device(box, context.device, "d2h")
         if not box.nbytes:
             return np.empty(box.shape, box.dtype)
+        if box.nbytes > AT_ONCE_BYTES:
+            large_copy_was_run()
         return download(context, box)
 
 
@@ -248,6 +252,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
                 )
             if source.nbytes:
                 upload(context, destination, source)
+                if source.nbytes > staging.SMALL_BYTES:
+                    large_copy_was_run()
         return destination
 
 

@@ -12,14 +12,9 @@ import trio
 
 import oxide
 from oxide import arange, gather, randn, value
-from oxide.runtime import loading, numbers, staging
+from oxide.runtime import numbers, staging
 
 LARGE = staging.SMALL_BYTES // 4 + 1001
-
-
-@pytest.fixture(autouse=True)
-def nothing_new() -> None:
-    loading._numbers.clear()
 
 
 @pytest.mark.parametrize("shape", [0, 5, (3, 7), LARGE])

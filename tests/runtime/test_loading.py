@@ -67,9 +67,7 @@ def loading() -> Iterator[Loading]:
 @pytest.fixture(autouse=True)
 def nothing_new() -> None:
     """Other tests may have built launches and copies that they never ran."""
-    runtime_loading._new.clear()
-    runtime_loading._large_copies = False
-    runtime_loading._numbers.clear()
+    runtime_loading.forget_announced()
 
 
 def launch(twice: Any) -> oxide.DeviceOperation[Any]:

@@ -14,7 +14,7 @@ import oxide
 from oxide import d2h, h2d, memcpy, pinned_empty, value, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
-from oxide.runtime import loading, staging
+from oxide.runtime import staging
 from oxide.testing import DelegatingDriver, use_driver
 
 DATA = np.random.default_rng(0).integers(0, 255, 9 * staging.CHUNK_BYTES + 3, np.uint8)
@@ -48,9 +48,6 @@ class Calls(DelegatingDriver):
 
 @pytest.fixture
 def driver() -> Iterator[Calls]:
-    loading._large_copies = False
-    loading._new.clear()
-    loading._numbers.clear()
     with use_driver(Calls()) as driver:
         yield driver
 
