@@ -8,8 +8,8 @@ copies they look for the next one for about 50 µs, as the chunks of one upload 
 kernel (a futex).
 
 The copying itself is the C library's ``memcpy``. What was measured and left out: non-temporal stores, which copy faster
-by themselves (117 GB/s with 11 helpers, and 92 with ``memcpy``) but make uploads slower (43 and 47.5), since the device
-then reads from memory what it had found in the processor's cache.
+by themselves (117 GB/s with 11 helpers, and 92 with ``memcpy``) but made uploads of an array in the cache slower (43
+and 47.5), since the device then reads from memory what it had found in the processor's cache, of 300 MiB there.
 
 The protocol, on a structure in memory that is never given back:
 

@@ -34,9 +34,12 @@ def place_notes(place: Place | None) -> list[str]:
 
 
 def launch_notes(kernel: str, places: Iterable[Place | None]) -> list[str]:
-    """The notes for a kernel that was launched at one of ``places``, which are told apart only outside of graphs."""
+    """The notes for a kernel that was launched at one of ``places``, which are told apart only outside of graphs. None
+    for a launch that was all of the operation: a fault's message names the kernel."""
     launched = f"in <oxide launch of {kernel}>"
     found = list(dict.fromkeys(tuple(place_notes(place)) for place in places))
+    if found == [()]:
+        return []
     if len(found) == 1:
         return [launched, *found[0]]
     ways = [", ".join(notes) or "outside of any chain" for notes in found[:_MOST]]
