@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from oxide import (
     DeviceBox,
@@ -42,8 +42,12 @@ _INPUT_AND_OUTPUT = ("len(input) >= rows * width", "len(output) >= rows * width"
 _REGISTERS = 64
 """So many that a thread's elements stay in them, and a multiprocessor has enough rows in flight."""
 
-_WARPS = 4
-"""How many rows a block takes, where a row is a warp's."""
+_Form: TypeAlias = Literal["whole", "aligned", "any"]
+
+_THREADS_BY_WIDTH = ((32, 1024), (256, 8192), (1024, 32768))
+
+_BLOCK = 128
+"""How many threads a block has, where a row is a warp's or less."""
 
 
 def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
@@ -105,7 +109,7 @@ def _shape(name: str, x: DeviceBox, y: DeviceBox, **of_a_row: DeviceBox) -> tupl
 
 
 def _launch(
-    narrow: Callable[[int, int, bool], Kernel],
+    narrow: Callable[[int, int, _Form], Kernel],
     wide: Callable[[], Kernel],
     rows: int,
     width: int,
@@ -114,23 +118,30 @@ def _launch(
 ) -> DeviceOperation[tuple[Any, ...]]:
     """The launch of the kernel that suits rows of this width."""
     aligned = width % 4 == 0 and all(box.ptr % 16 == 0 for box in boxes)
-    for threads in (32, 256, 1024):
-        if width <= 32 * threads:
+    for threads, most in _THREADS_BY_WIDTH:
+        if width <= most:
             held = max(1, -(-width // (4 * threads)))
-            per_block = _WARPS if threads == 32 else 1
-            grid, block = max(1, -(-rows // per_block)), threads * per_block
-            return narrow(threads, held, aligned)[grid, block](rows, width, *arguments)
+            block = max(threads, _BLOCK) if threads <= 32 else threads
+            grid = max(1, -(-rows // (block // threads)))
+            form: _Form = "whole" if aligned and width == 4 * threads * held else "aligned" if aligned else "any"
+            return narrow(threads, held, form)[grid, block](rows, width, *arguments)
     return wide()[max(1, rows), 1024](rows, width, *arguments)
 
 
-def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
-    """Device functions for rows that belong to ``threads`` threads, each of which holds ``held`` times four elements:
-    neighbours, to be moved as vectors, if the rows are ``aligned``."""
+def _tools(threads: int, form: _Form) -> tuple[Any, ...]:
+    """Device functions for rows that belong to ``threads`` threads, each of which holds some times four elements:
+    neighbours, to be moved as vectors, unless ``form`` says "any"."""
+    aligned, whole = form != "any", form == "whole"
+    steps = min(threads, 32).bit_length() - 1
 
     @device
     def row() -> i64:
         """This thread's row."""
-        return thread.block_idx.x * _WARPS + thread.thread_idx.x // 32 if threads == 32 else thread.block_idx.x
+        return (
+            thread.block_idx.x * (_BLOCK // threads) + thread.thread_idx.x // threads
+            if threads <= 32
+            else thread.block_idx.x
+        )
 
     @device
     def column(vector: i64, place: i64) -> i64:
@@ -143,7 +154,7 @@ def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
         """One vector of the row that begins at ``start``, and ``fill`` where the row has no more."""
         a, b, c, d = fill, fill, fill, fill
         if aligned:
-            if column(vector, 0) < width:
+            if whole or column(vector, 0) < width:
                 a, b, c, d = values.unchecked.load4(start + column(vector, 0))
         else:
             if column(vector, 0) < width:
@@ -161,7 +172,7 @@ def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
         """Writes what ``load`` reads."""
         out = values.unchecked_mut
         if aligned:
-            if column(vector, 0) < width:
+            if whole or column(vector, 0) < width:
                 out.store4(start + column(vector, 0), a, b, c, d)
         else:
             if column(vector, 0) < width:
@@ -176,8 +187,8 @@ def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
     @device
     def total(value: f32, of_warps: SharedArray[f32]) -> f32:
         """The sum over the row's threads, in each of them. ``of_warps`` is an array of 32 that nothing else uses."""
-        for step in unroll(range(5)):
-            value += warp.shuffle_xor(value, 16 >> step)
+        for step in unroll(range(steps)):
+            value += warp.shuffle_xor(value, 1 << (steps - 1 - step))
         if threads > 32:
             if thread.thread_idx.x % 32 == 0:
                 of_warps[thread.thread_idx.x % threads // 32] = value
@@ -190,8 +201,8 @@ def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
     @device
     def greatest(value: f32, of_warps: SharedArray[f32]) -> f32:
         """The greatest over the row's threads, in each of them; ``of_warps`` as for ``total``."""
-        for step in unroll(range(5)):
-            value = max(value, warp.shuffle_xor(value, 16 >> step))
+        for step in unroll(range(steps)):
+            value = max(value, warp.shuffle_xor(value, 1 << (steps - 1 - step)))
         if threads > 32:
             if thread.thread_idx.x % 32 == 0:
                 of_warps[thread.thread_idx.x % threads // 32] = value
@@ -205,8 +216,8 @@ def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
-    row, _, load, store, total, greatest = _tools(threads, held, aligned)
+def _softmax(threads: int, held: int, form: _Form) -> Kernel:
+    row, _, load, store, total, greatest = _tools(threads, form)
 
     @kernel(max_registers=_REGISTERS, requires=_INPUT_AND_OUTPUT)
     def softmax(rows: i64, width: i64, input: Slice[f32], output: DisjointSlice[f32]) -> None:
@@ -217,6 +228,7 @@ def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
         most = f32(-math.inf)
         for v in unroll(range(held)):
             x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, f32(-math.inf))
+        for v in unroll(range(held)):
             most = max(most, max(max(x[v, 0], x[v, 1]), max(x[v, 2], x[v, 3])))
         most = greatest(most, SharedArray(32, f32))
         weight = f32(0)
@@ -232,8 +244,9 @@ def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
 
 
 @functools.cache
-def _layer_norm(threads: int, held: int, aligned: bool) -> Kernel:
-    row, column, load, store, total, _ = _tools(threads, held, aligned)
+def _layer_norm(threads: int, held: int, form: _Form) -> Kernel:
+    row, column, load, store, total, _ = _tools(threads, form)
+    whole = form == "whole"
 
     @kernel(max_registers=_REGISTERS, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width", "len(bias) >= width"))
     def layer_norm(
@@ -252,13 +265,14 @@ def _layer_norm(threads: int, held: int, aligned: bool) -> Kernel:
         sums = f32(0)
         for v in unroll(range(held)):
             x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, f32(0))
+        for v in unroll(range(held)):
             sums += (x[v, 0] + x[v, 1]) + (x[v, 2] + x[v, 3])
         mean = total(sums, SharedArray(32, f32)) / f32(width)
         squares = f32(0)
         for v in unroll(range(held)):
             for j in unroll(range(4)):
                 x[v, j] -= mean
-                squares += x[v, j] * x[v, j] if column(v, j) < width else f32(0)
+                squares += x[v, j] * x[v, j] if whole or column(v, j) < width else f32(0)
         factor = f32(1) / math.sqrt(total(squares, SharedArray(32, f32)) / f32(width) + eps)
         for v in unroll(range(held)):
             w0, w1, w2, w3 = load(weight, 0, width, v, f32(0))
@@ -278,8 +292,8 @@ def _layer_norm(threads: int, held: int, aligned: bool) -> Kernel:
 
 
 @functools.cache
-def _rms_norm(threads: int, held: int, aligned: bool) -> Kernel:
-    row, _, load, store, total, _ = _tools(threads, held, aligned)
+def _rms_norm(threads: int, held: int, form: _Form) -> Kernel:
+    row, _, load, store, total, _ = _tools(threads, form)
 
     @kernel(max_registers=_REGISTERS, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width"))
     def rms_norm(
@@ -292,6 +306,7 @@ def _rms_norm(threads: int, held: int, aligned: bool) -> Kernel:
         squares = f32(0)
         for v in unroll(range(held)):
             x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, f32(0))
+        for v in unroll(range(held)):
             for j in unroll(range(4)):
                 squares += x[v, j] * x[v, j]
         factor = f32(1) / math.sqrt(total(squares, SharedArray(32, f32)) / f32(width) + eps)
