@@ -155,5 +155,5 @@ def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:
 
 
 def _like(function: Callable[[DeviceBox, DeviceBox], DeviceOperation[Any]], x: Operand) -> Result:
-    """``function(x, output)`` with an output of the shape of ``x``."""
-    return with_boxes(lambda x: empty(x.shape).and_then(lambda result: function(x, result)).last(), x)
+    """``function(x, output)`` with an output of the shape and dtype of ``x``."""
+    return with_boxes(lambda x: empty(x.shape, x.dtype).and_then(lambda result: function(x, result)).last(), x)
