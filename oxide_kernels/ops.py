@@ -86,7 +86,7 @@ def softmax(x: Operand) -> Result:
 def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) -> Result:
     """Each row, the last axis, with mean 0 and variance 1, times ``weight`` and plus ``bias``."""
     return with_boxes(
-        lambda x, w, b: empty(x.shape).and_then(lambda result: rows.layer_norm(x, w, b, result, eps)).last(),
+        lambda x, w, b: empty(x.shape, x.dtype).and_then(lambda result: rows.layer_norm(x, w, b, result, eps)).last(),
         x,
         weight,
         bias,
@@ -96,7 +96,7 @@ def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) ->
 def rms_norm(x: Operand, weight: Operand, eps: float = 1e-5) -> Result:
     """Each row, the last axis, with a mean square of 1, times ``weight``."""
     return with_boxes(
-        lambda x, w: empty(x.shape).and_then(lambda result: rows.rms_norm(x, w, result, eps)).last(), x, weight
+        lambda x, w: empty(x.shape, x.dtype).and_then(lambda result: rows.rms_norm(x, w, result, eps)).last(), x, weight
     )
 
 
@@ -138,7 +138,7 @@ def matvec(matrix: Operand, vector: Operand) -> Result:
         if len(a.shape) != 2 or x.shape != a.shape[1:]:
             raise ValueError(f"matvec: a matrix of shape {a.shape} does not go with a vector of shape {x.shape}")
         m, n = a.shape
-        return empty(m).and_then(lambda result: multiply_into(m, n, a, x, result)).last()
+        return empty(m, a.dtype).and_then(lambda result: multiply_into(m, n, a, x, result)).last()
 
     return with_boxes(product, matrix, vector)
 

@@ -128,6 +128,48 @@ def test_the_greatest_and_its_place(dtype: Any, size: int) -> None:
         assert d2h(ops.argmax(h2d(x))).sync() == size // 2
 
 
+def norms(x: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3)
+    return scaled * weight + bias, x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * weight
+
+
+# A row is a part of a warp's, a warp's, a block's, or walked over: f64 changes over at half the width.
+@pytest.mark.parametrize(
+    ("dtype", "width"),
+    [*((dtype, width) for dtype in FLOATS for width in (33, 128)), (np.float64, 2052), (np.float64, 20_000)],
+)
+def test_rows(dtype: Any, width: int) -> None:
+    x, weight, bias = numbers(dtype, 5, width), numbers(dtype, width, seed=1), numbers(dtype, width, seed=2)
+    wide = exact(x, dtype)
+    powers = np.exp(wide - wide.max(1, keepdims=True))
+    assert_close(d2h(ops.softmax(h2d(x))).sync(), powers / powers.sum(1, keepdims=True), dtype)
+    layer, rms = norms(wide, exact(weight, dtype), exact(bias, dtype))
+    assert_close(d2h(ops.layer_norm(h2d(x), h2d(weight), h2d(bias), 1e-3)).sync(), layer, dtype)
+    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight), 1e-3)).sync(), rms, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("m", "n"), [(31, 33), (9, 4096)])
+def test_matvec(dtype: Any, m: int, n: int) -> None:
+    matrix, vector = numbers(dtype, m, n), numbers(dtype, n)
+    assert_close(d2h(ops.matvec(h2d(matrix), h2d(vector))).sync(), exact(matrix, dtype) @ exact(vector, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64])
+def test_histogram(dtype: Any) -> None:
+    values = np.random.default_rng(7).integers(0, 200, 5001).astype(dtype)
+    found = d2h(ops.histogram(h2d(values), 256)).sync()
+    np.testing.assert_array_equal(found, np.bincount(values.astype(np.int64), minlength=256))
+
+
+@pytest.mark.parametrize("bins", [10, 5000])
+def test_a_negative_value_has_no_bin(bins: int) -> None:
+    with pytest.raises(BoundsError, match="counts") as caught:
+        ops.histogram(h2d(np.array([1, -3], np.int32)), bins).sync()
+    assert caught.value.index == -3
+
+
 MOVED = (np.int8, np.uint8, np.int16, np.uint16, np.float16, *INTEGERS, np.float64)
 
 
@@ -150,6 +192,7 @@ def test_an_index_of_64_bits_that_no_row_has() -> None:
     ("operation", "names"),
     [
         (ops.relu, "f16, bf16, f32, f64"),
+        (ops.softmax, "f16, bf16, f32, f64"),
         (ops.reduce_sum, "f16, bf16, f32, f64, i32, u32, i64, u64"),
         (ops.argmax, "f16, bf16, f32, f64, i32, u32, i64, u64"),
     ],
