@@ -28,8 +28,8 @@ from oxide.driver.cpu import CpuDriver
 from oxide.testing import seeded_driver, use_driver
 from oxide_kernels import exclusive_scan, inclusive_scan, ops, scans
 
-TILE = 4 * scans._VECTORS * scans._BLOCK
-SIZES = (0, 1, 31, 32, 33, 1025, TILE - 1, TILE, TILE + 1, 33 * TILE + 7, 1_000_003)
+TILE, WIDE_TILE = (4 * scans._VECTORS[itemsize] * scans._BLOCK for itemsize in (4, 8))
+SIZES = (0, 1, 31, 32, 33, 1025, TILE - 1, TILE, TILE + 1, WIDE_TILE, WIDE_TILE + 1, 33 * TILE + 7, 1_000_003)
 INTEGERS = (np.int32, np.uint64)
 ERRORS = {np.float16: 1e-3, np.float32: 2e-6, np.float64: 1e-13}
 
