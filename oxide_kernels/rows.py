@@ -26,6 +26,7 @@ from oxide import (
     SharedArray,
     Slice,
     bf16,
+    bool_,
     device,
     f16,
     f32,
@@ -167,12 +168,16 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
         return 4 * (vector * threads + t) + place if aligned else (4 * vector + place) * threads + t
 
     @device
-    def load(values: Slice[T], start: i64, width: i64, vector: i64, fill: Any) -> Any:
-        """One vector of the row that begins at ``start``, and ``fill`` where the row has no more."""
+    def load(values: Slice[T], start: i64, width: i64, vector: i64, fill: Any, once: bool_) -> Any:
+        """One vector of the row that begins at ``start``, and ``fill`` where the row has no more; ``once``, a constant,
+        of a row that nobody reads again."""
         a, b, c, d = fill, fill, fill, fill
         if aligned:
             if whole or column(vector, 0) < width:
-                p, q, r, s = values.unchecked.load4(start + column(vector, 0))
+                if once:
+                    p, q, r, s = values.unchecked.streaming.load4(start + column(vector, 0))
+                else:
+                    p, q, r, s = values.unchecked.load4(start + column(vector, 0))
                 a, b, c, d = wide(p), wide(q), wide(r), wide(s)
         else:
             if column(vector, 0) < width:
@@ -191,7 +196,7 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
         out = values.unchecked_mut
         if aligned:
             if whole or column(vector, 0) < width:
-                out.store4(start + column(vector, 0), a, b, c, d)
+                out.streaming.store4(start + column(vector, 0), a, b, c, d)
         else:
             if column(vector, 0) < width:
                 out[start + column(vector, 0)] = a
@@ -250,7 +255,7 @@ def _softmax(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
         x = LocalArray((held, 4), wide)
         most = wide(-math.inf)
         for v in unroll(range(held)):
-            x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, wide(-math.inf))
+            x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, wide(-math.inf), True)
         for v in unroll(range(held)):
             most = max(most, max(max(x[v, 0], x[v, 1]), max(x[v, 2], x[v, 3])))
         most = greatest(most, SharedArray(32, wide))
@@ -287,7 +292,7 @@ def _layer_norm(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
         x = LocalArray((held, 4), wide)
         sums = wide(0)
         for v in unroll(range(held)):
-            x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, wide(0))
+            x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, wide(0), True)
         for v in unroll(range(held)):
             sums += (x[v, 0] + x[v, 1]) + (x[v, 2] + x[v, 3])
         mean = total(sums, SharedArray(32, wide)) / wide(width)
@@ -298,8 +303,8 @@ def _layer_norm(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
                 squares += x[v, j] * x[v, j] if whole or column(v, j) < width else wide(0)
         factor = wide(1) / math.sqrt(total(squares, SharedArray(32, wide)) / wide(width) + eps)
         for v in unroll(range(held)):
-            w0, w1, w2, w3 = load(weight, 0, width, v, wide(0))
-            b0, b1, b2, b3 = load(bias, 0, width, v, wide(0))
+            w0, w1, w2, w3 = load(weight, 0, width, v, wide(0), False)
+            b0, b1, b2, b3 = load(bias, 0, width, v, wide(0), False)
             store(
                 output,
                 start,
@@ -326,13 +331,13 @@ def _rms_norm(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
         x = LocalArray((held, 4), wide)
         squares = wide(0)
         for v in unroll(range(held)):
-            x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, wide(0))
+            x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, wide(0), True)
         for v in unroll(range(held)):
             for j in unroll(range(4)):
                 squares += x[v, j] * x[v, j]
         factor = wide(1) / math.sqrt(total(squares, SharedArray(32, wide)) / wide(width) + eps)
         for v in unroll(range(held)):
-            w0, w1, w2, w3 = load(weight, 0, width, v, wide(0))
+            w0, w1, w2, w3 = load(weight, 0, width, v, wide(0), False)
             store(
                 output,
                 start,

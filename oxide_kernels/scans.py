@@ -144,7 +144,7 @@ def _single_pass(wide: Any) -> Kernel:
         by_fours = (tile + 1) * tile_size <= length and input.is_aligned(4) and output.is_aligned(4)
         if by_fours:
             for v in unroll(range(vectors)):
-                a, b, c, d = input.unchecked.load4(first + 128 * v)
+                a, b, c, d = input.unchecked.streaming.load4(first + 128 * v)
                 x[v, 0], x[v, 1], x[v, 2], x[v, 3] = wide(a), wide(b), wide(c), wide(d)
         else:
             for v in unroll(range(vectors)):
@@ -186,7 +186,7 @@ def _single_pass(wide: Any) -> Kernel:
             if inclusive:
                 p, q, r, s = q, r, s, wide(base + x[v, 3])
             if by_fours:
-                out.store4(at, p, q, r, s)
+                out.streaming.store4(at, p, q, r, s)
             else:
                 if at < length:
                     out[at] = p

@@ -16,7 +16,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
 
 from .thread import ThreadIndex
-from .vectors import Alignment, UncheckedMutSlice, VectorReads
+from .vectors import Alignment, Streaming, UncheckedMutSlice, VectorReads
 
 T = TypeVar("T")
 
@@ -71,6 +71,11 @@ class UncheckedSlice(VectorReads[T]):
         _only_in_a_kernel("UncheckedSlice")
 
     def __getitem__(self, index: int) -> T:
+        _only_in_a_kernel("UncheckedSlice")
+
+    @property
+    def streaming(self) -> Streaming[T]:
+        """Its vectors, of elements that nobody needs again soon."""
         _only_in_a_kernel("UncheckedSlice")
 
 
