@@ -7,7 +7,7 @@ Nearly every launch gets such arguments, and the time of a launch is Python's: o
   what the execution needs; running a recipe again looks at no argument again.
 - **Exact types only.** ``type(x) is DeviceBox`` is a compare of pointers. Whatever else an argument is (an operation,
   a mistake), ``bind`` returns None, and the way that judges and explains everything (``launch.py``) is taken; so no
-  message is written twice. Kernels with contracts or an ``AtomicSlice`` take that way too.
+  message is written twice. A kernel with an ``AtomicSlice`` takes that way too.
 - **One flat list of words**, as ``struct`` packs it; the fault record's address is added at each launch, since it
   belongs to the submission.
 """

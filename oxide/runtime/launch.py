@@ -129,8 +129,10 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             announce(special)
         self._specialization = special
         parameters = special.parameters
-        self._binding = None if kernel.contracts else bind(parameters, arguments)
+        self._binding = bind(parameters, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
+            if kernel.contracts:
+                self._check_contracts(self.spec())
             self._check_shape(config)
             self._unused = True
             return

@@ -121,14 +121,27 @@ def test_inspect_shows_what_a_kernel_becomes(option: str, expected: str, capsys:
 def test_inspect_shows_a_generic_kernel_for_the_types_that_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "oxide_kernels:relu", "T=f64", "--ptx"]) == 0
     assert ".f64" in capsys.readouterr().out
-    assert main(["inspect", "oxide_kernels:relu"]) == 2
-    assert "relu is generic in T" in capsys.readouterr().err
+    assert main(["inspect", "oxide_kernels:relu", "--ptx"]) == 0
+    shown = capsys.readouterr().out
+    assert ".f32" in shown
+    assert ".f64" not in shown
     assert main(["inspect", "oxide_kernels:relu", "T=float"]) == 2
-    assert "T=float: say what a type variable is as in T=f32; the types are i8" in capsys.readouterr().err
+    assert "T=float: say what a type variable is as in T=f32, and what a function is" in capsys.readouterr().err
+
+
+def test_inspect_shows_a_kernel_with_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "oxide_kernels:map_", "f=oxide_kernels.activations:relu_of", "C=f64", "--ptx"]) == 0
+    assert ".f64" in capsys.readouterr().out
+    assert main(["inspect", "oxide_kernels:map_"]) == 2
+    assert "map_ is generic in" in capsys.readouterr().err
+    assert main(["inspect", "oxide_kernels:map_", "f=oxide_kernels:nothing"]) == 2
+    assert "oxide_kernels has no nothing" in capsys.readouterr().err
 
 
 def test_inspect_says_what_there_is_instead(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "oxide_kernels:softmax"]) == 2
-    assert "its kernels are" in capsys.readouterr().err
+    assert (
+        "softmax is a function, which picks kernels by what it is called with; its kernels" in capsys.readouterr().err
+    )
     assert main(["inspect", "no_such_module:softmax"]) == 2
     assert "name a module that can be imported" in capsys.readouterr().err
