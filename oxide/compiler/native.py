@@ -94,9 +94,10 @@ def _module(
     # A schedule of the threads that can be chosen needs them apart, barriers or not.
     suspends = kernel.suspends or target.seeded
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
-    support.append(libm.definitions(kernel.name, portable))
+    mathematics = libm.definitions(kernel.name, portable)
+    support.append(mathematics)
     support.append(debugging.native_definitions(kernel.text))
-    support.append(half.native_definitions(kernel.name, kernel.text, target))
+    support.append(half.native_definitions(kernel.name, kernel.text + mathematics, target))
     if suspends:
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry_of(kernel)))
     else:
