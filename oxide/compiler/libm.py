@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from ..errors import CompileError
-from . import libdevice_rounding, libdevice_special, libdevice_words
+from . import libdevice_rounding, libdevice_special, libdevice_words, plain_math
 
 _UNARY = """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p logb cbrt
 erf erfc tgamma lgamma round j0 j1 y0 y1"""
@@ -54,7 +54,7 @@ def definitions(kernel: str, module: Any) -> str:
 
 def _definitions(symbol: str) -> list[str]:
     """What defines a function: texts that each declare or define one, so that several functions may share them."""
-    text = _definition(symbol) or libdevice_words.definition(symbol)
+    text = plain_math.definition(symbol) or _definition(symbol) or libdevice_words.definition(symbol)
     if text is not None:
         return text.split("\n\n")
     called, texts = libdevice_special.definitions(symbol)
