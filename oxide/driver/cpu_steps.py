@@ -94,7 +94,7 @@ class StepScheduler(Scheduler):
             self._run(stream, item)
         except Abandoned as error:
             left_behind = True
-            raise self._lose(stream, item, error) from None
+            raise self._lose(stream, error) from None
         finally:
             with self._lock:
                 self._runners.remove(threading.get_ident())
@@ -169,14 +169,14 @@ class StepScheduler(Scheduler):
         except Exception as error:
             self.record_failure(stream.device, error)
 
-    def _lose(self, stream: CpuStream, item: Item, abandoned: Abandoned) -> BaseException:
+    def _lose(self, stream: CpuStream, abandoned: Abandoned) -> BaseException:
         """Marks a stream's device as lost to a kernel that was left behind; what ended the wait for the kernel."""
         interrupt = abandoned.__cause__
         assert interrupt is not None
         with self._lock:
             self._lost = DeviceLostError(
-                f"the wait for {item!r} on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing "
-                "can end the kernel itself: start over with a new driver, or in a new process"
+                f"the wait for a kernel on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing can end "
+                "the kernel itself: start over with a new driver, or in a new process"
             )
             self.record_failure(stream.device, self._lost)
         self._abandoned()
