@@ -175,8 +175,8 @@ class StepScheduler(Scheduler):
         assert interrupt is not None
         with self._lock:
             self._lost = DeviceLostError(
-                f"the wait for a kernel on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing can end "
-                "the kernel itself: start over with a new driver, or in a new process"
+                f"the wait for a kernel on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing "
+                "can end the kernel itself: start over with a new driver, or in a new process"
             )
             self.record_failure(stream.device, self._lost)
         self._abandoned()
