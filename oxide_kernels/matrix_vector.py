@@ -46,7 +46,10 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
 def _rows_of(threads: int, vectors: bool) -> Kernel:
     """The kernel whose rows belong to ``threads`` threads; with ``vectors`` they begin at a multiple of 16 bytes."""
 
-    @kernel(requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"))
+    @kernel(
+        requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"),
+        unchecked=vectors,  # the addresses of vectors too: the launch has looked at them
+    )
     def matvec(m: u32, n: u32, matrix: Slice[f32], vector: Slice[f32], output: DisjointSlice[f32]) -> None:
         row = thread.block_idx.x * (_BLOCK // threads) + thread.thread_idx.x // threads
         if row >= m:

@@ -208,7 +208,7 @@ def _tools(threads: int, held: int, aligned: bool) -> tuple[Any, ...]:
 def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
     row, _, load, store, total, greatest = _tools(threads, held, aligned)
 
-    @kernel(max_registers=_REGISTERS, requires=_INPUT_AND_OUTPUT)
+    @kernel(max_registers=_REGISTERS, unchecked=aligned, requires=_INPUT_AND_OUTPUT)
     def softmax(rows: i64, width: i64, input: Slice[f32], output: DisjointSlice[f32]) -> None:
         if row() >= rows:
             return
@@ -235,7 +235,11 @@ def _softmax(threads: int, held: int, aligned: bool) -> Kernel:
 def _layer_norm(threads: int, held: int, aligned: bool) -> Kernel:
     row, column, load, store, total, _ = _tools(threads, held, aligned)
 
-    @kernel(max_registers=_REGISTERS, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width", "len(bias) >= width"))
+    @kernel(
+        max_registers=_REGISTERS,
+        unchecked=aligned,
+        requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width", "len(bias) >= width"),
+    )
     def layer_norm(
         rows: i64,
         width: i64,
@@ -281,7 +285,7 @@ def _layer_norm(threads: int, held: int, aligned: bool) -> Kernel:
 def _rms_norm(threads: int, held: int, aligned: bool) -> Kernel:
     row, _, load, store, total, _ = _tools(threads, held, aligned)
 
-    @kernel(max_registers=_REGISTERS, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width"))
+    @kernel(max_registers=_REGISTERS, unchecked=aligned, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width"))
     def rms_norm(
         rows: i64, width: i64, eps: f32, input: Slice[f32], weight: Slice[f32], output: DisjointSlice[f32]
     ) -> None:
