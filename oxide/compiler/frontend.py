@@ -44,6 +44,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     mathematics,
     numba_vocabulary,
     python_mathematics,
+    python_numbers,
     ranges,
     shared,
     tiles,

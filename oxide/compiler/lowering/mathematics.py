@@ -16,6 +16,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import fast, intrinsics
+from .. import decimal_rounding
 from .registry import lowering_registry, note, typing_registry
 from .types import display
 
@@ -243,7 +244,8 @@ class DivMod(AbstractTemplate):  # type: ignore[misc]
 
 
 @lowering_registry.lower(divmod, types.Any, types.Any)
-def _lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """``divmod`` as the two operators."""
     kind = sig.args[0]
     parts = []
     for function in (operator.floordiv, operator.mod):
@@ -253,3 +255,14 @@ def _lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 _register(round, 1, "round", _type_round, _lower_round)
+
+
+def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind, double = sig.args[0], types.float64
+    number = context.cast(builder, args[0], kind, double)
+    digits = context.cast(builder, args[1], sig.args[1], types.int64)
+    return context.cast(builder, call(builder, decimal_rounding.NAME, number.type, number, digits), double, kind)
+
+
+for _kind in (types.float32, types.float64):  # exactly, as numba has them
+    lowering_registry.lower(round, _kind, types.Integer)(_lower_round_decimals)
