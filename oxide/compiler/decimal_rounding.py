@@ -1,10 +1,10 @@
 """``round(x, n)``: the float that is nearest to x rounded to n decimals, as Python has it.
 
 Python rounds the number that the float really is, half to even, and makes the nearest float of the decimals: 0.15 is
-less than 0.15, so ``round(0.15, 1)`` is 0.1. It does so by way of text. Here it is exact arithmetic: 10**n is a float up
-to n = 22, the error of a product is a float too, which a fused multiply-add gives, and one division or product of whole
-numbers rounds once. Where 10**n * x has no fraction left, from 2**53 on, its decimals are finer than floats are, and x
-is the result.
+less than its name says, so ``round(0.15, 1)`` is 0.1. It does so by way of text. Here it is exact arithmetic: 10**n is
+a float up to n = 22, the error of a product is a float too, which a fused multiply-add gives, and one division or
+product of whole numbers rounds once. Where 10**n * x has no fraction left, from 2**53 on, its decimals are finer than
+floats are, and x is the result.
 
 It is IR and not Python, since nothing here may be fused with its neighbours, nor reordered under fastmath.
 """

@@ -120,9 +120,7 @@ def test_a_launch_runs_again_with_what_was_captured_when_it_was_built() -> None:
 
 def test_what_is_captured_is_read_when_the_launch_is_built_though_another_argument_is_an_operation() -> None:
     x = h2d(np.arange(3.0)).sync()
-    launches = []
-    for factor in (2.0, 3.0):
-        launches.append(apply(lambda v: v * factor, x, zeros(3, f64)))  # noqa: B023 - meant
+    launches = [apply(lambda v: v * factor, x, zeros(3, f64)) for factor in (2.0, 3.0)]  # noqa: B023 - meant
     assert [run(launch).tolist() for launch in launches] == [[0, 2, 4], [0, 3, 6]]
     shift: Any = 1.0
     launch = apply(lambda v: v + shift, x, zeros(3, f64))

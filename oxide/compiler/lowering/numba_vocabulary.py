@@ -15,14 +15,14 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import cgutils, cudaimpl, types
+from numba.cuda import cudaimpl, types
 from numba.cuda.typing.npydecl import parse_dtype
 
 from ..primitives import GRID_BARRIER
 from .barrier import as_bit, call_primitive, site
 from .numba_half import CONVERSIONS
 from .registry import lowering_registry
-from .shared import static_memory
+from .shared import local_memory, static_memory
 
 _BIT = ir.IntType(1)
 _INT = ir.IntType(32)
@@ -266,8 +266,7 @@ def _block_array(context: Any, builder: Any, name: str, shape: list[int], dtype:
     natural = 1 << (context.get_abi_alignment(element) - 1).bit_length()
     count = math.prod(shape)
     if name == "local":
-        memory = cgutils.alloca_once(builder, ir.ArrayType(element, count), name="local_array")
-        memory.align = alignment or natural
+        memory = local_memory(context, builder, element, count, alignment)
     elif dynamic:
         memory = call_primitive(builder, _BYTE_POINTER, "oxide.shared.dynamic", ())
     else:
