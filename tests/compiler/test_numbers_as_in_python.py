@@ -103,6 +103,20 @@ def test_far_decimals_change_nothing_and_far_tens_leave_a_zero() -> None:
     assert abs(near.and_then(d2h).sync()[0] - 1.23e-28) < 1e-43
 
 
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_a_float_that_no_i64_holds_is_rounded_to_the_nearest_that_there_is(dtype: Any) -> None:
+    @kernel(block=64)
+    def rounded(x: Slice[dtype], y: DisjointSlice[i64]) -> None:
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            element.value = round(x[i.get()])
+
+    x = np.array([1e19, -1e19, 2.0**63, -(2.0**63), math.inf, -math.inf, math.nan, -2.5, 3.5], dtype.dtype)
+    expected = [2**63 - 1, -(2**63), 2**63 - 1, -(2**63), 2**63 - 1, -(2**63), 0, -2, 4]
+    assert rounded(h2d(x), zeros(x.size, np.int64)).last().and_then(d2h).sync().tolist() == expected
+
+
 SPECIAL = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5]
 
 

@@ -223,6 +223,8 @@ def _type_round(args: tuple[Any, ...]) -> Any:
     if not isinstance(args[0], types.Float | types.Integer):
         note(f"round(x) takes a number, not {display(args[0])}")
         return None
+    if args[0] == types.float16:  # numba-cuda's
+        return signature(types.int64, types.float32)
     return signature(types.int64 if isinstance(args[0], types.Float) else args[0], *args)
 
 
@@ -265,4 +267,5 @@ def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> An
 
 
 for _kind in (types.float32, types.float64):  # exactly, as numba has them
+    lowering_registry.lower(round, _kind)(_lower_round)
     lowering_registry.lower(round, _kind, types.Integer)(_lower_round_decimals)

@@ -38,6 +38,14 @@ _FENCES = {"cta": "block", "gl": "device", "sys": "system"}
 _SEQUENTIALLY_CONSISTENT = 4
 
 
+def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the arguments of ``cuda.brev`` are converted to: numba-cuda has it for unsigned words alone, and takes the
+    lower half of an int64."""
+    if getattr(function, "typing_key", None) is cuda.brev and args and types.unliteral(args[0]) == types.int64:
+        return (types.uint64, *args[1:])
+    return args
+
+
 class PrimitiveBuilder(ir.IRBuilder):  # type: ignore[misc]
     """A builder whose calls of NVVM's intrinsics become calls of what each back end defines."""
 
