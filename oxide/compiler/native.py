@@ -231,10 +231,11 @@ def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
   %dynamic.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {dynamic}
   store i64 %dynamic, ptr %dynamic.at
   %shared.bytes = add i64 %dynamic, {native_primitives.static_bytes(kernel.shared)}
-  %shared = call ptr @oxide.allocate(i64 %shared.bytes)
+  %room = alloca [{native_primitives.ROOM_BYTES} x i8], align {native_primitives.ALIGNMENT}
+  %shared = call ptr @oxide.take(ptr %room, i64 %shared.bytes)
   %shared.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {shared}
   store ptr %shared, ptr %shared.at"""
-    return take, "  call void @oxide.release(ptr %shared)"
+    return take, "  call void @oxide.leave(ptr %shared, ptr %room)"
 
 
 def _set(field: int, axis: str, value: str) -> str:

@@ -17,6 +17,7 @@ from oxide import (
     KernelFault,
     Slice,
     d2h,
+    empty,
     f32,
     f64,
     h2d,
