@@ -57,9 +57,30 @@ def fma(a: float, b: float, c: float) -> float:
     _only_in_a_kernel("fma")
 
 
+def fmax(a: float, b: float) -> float:
+    """The greater of two floats, and of a NaN and a number the number: C's ``fmax``, one instruction on a GPU. The
+    built-in ``max`` is Python's."""
+    _only_in_a_kernel("fmax")
+
+
+def fmin(a: float, b: float) -> float:
+    """The lesser of two floats, and of a NaN and a number the number: C's ``fmin``."""
+    _only_in_a_kernel("fmin")
+
+
 def rsqrt(x: float) -> float:
     """``1 / sqrt(x)``; of an ``f32`` to within 2 units in the last place."""
     _only_in_a_kernel("rsqrt")
+
+
+def to_bits(x: float) -> int:
+    """The bits of an ``f32`` as a ``u32``, of an ``f64`` as a ``u64``: CUDA's ``__float_as_uint``, named as in Rust."""
+    _only_in_a_kernel("to_bits")
+
+
+def from_bits(bits: int) -> float:
+    """The ``f32`` that has the bits of a ``u32`` or ``i32``, or the ``f64`` those of a ``u64`` or ``i64``."""
+    _only_in_a_kernel("from_bits")
 
 
 def _only_in_a_kernel(name: str) -> NoReturn:

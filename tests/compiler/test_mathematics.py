@@ -14,6 +14,7 @@ from oxide import (
     Kernel,
     Slice,
     d2h,
+    f16,
     f32,
     f64,
     fast,
@@ -241,12 +242,39 @@ def test_fma_rounds_once() -> None:
     assert np.any(found != 0)
 
 
+@pytest.mark.parametrize("dtype", [f16, f32, f64], ids=str)
+def test_fmax_and_fmin_of_a_nan_and_a_number_are_the_number(dtype: Any) -> None:
+    numbers = np.array([np.nan, -np.inf, -2, 0, 3.5, np.inf], dtype.dtype)
+    a, b = np.repeat(numbers, 6), np.tile(numbers, 6)
+    for function, expected in ((intrinsics.fmax, np.fmax(a, b)), (intrinsics.fmin, np.fmin(a, b))):
+        np.testing.assert_array_equal(run(binary(function, dtype), a, b), expected)
+
+
 def test_saturate_and_rsqrt() -> None:
     x = np.array([-1, 0, 0.25, 1, 7, np.nan, np.inf], np.float32)
     assert run(unary(intrinsics.saturate, f32), x).tolist() == [0, 0, 0.25, 1, 1, 0, 1]
     for dtype in (f32, f64):
         values = np.random.default_rng(14).uniform(1e-3, 1e3, 1025).astype(dtype.dtype)
         assert ulps(run(unary(intrinsics.rsqrt, dtype), values), 1 / np.sqrt(values.astype(np.float64))) <= 3
+
+
+@pytest.mark.parametrize(("dtype", "signed", "unsigned"), [(f32, i32, u32), (f64, i64, u64)], ids=str)
+def test_the_bits_of_floats_and_back(dtype: Any, signed: Any, unsigned: Any) -> None:
+    size = dtype.dtype.itemsize
+    x = np.random.default_rng(15).integers(0, 2**63, 1025, dtype=np.uint64).astype(f"u{size}").view(dtype.dtype)
+    x[:6] = 0, -0.0, np.inf, np.nan, np.finfo(dtype.dtype).smallest_subnormal, -1
+    bits = x.view(unsigned.dtype)
+    assert run(unary(intrinsics.to_bits, dtype, unsigned), x, dtype=unsigned.dtype).tolist() == bits.tolist()
+    for integer in (signed, unsigned):
+        found = run(unary(intrinsics.from_bits, integer, dtype), bits.view(integer.dtype), dtype=dtype.dtype)
+        assert found.view(unsigned.dtype).tolist() == bits.tolist()
+
+
+def test_bits_are_of_floats_of_32_and_64_bits() -> None:
+    with pytest.raises(CompileError, match="to_bits takes an f32 or f64, not i32"):
+        unary(intrinsics.to_bits, i32).ptx()
+    with pytest.raises(CompileError, match="from_bits takes 32- and 64-bit integers, not f32"):
+        unary(intrinsics.from_bits, f32).ptx()
 
 
 FAST: dict[str, tuple[float, float]] = {

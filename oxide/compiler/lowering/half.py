@@ -41,6 +41,8 @@ _ARITHMETIC = {
     pow: operator.pow,
     min: min,
     max: max,
+    intrinsics.fmin: intrinsics.fmin,
+    intrinsics.fmax: intrinsics.fmax,
     math.pow: math.pow,
     math.atan2: math.atan2,
     math.copysign: math.copysign,
