@@ -395,4 +395,44 @@ define ptr @oxide.sanitize.local(ptr %context, ptr %pointer, i64 %size, i64 %ali
       i64 %lo, ptr %init, ptr null, i64 0, i64 0)
   ret ptr %go
 }
+
+; A constant array, which is there for all and is written by none.
+define ptr @oxide.sanitize.constant(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, ptr %array,
+    i64 %bytes) noinline {
+  %state = call ptr @oxide.sanitize.enter(ptr %context)
+  %who = call i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what)
+  %lo = ptrtoint ptr %array to i64
+  %hi = add i64 %lo, %bytes
+  %go = call ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %hi,
+      i64 %lo, ptr null, ptr null, i64 0, i64 0)
+  ret ptr %go
+}
+
+; What of the above it is, is known only now.
+define ptr @oxide.sanitize.chosen(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view, i64 %kind,
+    ptr %array, i64 %bytes, i64 %offset, i64 %shift) noinline {
+  switch i64 %kind, label %stack [
+    i64 0, label %device
+    i64 1, label %shared
+    i64 2, label %local
+    i64 3, label %constant
+  ]
+device:
+  %in.device = call ptr @oxide.sanitize.device(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view)
+  ret ptr %in.device
+shared:
+  %in.shared = call ptr @oxide.sanitize.shared(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what,
+      ptr %array, i64 %bytes, i64 %offset, i64 %shift)
+  ret ptr %in.shared
+local:
+  %in.local = call ptr @oxide.sanitize.local(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what,
+      ptr %array, i64 %bytes)
+  ret ptr %in.local
+constant:
+  %in.constant = call ptr @oxide.sanitize.constant(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what,
+      ptr %array, i64 %bytes)
+  ret ptr %in.constant
+stack:
+  ret ptr %pointer
+}
 """
