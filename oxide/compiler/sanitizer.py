@@ -207,6 +207,8 @@ _PLACED = re.compile(r", !oxide\.place (!\d+)")
 _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
 
 
+_ALLOCA = re.compile(rf"^  (?P<name>{NAME}) = alloca (?P<type>\{{.*?\}}|\[.*?\]|\S+?)(?:, i\d+ (?P<count>\d+))?, align")
+_SHARED = re.compile(rf"^  (?P<name>{NAME}) = call ptr @oxide\.shared\.(?:static\.\d+|dynamic)\(")
 _METADATA = re.compile(r", ![^\n]*$")
 _REGION_KINDS = ("device", "shared", "local", "constant", "stack")
 """Of the memory that an access may go to; ``oxide.sanitize.chosen`` tells them by their place here."""
@@ -272,6 +274,7 @@ class _Instrumenter:
         self._constants = _constants(head)
         self._local_bytes = {match["name"]: int(match["bytes"]) for line in body if (match := _HELD_LOCAL.match(line))}
         self._place = ("", 0)
+        self._others = self._arrays_but_parameters(body)
         self.shared_shift, self.pointers = self._granules(body, pointers)
         self._leaves = not (
             kernel.suspends
@@ -380,7 +383,8 @@ class _Instrumenter:
             if region.kind == "stack":
                 return pointer
             number = self._number(region.what) | what
-            call = f"{region.kind}({head}{number}, {', '.join(self._words_of(lines, region))})"
+            words = self._words_of(lines, region) if region is not _UNKNOWN else [self._anywhere(lines, pointer, "-1")]
+            call = f"{region.kind}({head}{number}, {', '.join(words)})"
         result = self._fresh()
         lines.append(f"  {result} = call ptr @oxide.sanitize.{call}")
         if self._leaves:
@@ -406,9 +410,32 @@ class _Instrumenter:
                 place = self._words_of(lines, region)
                 own = [f"i64 {_REGION_KINDS.index(region.kind)}", *place, *words[len(place) + 1 :]]
                 words = [self._selected(lines, it_is, new, old) for new, old in zip(own, words, strict=True)]
-        if all(region.kind == "device" for region in regions.values()):
+        if all(region.kind == "device" and region is not _UNKNOWN for region in regions.values()):
             return f"device({head}{number}, i64 {chosen})"
-        return f"chosen({head}{number}, i64 {chosen}, {', '.join(words)})"
+        view = self._anywhere(lines, pointer, chosen)  # of several arrays in a variable in memory nobody knows which
+        return f"chosen({head}{number}, {view}, {', '.join(words)})"
+
+    def _anywhere(self, lines: list[str], pointer: str, view: str) -> str:
+        """The view, or -2 where that is -1, as nobody knows it, and the address is in an array that is no parameter."""
+        address, elsewhere = self._fresh(), "true" if self._others is None else "false"
+        lines.append(f"  {address} = ptrtoint ptr {pointer} to i64")
+        for region in self._others or ():
+            array, length, *_ = self._words_of(lines, region)
+            start, offset, inside, either = (self._fresh() for _ in range(4))
+            lines += [
+                f"  {start} = ptrtoint {array} to i64",
+                f"  {offset} = sub i64 {address}, {start}",
+                f"  {inside} = icmp ult i64 {offset}, {length.removeprefix('i64 ')}",
+                f"  {either} = or i1 {elsewhere}, {inside}",
+            ]
+            elsewhere = either
+        unknown, known, result = (self._fresh() for _ in range(3))
+        lines += [
+            f"  {unknown} = icmp eq i64 {view}, -1",
+            f"  {known} = and i1 {unknown}, {elsewhere}",
+            f"  {result} = select i1 {known}, i64 -2, i64 {view}",
+        ]
+        return f"i64 {result}"
 
     def _selected(self, lines: list[str], condition: str, new: str, old: str) -> str:
         if new == old:
@@ -416,6 +443,20 @@ class _Instrumenter:
         result = self._fresh()
         lines.append(f"  {result} = select i1 {condition}, {new}, {old}")
         return f"{new.split(' ')[0]} {result}"
+
+    def _arrays_but_parameters(self, body: list[str]) -> list[_Region] | None:
+        """All else that an address may be of that nobody could follow; None where some of that has no fixed place."""
+        found = [self._region(name) for name in (*self._constants, *self._local_bytes)]
+        blocks = 0
+        for line in body:
+            blocks += bool(_LABEL.match(line))
+            if match := _ALLOCA.match(line):
+                if blocks > 1:
+                    return None  # numba's tuples of several types are so
+                found.append(_Region("stack", "", match["name"], str(_size(match["type"]) * int(match["count"] or 1))))
+            elif match := _SHARED.match(line):
+                found.append(self._region(match["name"]))
+        return list({(region.array, region.bytes): region for region in found}.values())
 
     def _region(self, root: str) -> _Region:
         definition = self._origins.definition(root)
@@ -425,10 +466,10 @@ class _Instrumenter:
             return _Region("local", "a LocalArray", root, str(self._local_bytes[root]))
         if static := re.search(r"@oxide\.shared\.static\.(\d+)\(", definition):
             offset, length, _ = self._kernel.shared.arrays[int(static[1])]
-            return _Region("shared", "a SharedArray", definition, str(length), offset)
+            return _Region("shared", "a SharedArray", _METADATA.sub("", definition), str(length), offset)
         if "@oxide.shared.dynamic(" in definition:
             offset = native_primitives.static_bytes(self._kernel.shared)
-            return _Region("shared", "a DynamicSharedArray", definition, "", offset)
+            return _Region("shared", "a DynamicSharedArray", _METADATA.sub("", definition), "", offset)
         if root in self._constants:
             return _Region("constant", "a constant array", *self._constants[root])
         return _Region("stack", "") if root.startswith("@") or definition.startswith("alloca ") else _UNKNOWN
@@ -441,7 +482,7 @@ class _Instrumenter:
                 return [f"i64 {region.view}"]
             case "shared":
                 array = self._fresh()  # once more: where it was asked for first may lie on another path
-                lines.append(f"  {array} = {_METADATA.sub('', region.array)}")
+                lines.append(f"  {array} = {region.array}")
                 if not length:
                     length = self._fresh()
                     lines.append(f"  {length} = call i64 @oxide.shared.dynamic.bytes(ptr {self._context})")
