@@ -28,7 +28,8 @@ from .arguments import ArgumentType, ArrayType, RecordType, TupleType
 from .hoist import may_meet
 from .ir import PortableKernel, link
 from .parameters import word_types
-from .sanitizer_origins import NAME, Origins, members
+from .sanitizer_origins import NAME, Origins
+from .sanitizer_types import TYPE, size_of
 from .signature import Closed, NumbaParameter
 
 _MAX_ACCESSES = 1 << 16
@@ -138,7 +139,7 @@ def _held_declarations(text: str) -> list[str]:
 
 
 def _local_arrays_held(text: str) -> str:
-    return _LOCAL.sub(lambda m: f"{m[1]}call ptr @oxide.held.local(i64 {_size(m[2])}, i64 {m[3]})", text)
+    return _LOCAL.sub(lambda m: f"{m[1]}call ptr @oxide.held.local(i64 {size_of(m[2])}, i64 {m[3]})", text)
 
 
 def _simplified(module: Any, machine: Any) -> str:
@@ -177,11 +178,11 @@ def _places(lines: list[str]) -> dict[str, tuple[str, int]]:
 # The kernel's accesses
 
 _LOAD = re.compile(
-    rf"^(?P<head>  {NAME} = load (?:volatile )?)(?P<type>[^,]*(?:\{{.*\}})?[^,]*), ptr (?P<pointer>{NAME}), align "
+    rf"^(?P<head>  {NAME} = load (?:volatile )?)(?P<type>{TYPE}), ptr (?P<pointer>{NAME}), align "
     r"(?P<align>\d+)(?P<rest>.*)$"
 )
 _STORE = re.compile(
-    rf"^(?P<head>  store (?:volatile )?)(?P<type><[^>]*>|\{{.*?\}}|\[[^\]]*\]|\S+) (?P<value>.*), "
+    rf"^(?P<head>  store (?:volatile )?)(?P<type>{TYPE}) (?P<value>.*), "
     rf"ptr (?P<pointer>{NAME}), align (?P<align>\d+)(?P<rest>.*)$"
 )
 _ATOMIC = re.compile(
@@ -207,7 +208,7 @@ _PLACED = re.compile(r", !oxide\.place (!\d+)")
 _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
 
 
-_ALLOCA = re.compile(rf"^  (?P<name>{NAME}) = alloca (?P<type>\{{.*?\}}|\[.*?\]|\S+?)(?:, i\d+ (?P<count>\d+))?, align")
+_ALLOCA = re.compile(rf"^  (?P<name>{NAME}) = alloca (?P<type>{TYPE})(?:, i\d+ (?P<count>\d+))?, align")
 _SHARED = re.compile(rf"^  (?P<name>{NAME}) = call ptr @oxide\.shared\.(?:static\.\d+|dynamic)\(")
 _METADATA = re.compile(r", ![^\n]*$")
 _REGION_KINDS = ("device", "shared", "local", "constant", "stack")
@@ -228,7 +229,7 @@ class _Region:
 
 
 _UNKNOWN = _Region("device", "memory")
-_GLOBAL = re.compile(rf"^(?P<name>@{NAME[4:]}) = (?:\w+ )*?(?P<space>addrspace\(\d+\) )?constant (?P<type>\[[^\]]*\]) ")
+_GLOBAL = re.compile(rf"^(?P<name>@{NAME[4:]}) = (?:\w+ )*?(?P<space>addrspace\(\d+\) )?constant (?P<type>{TYPE}) ")
 
 
 def _constants(head: list[str]) -> dict[str, tuple[str, str]]:
@@ -238,7 +239,7 @@ def _constants(head: list[str]) -> dict[str, tuple[str, str]]:
         if match := _GLOBAL.match(line):
             name, space = match["name"], match["space"]
             operand = f"addrspacecast (ptr {space}{name} to ptr)" if space else name
-            found[name] = operand, str(_size(match["type"]))
+            found[name] = operand, str(size_of(match["type"]))
     return found
 
 
@@ -300,11 +301,11 @@ class _Instrumenter:
         shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
         for line in body:
             if match := _LOAD.match(line) or _STORE.match(line):
-                granule = min(_power(_size(match["type"])), int(match["align"]))
+                granule = min(_power(size_of(match["type"])), int(match["align"]))
             elif match := _ATOMIC.match(line):
                 granule = int(match["bits"]) // 8
             elif match := _RAW_ATOMIC.match(line):
-                granule = _size(match["type"])
+                granule = size_of(match["type"])
             else:
                 continue
             regions = [self._region(root) for root in self._origins.roots(match["pointer"])] or [_UNKNOWN]
@@ -327,12 +328,12 @@ class _Instrumenter:
         if placed := _PLACED.search(line):
             self._place = self._places[placed[1]]
         if match := _LOAD.match(line):
-            pointer = self._checked(lines, match["pointer"], _size(match["type"]), int(match["align"]), 0)
+            pointer = self._checked(lines, match["pointer"], size_of(match["type"]), int(match["align"]), 0)
             lines.append(f"{match['head']}{match['type']}, ptr {pointer}, align 1{match['rest']}")
         elif (match := _STORE.match(line)) and match["pointer"] in self._local_bytes and "!oxide.place" not in line:
             lines.append(line)  # numba-cuda's own zeros, which no author may rely on
         elif match := _STORE.match(line):
-            pointer = self._checked(lines, match["pointer"], _size(match["type"]), int(match["align"]), WRITE)
+            pointer = self._checked(lines, match["pointer"], size_of(match["type"]), int(match["align"]), WRITE)
             lines.append(f"{match['head']}{match['type']} {match['value']}, ptr {pointer}, align 1{match['rest']}")
         elif match := _ATOMIC.match(line):
             ordering, operation = int(match["ordering"]), match["operation"]
@@ -344,7 +345,7 @@ class _Instrumenter:
             lines.append(f"{match['head']}{pointer}{match['rest']}")
             self._fence(lines, "acquire", ordering in _ACQUIRING)
         elif match := _RAW_ATOMIC.match(line):
-            size = _size(match["type"])
+            size = size_of(match["type"])
             pointer = self._checked(lines, match["pointer"], size, size, WRITE | ALSO_READS | ATOMIC)
             lines.append(f"{match['head']}{pointer}{match['rest']}")
         elif (match := _CHECK.match(line)) and match["name"] in self._branched_on:
@@ -453,7 +454,9 @@ class _Instrumenter:
             if match := _ALLOCA.match(line):
                 if blocks > 1:
                     return None  # numba's tuples of several types are so
-                found.append(_Region("stack", "", match["name"], str(_size(match["type"]) * int(match["count"] or 1))))
+                found.append(
+                    _Region("stack", "", match["name"], str(size_of(match["type"]) * int(match["count"] or 1)))
+                )
             elif match := _SHARED.match(line):
                 found.append(self._region(match["name"]))
         return list({(region.array, region.bytes): region for region in found}.values())
@@ -542,27 +545,6 @@ def _declarations(text: str) -> str:
 
 def _symbol(declaration: str) -> str:
     return re.escape(declaration[declaration.index("@") : declaration.index("(")])
-
-
-_SIZES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
-
-
-def _size(kind: str) -> int:
-    """Bytes of a type in memory, structures with natural alignment."""
-    kind = kind.strip()
-    if kind in _SIZES:
-        return _SIZES[kind]
-    if match := re.fullmatch(r"i(\d+)", kind):
-        return -(-int(match[1]) // 8)
-    if match := re.fullmatch(r"[<\[](\d+) x (.*)[>\]]", kind):
-        return int(match[1]) * _size(match[2])
-    parts = [part for part in members(kind.strip("{} ")) if part]  # none in {}, a function's place
-    end, widest = 0, 1
-    for part in parts:
-        alignment = min(8, _size(part) if not part.startswith(("{", "[", "<")) else 8)
-        end = -(-end // alignment) * alignment + _size(part)
-        widest = max(widest, alignment)
-    return -(-end // widest) * widest
 
 
 def _power(size: int) -> int:

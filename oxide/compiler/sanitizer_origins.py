@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import final
 
+from .sanitizer_types import members
+
 NAME = r'[%@](?:"[^"]*"|[-\w.$]+)'
 
 _ASSIGNED = re.compile(rf"^  (?P<name>{NAME}) = (?P<what>.*)$")
@@ -206,17 +208,6 @@ class Origins:
         else:
             found = re.findall(NAME, what)[:1] if what.startswith(_CASTS) else []
         return (found[0], ()) if len(found) == 1 else None
-
-
-def members(text: str) -> list[str]:
-    """The parts of a list that commas part, but for those in brackets."""
-    found, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "{[<") - (letter in "}]>")
-        if letter == "," and depth == 0:
-            found.append(text[start:place].strip())
-            start = place + 1
-    return [*found, text[start:].strip()]
 
 
 def _based_on(gep: str) -> str:
