@@ -153,7 +153,12 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
             place = (half, quad // quads_of_b, quad % quads_of_b * 4)
             b_tile.store4(place, b_next[q, 0], b_next[q, 1], b_next[q, 2], b_next[q, 3])
 
-    @kernel(block=threads, max_registers=128, requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"))
+    @kernel(
+        block=threads,
+        max_registers=128,
+        requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"),
+        unchecked=vectors,  # the addresses of vectors too: the launch has looked at them
+    )
     def sgemm_tiled(
         m: size,
         n: size,
