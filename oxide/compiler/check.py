@@ -26,12 +26,13 @@ from ..device.types import ScalarType, of_dtype
 from ..device.unroll import unroll
 from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
+from . import advice
 from .arguments import NumberType
 from .assignment import unassigned_read
 from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
-from .source import located, trees
+from .source import Span, located, trees
 from .tuples import Fields
 
 Uniform: TypeAlias = tuple[str, object] | None
@@ -119,7 +120,6 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.List: "a list is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
     ast.Dict: "a dict is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
     ast.Set: "a set is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
-    ast.JoinedStr: "strings are not supported in kernels",
     ast.Import: "import is not supported in kernels: import at module level",
     ast.ImportFrom: "import is not supported in kernels: import at module level",
     ast.Global: "global is not supported in kernels: write results through a DisjointSlice",
@@ -135,6 +135,51 @@ _UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
 }
 
+
+def unsupported(function: Callable[..., Any]) -> tuple[Span, str] | None:
+    """The first construct in a function with numba-cuda's semantics that no kernel can have, and what to do; asked
+    once numba has refused the function in words of its own."""
+    try:
+        tree, indent = _parse(function)
+    except CompileError:
+        return None
+    found = [node for node in ast.walk(tree) if node is not tree and _refused(node) is not None]
+    if not found:
+        return None
+    node: Any = min(found, key=lambda each: (each.lineno, each.col_offset))
+    span = node.lineno, node.col_offset + indent, node.end_lineno, node.end_col_offset + indent
+    return span, str(_refused(node)).replace("a DisjointSlice", "an array that is a parameter")
+
+
+def _refused(node: Any) -> str | None:
+    match node:
+        case ast.JoinedStr():
+            return advice.of_text(node)
+        case ast.Call(func=ast.Name(id="print"), keywords=[_, *_]):
+            return _PRINT_KEYWORDS
+    return _UNSUPPORTED.get(type(node)) if isinstance(node, _NOT_NUMBAS) else None
+
+
+_NOT_NUMBAS = (
+    ast.Try,
+    ast.TryStar,
+    ast.With,
+    ast.AsyncWith,
+    ast.AsyncFor,
+    ast.AsyncFunctionDef,
+    ast.Await,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.ClassDef,
+    ast.Import,
+    ast.ImportFrom,
+    ast.Global,
+    ast.Nonlocal,
+    ast.Delete,
+    ast.Match,
+)
+
+_PRINT_KEYWORDS = "print in a kernel takes no sep, end or file: a call is one line"
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
 _BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
 _THREAD = {
@@ -156,10 +201,7 @@ _WARP, _INTRINSICS, _FAST, _DEBUG = (
     {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
     for module in (warp, intrinsics, fast, debug)
 )
-_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist erf erfc exp exp2
-expm1 fabs factorial floor fma fmod frexp gamma gcd hypot isclose isfinite isinf isnan isqrt lcm ldexp lgamma log log10
-log1p log2 modf nextafter perm pow prod radians remainder sin sinh sqrt sumprod tan tanh trunc ulp"""
-_MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
+_MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
 _UNRESOLVED = object()
 _CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
 _LARGEST = 2**64 - 1
@@ -256,6 +298,8 @@ class _Body:
         if problem is not None:
             raise self._error(node, problem)
         match node:
+            case ast.JoinedStr() | ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
+                raise self._error(node, advice.of_text(node))
             case ast.Call():
                 self._call(node)
                 return
@@ -266,6 +310,8 @@ class _Body:
                 if isinstance(node, ast.Attribute) and self._resolve(node) is _UNRESOLVED:
                     self._visit(node.value)
                 return
+            case ast.Constant(value=str()):
+                raise self._error(node, "strings are not supported in kernels, but in print and as an assert's message")
             case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
             case ast.Constant(value=int(value)) if value > _LARGEST:
@@ -315,7 +361,9 @@ class _Body:
             local = self.assigned if self.is_kernel else {*self.assigned, *self.parameters}
             fine = isinstance(node, ast.Name) and node.id in local
         if not fine:
-            raise self._error(node, "a for loop in a kernel goes over range(...), a view or zip_exact(...)")
+            problem = "a for loop in a kernel goes over range(...), a view or zip_exact(...)"
+            name = getattr(self._resolve(node.func), "__name__", "") if isinstance(node, ast.Call) else ""
+            raise self._error(node, advice.of_builtin(f"{name}(...)", name) if name in advice.BUILTINS else problem)
 
     def _fields(self, node: ast.expr) -> Fields | None:
         """What a tuple that was passed is made of; None of anything else."""
@@ -342,7 +390,7 @@ class _Body:
             if not (_is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
         if called is print and node.keywords:
-            raise self._error(node, "print in a kernel takes no sep, end or file: a call is one line")
+            raise self._error(node, _PRINT_KEYWORDS)
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
@@ -459,16 +507,29 @@ class _Body:
         """A name that is read other than to call it."""
         value = self._resolve(node)
         if value is _UNRESOLVED:
+            self._refuse_attribute_of_class(node)
             if self._function_of(node) is not None:
                 raise self._error(
                     node, f"{ast.unparse(node)} is a function: it can only be called, or passed to a device function"
                 )
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
-                raise self._error(node, f"{node.id} is not defined")
+                raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return
         if callable(value) and not isinstance(value, ScalarType) and not _is_numbas(value):
-            raise self._error(node, f"{ast.unparse(node)} can only be called in a kernel, not stored or passed")
+            shown = ast.unparse(node)
+            if self._is_known(value) or isinstance(value, DeviceFunction):
+                raise self._error(node, f"{shown} can only be called in a kernel, not stored or passed")
+            raise self._error(node, advice.of_value(shown, value))
         self._usable(node, value)
+
+    def _refuse_attribute_of_class(self, node: ast.expr) -> None:
+        inner = node
+        while isinstance(inner, ast.Attribute) and isinstance(node, ast.Attribute):
+            holder = self._resolve(inner.value)
+            if isinstance(holder, type) and not _is_numbas(holder):
+                kind = holder if inner is node else None
+                raise self._error(node, advice.of_attribute(ast.unparse(node), kind, node.attr))
+            inner = inner.value
 
     def _usable(self, node: ast.expr, value: Any) -> None:
         """Refuses an outside object that kernels know nothing of."""
@@ -492,11 +553,7 @@ class _Body:
             | np.bool_,
         ):
             return
-        known = (
-            isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST | _DEBUG
-        )
-        if known or isinstance(value, ModuleType):
+        if self._is_known(value) or isinstance(value, ModuleType):
             return
         shown = ast.unparse(node)
         if isinstance(value, np.ndarray):
@@ -509,13 +566,14 @@ class _Body:
                 raise self._error(node, f"{shown} keeps a list of sums, which kernels cannot: add in f64")
             names = ", ".join(sorted(function.__name__ for function in _MATH))
             raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
-        if isinstance(value, FunctionType):
-            raise self._error(node, f"{shown} is an ordinary Python function: mark it with @device to call it here")
-        if callable(value):
-            raise self._error(node, f"{shown} cannot be called in a kernel; for a conversion use f32(x), i64(x), …")
-        raise self._error(
-            node,
-            f"{shown} is a {type(value).__name__}, which kernels cannot use: pass it as a parameter, or use a number",
+        raise self._error(node, advice.of_value(shown, value, called=callable(value)))
+
+    @staticmethod
+    def _is_known(value: Any) -> bool:
+        """Whether it is a function or a type of the language of kernels."""
+        return (
+            isinstance(value, BuiltinFunctionType | FunctionType | type)
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST | _DEBUG
         )
 
     def _is_dtype(self, node: ast.expr) -> bool:
@@ -546,7 +604,8 @@ class _Body:
             base = self._resolve(node.value)
             if isinstance(base, ModuleType) or (isinstance(base, type) and _is_numbas(base)):
                 if not hasattr(base, node.attr):
-                    raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}")
+                    near = advice.similar(node.attr, [name for name in vars(base) if name[0] != "_"])
+                    raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}{near}")
                 found = getattr(base, node.attr)
                 return _UNRESOLVED if isinstance(found, property) else found  # as threadIdx.x, which has no value here
         return _UNRESOLVED

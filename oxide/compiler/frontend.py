@@ -31,9 +31,9 @@ from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
 from ..device.types import bool_
-from ..errors import CompileError
+from ..errors import OxideError
 from .arguments import ArgumentType
-from .diagnostics import compile_error
+from .diagnostics import NO_TEXT, NO_UFUNC, Failure, compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
@@ -41,6 +41,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     barrier,
     constant,
     half,
+    inference,
     mathematics,
     numba_vocabulary,
     python_mathematics,
@@ -100,22 +101,23 @@ def lower(
     Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
+    session.failures.clear()
     session.fastmath = fastmath
     session.located = located
     session.numba_style, session.overloads = style == "numba", style != "oxide"
-    session.file, session.line = function.__code__.co_filename, 0
+    session.file, session.line, session.span = function.__code__.co_filename, 0, None
     try:
         with compiled_with(compile_function):
             result = compile_function(function, args, types.void)
-    except CompileError:
+    except OxideError:
         raise
     except Exception as error:
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
         full = os.environ.get("OXIDE_TRACEBACK") == "full"
-        place = (session.file, session.line)
-        if "NRT required" in str(error):
-            note("an array would be allocated here, and a kernel allocates nothing: copy it element by element")
-        raise compile_error(name, function, error, session.notes, place) from (error if full or not expected else None)
+        failure = session.failures[-1] if session.failures else Failure("", 0, None, str(error), ())
+        raise compile_error(name, function, failure, numba_style=session.numba_style) from (
+            error if full or not expected else None
+        )
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = [result.library, *_linked(result.library)]
     modules = tuple(dict.fromkeys(str(module) for library in libraries for module in library.modules))
@@ -135,25 +137,34 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     if session.fastmath:
         flags.fastmath = True
     typing_context, target_context = _contexts()
-    with utils.numba_target_override(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.NumbaWarning)
-        result = numba_compiler.compile_extra(
-            typingctx=typing_context,
-            targetctx=target_context,
-            func=function,
-            args=args,
-            return_type=return_type,
-            flags=flags,
-            locals={},
-            pipeline_class=_Pipeline,
-            call_conv=CUDACallConv(target_context),
-            abi_info={},
-        )
+    notes = len(session.notes)
+    try:
+        with utils.numba_target_override(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", errors.NumbaWarning)
+            result = numba_compiler.compile_extra(
+                typingctx=typing_context,
+                targetctx=target_context,
+                func=function,
+                args=args,
+                return_type=return_type,
+                flags=flags,
+                locals={},
+                pipeline_class=_Pipeline,
+                call_conv=CUDACallConv(target_context),
+                abi_info={},
+            )
+    except Exception as error:
+        inference.record_failure(error, function, notes)
+        raise
     result.library.finalize()
     return result
 
 
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.callstack = inference.PlacedCallStack()
+
     def load_additional_registries(self) -> None:
         super().load_additional_registries()
         self.install_registry(typing_registry)
@@ -170,6 +181,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if not session.numba_style:
             _refuse(func, args)
             args = mathematics.power_arguments(func, args)
+        elif func is str and not all(isinstance(types.unliteral(kind), types.UnicodeType) for kind in args):
+            # At once: numba would compile its own formatting of numbers, for seconds, and then need memory for it.
+            raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
             if session.numba_style:
                 return super().resolve_function_type(func, args, kws)
@@ -234,9 +248,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         try:
             return super().get_ufunc_info(ufunc_key)
         except KeyError:
-            name = ufunc_key.__name__
-            note(f"np.{name} is not supported in kernels; use math.{name}, or write it for each element")
-            raise errors.TypingError(f"np.{name}") from None
+            raise errors.TypingError(f"{NO_UFUNC} np.{ufunc_key.__name__}") from None
 
     @property
     def enable_nrt(self) -> bool:
@@ -256,7 +268,7 @@ class _Lower(CUDALower):  # type: ignore[misc]
         self.call_helper = self.call_conv.init_call_helper(self.builder)
 
     def notify_loc(self, loc: Any) -> None:
-        session.file, session.line = loc.filename, loc.line
+        inference.follow(loc)
         if session.located:
             # llvmlite puts this on every instruction that follows; ir.py keeps it where memory is touched.
             place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
@@ -313,12 +325,19 @@ class _CheckReturns(AnalysisPass):  # type: ignore[misc]
                 value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
                 why = conversion_problem(state.return_type, value)
                 if why is not None:
-                    note(f"{state.func_id.func_name} is declared to return {display(state.return_type)} and {why}")
-                    raise errors.TypingError(f"{why} at {returned.loc.filename} ({returned.loc.line})")
+                    declared = f"{state.func_id.func_name} is declared to return {display(state.return_type)}"
+                    raise inference.refused_at(returned.loc, f"{declared} and {why}")
         return False
 
 
 class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        managers = super().define_pipelines()
+        for manager in managers:
+            manager.passes = inference.replace_passes(manager.passes)
+            manager.finalize()
+        return managers
+
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         passes = super().define_cuda_lowering_pipeline(state)
         passes.passes = [

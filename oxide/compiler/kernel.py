@@ -234,7 +234,13 @@ class Specialization:
         self.parameters = parameters
         self._entry = entry_of(kernel, parameters)
         kept = self._entry.facts() if self._entry is not None else None
-        self._facts: Facts = kept if kept is not None else _front_end(kernel, parameters)
+        if kept is None:
+            from .diagnostics import placed_errors
+
+            with placed_errors(kernel.name, kernel.function):
+                self._facts: Facts = _front_end(kernel, parameters)
+        else:
+            self._facts = kept
         self.uses_index_1d: bool = self._facts.uses_index_1d
         self.uses_index_2d: bool = self._facts.uses_index_2d
         self.kernel_id: int = _stable_hash(kernel, parameters)
@@ -279,10 +285,14 @@ class Specialization:
 
     def native_asm(self) -> str:
         """The assembly for this machine's CPU."""
+        from .diagnostics import placed_errors
         from .native import host_target, native_assembly
 
-        unchecked = self.kernel.unchecked
-        return native_assembly(self.portable, self.parameters, self.kernel_id, host_target(), unchecked=unchecked)
+        kernel = self.kernel
+        with placed_errors(kernel.name, kernel.function):
+            return native_assembly(
+                self.portable, self.parameters, self.kernel_id, host_target(), unchecked=kernel.unchecked
+            )
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
         """Registers, memory, spills and occupancy on the GPU that operations run on; see ``Kernel.resources``."""
@@ -316,7 +326,10 @@ class Specialization:
             if code is None and entry is not None:
                 code = entry.code(target)
             if code is None:
-                code = self._compile(target, kinds)
+                from .diagnostics import placed_errors
+
+                with placed_errors(self.kernel.name, self.kernel.function):
+                    code = self._compile(target, kinds)
                 if entry is not None:
                     entry.keep_code(code)
             self._codes[target] = code

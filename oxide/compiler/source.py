@@ -8,9 +8,12 @@ import linecache
 import textwrap
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import CompileError
+
+Span: TypeAlias = tuple[int, int, int, int]
+"""Where an expression begins and ends: line, column, line, column, as Python has it: lines from 1, bytes from 0."""
 
 trees: weakref.WeakKeyDictionary[Callable[..., Any], ast.FunctionDef] = weakref.WeakKeyDictionary()
 """The trees of functions that were not compiled from their file as it is, with the lines and columns of the file."""
@@ -34,6 +37,34 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
         if column is not None and column >= indent:
             message += f"\n    {' ' * (column - indent)}^"
     return CompileError(message)
+
+
+def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
+    """The expression, or the statement, that begins and ends there, or None where the source cannot be read."""
+    if span is None:
+        return None
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+    text: ast.JoinedStr | None = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and any(isinstance(p, ast.expr) and _span(p) == span for p in node.values):
+            text = node  # a part of it stands for the whole
+        if isinstance(node, ast.expr | ast.stmt) and _span(node) == span:
+            return text or node
+    return None
+
+
+def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int | None, int | None]:
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def column_of(file: str, span: Span | None) -> int | None:
+    """The column at which an expression begins, in characters."""
+    if span is None:
+        return None
+    return len(linecache.getline(file, span[0]).encode()[: span[1]].decode(errors="ignore"))
 
 
 def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None, int | None]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from numba.cuda.core.imputils import Registry as LoweringRegistry
 from numba.cuda.typing.templates import Registry as TypingRegistry
 
+from ..diagnostics import Failure
 from ..faults import FaultSite
+from ..source import Span
 
 typing_registry = TypingRegistry()
 lowering_registry = LoweringRegistry("oxide")
@@ -23,6 +25,7 @@ class Session:
 
     file: str = ""
     line: int = 0
+    span: Span | None = None
     fastmath: bool = False
     numba_style: bool = False
     """Whether what is compiled has numba-cuda's semantics, not those of oxide's typed vocabulary."""
@@ -30,6 +33,8 @@ class Session:
     """Whether numba-cuda's Python implementations of functions may be used."""
     located: bool = False
     notes: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    """Why functions could not be compiled, the innermost first."""
 
 
 session = Session()
@@ -50,5 +55,5 @@ def site_number(parameter: str, assertion: str | None = None) -> int:
 
 
 def note(message: str) -> None:
-    """Says why typing is about to fail; the first note becomes the text of the ``CompileError``."""
+    """Says why typing is about to fail; where it does, the last note becomes the text of the ``CompileError``."""
     session.notes.append(message)
