@@ -12,9 +12,8 @@ import ast
 import builtins
 import inspect
 import math
-import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias, final
 
@@ -29,10 +28,11 @@ from ..errors import CompileError
 from . import advice
 from .arguments import NumberType
 from .assignment import unassigned_read
+from .constructs import PRINT_KEYWORDS, UNSUPPORTED
 from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
-from .source import Span, located, trees
+from .source import located, parse_definition
 from .tuples import Fields
 
 Uniform: TypeAlias = tuple[str, object] | None
@@ -51,6 +51,8 @@ class Uses:
     numba_cuda: bool = False
     """Whether it calls functions of numba-cuda."""
     sync_grid: bool = False
+    constants: dict[int, str] = field(default_factory=dict)
+    """What the kernel calls the arrays outside it, by ``id``."""
     leaves: CompileError | None = None
     """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
 
@@ -93,93 +95,12 @@ def _is_number(parameter: Closed) -> bool:
 
 def _has_source(function: Callable[..., Any]) -> bool:
     try:
-        _parse(function)
+        parse_definition(function)
     except CompileError:
         return False
     return True
 
 
-_UNSUPPORTED: dict[type[ast.AST], str] = {
-    ast.Try: "try is not supported in kernels: nothing raises there; test for the case instead",
-    ast.TryStar: "try is not supported in kernels: nothing raises there; test for the case instead",
-    ast.Raise: "raise is not supported in kernels: return early instead",
-    ast.With: "with is not supported in kernels",
-    ast.AsyncWith: "async code is not supported in kernels",
-    ast.AsyncFor: "async code is not supported in kernels",
-    ast.AsyncFunctionDef: "async code is not supported in kernels",
-    ast.Await: "async code is not supported in kernels",
-    ast.Yield: "yield is not supported in kernels: write results through a DisjointSlice",
-    ast.YieldFrom: "yield is not supported in kernels: write results through a DisjointSlice",
-    ast.Lambda: "lambda is not supported in kernels: write a @device function",
-    ast.FunctionDef: "a nested function is not supported in kernels: write a @device function at module level",
-    ast.ClassDef: "a class is not supported in kernels",
-    ast.ListComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
-    ast.SetComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
-    ast.DictComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
-    ast.GeneratorExp: "a generator is not supported in kernels: write a for loop over range(...)",
-    ast.List: "a list is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
-    ast.Dict: "a dict is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
-    ast.Set: "a set is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
-    ast.Import: "import is not supported in kernels: import at module level",
-    ast.ImportFrom: "import is not supported in kernels: import at module level",
-    ast.Global: "global is not supported in kernels: write results through a DisjointSlice",
-    ast.Nonlocal: "nonlocal is not supported in kernels: write results through a DisjointSlice",
-    ast.NamedExpr: ":= is not supported in kernels: assign on a line of its own, before",
-    ast.Delete: "del is not supported in kernels",
-    ast.Starred: "* arguments are not supported in kernels: write each argument",
-    ast.Match: "match is not supported in kernels: write if and elif",
-    ast.Slice: "a[i:j] is not supported in kernels: loop over the indices",
-    ast.MatMult: "@ is not supported in kernels: write the loops",
-    ast.In: "in is not supported in kernels: write a loop that compares",
-    ast.NotIn: "not in is not supported in kernels: write a loop that compares",
-    ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
-}
-
-
-def unsupported(function: Callable[..., Any]) -> tuple[Span, str] | None:
-    """The first construct in a function with numba-cuda's semantics that no kernel can have, and what to do; asked
-    once numba has refused the function in words of its own."""
-    try:
-        tree, indent = _parse(function)
-    except CompileError:
-        return None
-    found = [node for node in ast.walk(tree) if node is not tree and _refused(node) is not None]
-    if not found:
-        return None
-    node: Any = min(found, key=lambda each: (each.lineno, each.col_offset))
-    span = node.lineno, node.col_offset + indent, node.end_lineno, node.end_col_offset + indent
-    return span, str(_refused(node)).replace("a DisjointSlice", "an array that is a parameter")
-
-
-def _refused(node: Any) -> str | None:
-    match node:
-        case ast.JoinedStr():
-            return advice.of_text(node)
-        case ast.Call(func=ast.Name(id="print"), keywords=[_, *_]):
-            return _PRINT_KEYWORDS
-    return _UNSUPPORTED.get(type(node)) if isinstance(node, _NOT_NUMBAS) else None
-
-
-_NOT_NUMBAS = (
-    ast.Try,
-    ast.TryStar,
-    ast.With,
-    ast.AsyncWith,
-    ast.AsyncFor,
-    ast.AsyncFunctionDef,
-    ast.Await,
-    ast.Yield,
-    ast.YieldFrom,
-    ast.ClassDef,
-    ast.Import,
-    ast.ImportFrom,
-    ast.Global,
-    ast.Nonlocal,
-    ast.Delete,
-    ast.Match,
-)
-
-_PRINT_KEYWORDS = "print in a kernel takes no sep, end or file: a call is one line"
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
 _BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
 _THREAD = {
@@ -227,7 +148,7 @@ class _Body:
         self.uses = uses
         self.callers = (*callers, function)
         self.is_kernel = is_kernel
-        self.tree, self.indent = _parse(function)
+        self.tree, self.indent = parse_definition(function)
         arguments = self.tree.args
         if numba_style:
             pass  # numba says what it does not take
@@ -294,7 +215,7 @@ class _Body:
         if self.numba_style:
             self._visit_numba(node)
             return
-        problem = _UNSUPPORTED.get(type(node))
+        problem = UNSUPPORTED.get(type(node))
         if problem is not None:
             raise self._error(node, problem)
         match node:
@@ -343,8 +264,8 @@ class _Body:
             case _:
                 pass
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.operator | ast.cmpop) and type(child) in _UNSUPPORTED:
-                raise self._error(node, _UNSUPPORTED[type(child)])
+            if isinstance(child, ast.operator | ast.cmpop) and type(child) in UNSUPPORTED:
+                raise self._error(node, UNSUPPORTED[type(child)])
             if not isinstance(child, ast.expr_context):
                 self._visit(child)
 
@@ -390,10 +311,10 @@ class _Body:
             if not (_is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
         if called is print and node.keywords:
-            raise self._error(node, _PRINT_KEYWORDS)
+            raise self._error(node, PRINT_KEYWORDS)
         for keyword in node.keywords:
             if keyword.arg is None:
-                raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
+                raise self._error(keyword.value, UNSUPPORTED[ast.Starred])
         if called is _UNRESOLVED:
             self._visit(node.func)
             return
@@ -582,6 +503,7 @@ class _Body:
         return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
 
     def _constant_array(self, node: ast.expr, shown: str, array: np.ndarray[Any, Any]) -> None:
+        self.uses.constants[id(array)] = shown
         if of_dtype(array.dtype) is None:
             raise self._error(
                 node, f"{shown} is an array of {array.dtype}; constant arrays are of oxide's scalar types"
@@ -614,26 +536,6 @@ class _Body:
         line = getattr(node, "lineno", self.function.__code__.co_firstlineno)
         column = getattr(node, "col_offset", None)
         return located(self.function, problem, line, None if column is None else column + self.indent)
-
-
-def _parse(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
-    """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
-    if function in trees:
-        return trees[function], 0
-    try:
-        source = inspect.getsource(function)
-    except OSError:
-        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file") from None
-    flat = textwrap.dedent(source)
-    try:
-        (definition,) = ast.parse(flat).body
-    except (SyntaxError, ValueError):
-        definition = ast.Pass()
-    if not isinstance(definition, ast.FunctionDef):
-        raise located(function, f"{function.__name__} must be written with def, on lines of its own")
-    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
-    first = source.split("\n", 1)[0]
-    return definition, len(first) - len(flat.split("\n", 1)[0])
 
 
 def _is_numbas(value: Any) -> bool:

@@ -26,7 +26,8 @@ _ITERATED = re.compile(r"Invalid use of getiter with parameters \((?P<type>.+)\)
 _NOT_CALLABLE = re.compile(r"No type info available for (?P<type>.+?) as a callable")
 _UNKNOWN_NAME = re.compile(r"name '(?P<name>\w+)' is not defined|[Vv]ariable '(?P<variable>\w+)' is not defined")
 _SET_ITEM = re.compile(
-    r"Cannot resolve setitem: (?:unaligned )?array\((?P<dtype>.+), (?P<ndim>\d+)d, .*?\)\[(?P<index>.+)\] = (?P<value>.+)"
+    r"Cannot resolve setitem: (?:unaligned )?array\((?P<dtype>.+), (?P<ndim>\d+)d, .*?\)"
+    r"\[(?P<index>.+)\] = (?P<value>.+)"
 )
 _INVALID = re.compile(r"Invalid use of .+ with parameters \((?P<arguments>.*)\)")
 # Words of numba's own insides, which say nothing to a kernel's author.
@@ -354,7 +355,7 @@ def _shown(type_text: str) -> str:
     return _NAMES.get(text, text)
 
 
-_INTEGER = re.compile(r"u?int\d+$|Literal\[int\]")
+_INTEGER = re.compile(r"u?int\d+$|Literal\[int\]|-?\d+$")
 _ARRAY = re.compile(r"(?:unaligned |Array)?array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\w?(?:, [\w ]+)*\)$")
 
 

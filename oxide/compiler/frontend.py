@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -25,6 +25,7 @@ from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass
+from numba.cuda.core.imputils import fix_returning_optional
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
@@ -59,7 +60,7 @@ from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.argument_types import argument_type, numba_type
 from .lowering.function import DeviceDispatcher, function_type
 from .lowering.numba_functions import compiled_with, twin_of
-from .lowering.registry import lowering_registry, note, session, sites, typing_registry
+from .lowering.registry import lowering_registry, note, session, shared_places, sites, typing_registry
 from .lowering.types import (
     NUMBA_TYPES,
     conversion_problem,
@@ -71,6 +72,7 @@ from .lowering.types import (
 )
 from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
+from .source import SourcePlace
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
 """Whose semantics a kernel has: those of oxide's typed vocabulary, the same with numba-cuda's functions to call, or
@@ -80,11 +82,12 @@ numba-cuda's."""
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
     """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, the kernel's symbol,
-    and all sites known, in the numbering that the modules use."""
+    and all sites known and all places of shared arrays, in the numbering that the modules use."""
 
     modules: tuple[str, ...]
     symbol: str
     sites: tuple[FaultSite, ...]
+    shared_places: Mapping[int, SourcePlace]
 
 
 @global_compiler_lock
@@ -96,14 +99,16 @@ def lower(
     style: Style,
     *,
     located: bool = False,
+    constants: Mapping[int, str] | None = None,
 ) -> LoweredKernel:
     """Types and lowers a kernel; with ``located``, its loads, stores and calls carry their places in the source.
-    Raises ``CompileError`` in the user's terms."""
+    ``constants`` are what it calls the arrays outside it, by ``id``. Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
     session.failures.clear()
     session.fastmath = fastmath
     session.located = located
+    session.constants = constants or {}
     session.numba_style, session.overloads = style == "numba", style != "oxide"
     session.file, session.line, session.span = function.__code__.co_filename, 0, None
     try:
@@ -121,7 +126,7 @@ def lower(
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = [result.library, *_linked(result.library)]
     modules = tuple(dict.fromkeys(str(module) for library in libraries for module in library.modules))
-    return LoweredKernel(modules, result.fndesc.llvm_func_name, tuple(sites))
+    return LoweredKernel(modules, result.fndesc.llvm_func_name, tuple(sites), shared_places)
 
 
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
@@ -194,6 +199,11 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
             raise errors.TypingError(str(error)) from error
 
+    def resolve_getattr(self, typ: Any, attr: str) -> Any:
+        if isinstance(typ, numba_vocabulary.GridGroup) and attr == "sync":
+            return types.BoundFunction(numba_vocabulary.GridGroupSync, typ)
+        return super().resolve_getattr(typ, attr)
+
     def unify_pairs(self, first: Any, second: Any) -> Any:
         mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
         return mixed or super().unify_pairs(first, second)
@@ -250,6 +260,15 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         except KeyError:
             raise errors.TypingError(f"{NO_UFUNC} np.{ufunc_key.__name__}") from None
 
+    def call_unresolved(self, builder: Any, name: str, sig: Any, args: Any) -> Any:
+        # Functions that call each other: the other one's module is linked into the kernel's.
+        kind = self.call_conv.get_function_type(sig.return_type, sig.args)
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        status, result = self.call_conv.call_function(builder, function, sig.return_type, sig.args, args)
+        with cgutils.if_unlikely(builder, status.is_error):
+            self.call_conv.return_status_propagate(builder, status)
+        return fix_returning_optional(self, builder, sig, status, result)
+
     @property
     def enable_nrt(self) -> bool:
         # numba-cuda's reference counts, which it can be told to compile: nothing in a kernel is allocated.
@@ -299,6 +318,16 @@ class _Lower(CUDALower):  # type: ignore[misc]
             for operand, kind in zip((expr.lhs, expr.rhs), kinds, strict=True)
         ]
         return lower_mixed_comparison(self.builder, op, kinds, *operands)
+
+    def _lower_call_RecursiveCall(self, fnty: Any, expr: Any, signature: Any) -> Any:
+        kind = fnty.dispatcher_type
+        if signature.args not in kind.dispatcher.overloads:
+            return super()._lower_call_RecursiveCall(fnty, expr, signature)
+        # Compiled since, for other types than those of the function that calls itself here.
+        arguments = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
+        call = self.context.get_function(kind, signature)
+        self.context.add_linking_libs(call.libs)
+        return call(self.builder, arguments, self.loc)
 
 
 class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]

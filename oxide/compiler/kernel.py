@@ -74,6 +74,10 @@ class Kernel:
         dispatcher, function = function, getattr(function, "py_func", function)
         self.adopted = dispatcher is not function
         """Whether it is a numba-cuda kernel, made by ``kernel(dispatcher)``."""
+        if not hasattr(function, "__code__"):
+            from .misuse import no_function
+
+            raise no_function(function)
         functools.update_wrapper(self, function)
         self.function = function
         self.name: str = function.__name__
@@ -123,6 +127,13 @@ class Kernel:
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
         return self._launch(None, args, kwargs)
+
+    if not TYPE_CHECKING:  # a type checker is to know what there is not
+
+        def __getattr__(self, name: str) -> Any:
+            from .misuse import no_attribute
+
+            raise no_attribute(self.__dict__.get("name", "?"), name)
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
@@ -382,8 +393,16 @@ class Specialization:
         from .sanitizer import compile_sanitized
 
         kernel = self.kernel
-        _, style = _style(kernel, self.parameters)
-        lowered = lower(kernel.name, kernel.function, self.parameters, kernel.fastmath, style, located=True)
+        uses, style = _style(kernel, self.parameters)
+        lowered = lower(
+            kernel.name,
+            kernel.function,
+            self.parameters,
+            kernel.fastmath,
+            style,
+            located=True,
+            constants=uses.constants,
+        )
         portable = translate(kernel.function, lowered, kernel.fastmath)
         self._sanitized_sites = portable.sites
         return compile_sanitized(
@@ -409,7 +428,7 @@ def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
     from .ir import translate
 
     uses, style = _style(kernel, parameters)
-    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style)
+    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style, constants=uses.constants)
     portable = translate(kernel.function, lowered, kernel.fastmath)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:

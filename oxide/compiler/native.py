@@ -18,6 +18,7 @@ from . import bounds, coroutines, debugging, half, libm, native_primitives, para
 from .ir import PortableKernel, link
 from .optimise import optimise
 from .signature import Closed
+from .source import located_in
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
@@ -107,9 +108,32 @@ def _module(
         module = coroutines.inline_all(module, machine)
     optimise(module, machine, exported=entry_of(kernel))
     for function in module.functions:
+        if function.is_declaration and function.name == coroutines.SUSPENSION:
+            raise _waits_in_a_recursion(kernel)
         if function.is_declaration and function.name.startswith(("oxide.", "llvm.nvvm.")):
             raise CompileError(f"kernel {kernel.name}: {function.name} is an instruction that only a GPU has")
     return module, machine
+
+
+def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
+    """Threads wait only where everything is inlined into one coroutine, which a function that calls itself is not."""
+    problem = (
+        f"kernel {kernel.name}: a function that calls itself waits for other threads here, which the CPU device cannot "
+        "do: write it as a loop, or wait outside of it"
+    )
+    places = {number: int(place) for number, place in _SITE_NUMBER.findall(kernel.text)}
+    for function in _DEFINITION.finditer(kernel.text):
+        if f"{function['name']}(" in function["body"]:
+            for number in _SITE.findall(function["body"]):
+                site = kernel.sites[places[number]]
+                if site.parameter.endswith("()"):  # an operation that waits, not an access
+                    return located_in(site.file, site.line, problem)
+    return CompileError(problem)
+
+
+_DEFINITION = re.compile(r"^define [^\n]*?(?P<name>@[^\s(]+)\([^\n]*\{\n(?P<body>.*?)^\}", re.MULTILINE | re.DOTALL)
+_SITE = re.compile(r"@oxide\.site\.(\d+)")
+_SITE_NUMBER = re.compile(r"define i32 @oxide\.site\.(\d+)\(\)[^\n]*\n\s*ret i32 (\d+)")
 
 
 def _plain_extremes(text: str) -> tuple[str, list[str]]:

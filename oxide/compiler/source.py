@@ -15,6 +15,9 @@ from ..errors import CompileError
 Span: TypeAlias = tuple[int, int, int, int]
 """Where an expression begins and ends: line, column, line, column, as Python has it: lines from 1, bytes from 0."""
 
+SourcePlace: TypeAlias = tuple[str, int, Span | None]
+"""A file, a line of it, and what there exactly, if that is known."""
+
 trees: weakref.WeakKeyDictionary[Callable[..., Any], ast.FunctionDef] = weakref.WeakKeyDictionary()
 """The trees of functions that were not compiled from their file as it is, with the lines and columns of the file."""
 
@@ -37,6 +40,26 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
         if column is not None and column >= indent:
             message += f"\n    {' ' * (column - indent)}^"
     return CompileError(message)
+
+
+def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
+    """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
+    if function in trees:
+        return trees[function], 0
+    try:
+        source = inspect.getsource(function)
+    except OSError:
+        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file") from None
+    flat = textwrap.dedent(source)
+    try:
+        (definition,) = ast.parse(flat).body
+    except (SyntaxError, ValueError):
+        definition = ast.Pass()
+    if not isinstance(definition, ast.FunctionDef):
+        raise located(function, f"{function.__name__} must be written with def, on lines of its own")
+    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
+    first = source.split("\n", 1)[0]
+    return definition, len(first) - len(flat.split("\n", 1)[0])
 
 
 def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:

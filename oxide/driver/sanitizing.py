@@ -73,8 +73,14 @@ def requested() -> frozenset[str]:
 
 
 def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
-    """The kinds that a kernel's decorator names. From then on memory is tracked, if it names any."""
-    kinds = parse_kinds(given, f"kernel {kernel}, sanitize={given!r}") if given else frozenset[str]()
+    """The kinds that a kernel's decorator names. From then on memory is tracked, if it names any. Raises
+    ``ValueError`` for others."""
+    if isinstance(given, bool) or not isinstance(given, Iterable):
+        raise ValueError(f"kernel {kernel}: sanitize={given!r} does not say what for: write sanitize={KINDS}")
+    try:
+        kinds = parse_kinds(given, f"kernel {kernel}, sanitize={given!r}") if given else frozenset[str]()
+    except DeviceError as error:
+        raise ValueError(str(error)) from None
     Tracking.wanted = Tracking.wanted or bool(kinds)
     return kinds
 

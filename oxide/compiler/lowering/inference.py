@@ -24,7 +24,8 @@ from numba.cuda.core.compiler_machinery import AnalysisPass, FunctionPass
 from numba.cuda.core.typeinfer import ConstraintNetwork
 from numba.cuda.typing.context import CallStack
 
-from .. import advice, check
+from .. import advice
+from ..constructs import unsupported
 from ..diagnostics import Failure
 from ..source import Span
 from .registry import session
@@ -211,9 +212,9 @@ def record_failure(error: Exception, function: Any, notes: int) -> None:
     failure = getattr(error, "failure", None)
     text = str(error)
     if failure is None or not failure.notes or any(word in text for word in _OF_TRY):
-        unsupported = check.unsupported(function) if _is_early(error, failure, text) else None
-        if unsupported is not None:
-            span, problem = unsupported
+        found = unsupported(function) if _is_early(error, failure, text) else None
+        if found is not None:
+            span, problem = found
             failure = Failure(function.__code__.co_filename, span[0], span, problem, (problem,))
     if failure is None:
         place = getattr(error, "loc", None)
@@ -229,7 +230,7 @@ _OF_TRY = ("set_try_status", "exception_match")
 
 
 def _is_early(error: Exception, failure: Failure | None, text: str) -> bool:
-    """Whether a function was refused before its types were asked for, or for its ``try``, of which types know nothing."""
+    """Whether a function was refused before its types were asked for, or for a ``try``, of which types know nothing."""
     untyped = failure is None and not isinstance(error, errors.TypingError | errors.LoweringError)
     return untyped or not session.line or any(word in text for word in _OF_TRY)
 

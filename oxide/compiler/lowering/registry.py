@@ -5,6 +5,7 @@ All of it is used under numba's global compiler lock, so plain module state is s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from numba.cuda.core.imputils import Registry as LoweringRegistry
@@ -12,7 +13,7 @@ from numba.cuda.typing.templates import Registry as TypingRegistry
 
 from ..diagnostics import Failure
 from ..faults import FaultSite
-from ..source import Span
+from ..source import SourcePlace, Span
 
 typing_registry = TypingRegistry()
 lowering_registry = LoweringRegistry("oxide")
@@ -33,6 +34,8 @@ class Session:
     """Whether numba-cuda's Python implementations of functions may be used."""
     located: bool = False
     notes: list[str] = field(default_factory=list)
+    constants: Mapping[int, str] = field(default_factory=dict)
+    """What the kernel calls the arrays outside it, by ``id``."""
     failures: list[Failure] = field(default_factory=list)
     """Why functions could not be compiled, the innermost first."""
 
@@ -41,6 +44,9 @@ session = Session()
 
 sites: list[FaultSite] = []
 """Every access and assert ever lowered; its place here is its number, until ``compiler.ir`` renumbers a kernel's."""
+
+shared_places: dict[int, SourcePlace] = {}
+"""Where each static shared array ever lowered is declared, by the number in its symbol."""
 
 _numbers: dict[FaultSite, int] = {}
 
