@@ -6,14 +6,13 @@ operations on any two streams, and to give the memory back only after its last u
 
 from __future__ import annotations
 
-import gc
 import math
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 
 import numpy as np
 
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
-from oxide.runtime.holdings import holdings
+from oxide.runtime.room import allocate_when_free
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
@@ -47,20 +46,15 @@ class Allocation:
         """Allocates on a stream, which counts as the first write: other streams wait for it. ``shape`` and ``dtype``
         are what messages call it.
 
-        Where there is no room, what was dropped is given back and the allocation is tried once more.
-        Raises ``OutOfMemoryError``, which says what is held. Call it without the submission lock.
+        Where there is no room, what was dropped is given back, and waited for (``room``). Raises ``OutOfMemoryError``,
+        which says what is held. Call it without the submission lock.
         """
         self._begin(timeline, nbytes, shape, dtype)
         if nbytes:
             try:
                 address = timeline.driver.allocate(nbytes, timeline.handle)
             except OutOfMemoryError:
-                gc.collect()  # a box in a cycle, as an exception's traceback makes, is held by nobody
-                self.device.runtime.reclaimer.make_room()
-                try:
-                    address = timeline.driver.allocate(nbytes, timeline.handle)
-                except OutOfMemoryError as error:
-                    raise OutOfMemoryError(f"{error}. {holdings(self.device)}") from error
+                address = allocate_when_free(timeline, nbytes)
             self._live_at(address, (timeline, timeline.advance()))
 
     @classmethod

@@ -186,7 +186,10 @@ class DeviceOperation(Generic[T]):
         return self._run_blocking(runtime.policy.next_stream(self._home(runtime)))
 
     def sync_on(self, stream: Stream) -> T:
-        """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does."""
+        """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does.
+
+        An operation that ``on`` placed on another device runs there, and ``stream`` goes on after it.
+        """
         self.consume()
         return self._run_blocking(stream)
 
@@ -207,7 +210,8 @@ class DeviceOperation(Generic[T]):
     def async_on(self, stream: Stream) -> T:
         """Submits to ``stream`` and returns the result at once, in flight until you synchronise the stream.
 
-        A fault of its kernels is raised by ``stream.synchronize()``.
+        A fault of its kernels is raised by ``stream.synchronize()``. An operation that ``on`` placed on another device
+        runs there, and ``stream`` goes on after it.
         """
         self.consume()
         submission = submit(self, require_stream(stream))
@@ -328,10 +332,17 @@ class WithContext(DeviceOperation[T]):
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> T:
-        return require_operation(self._function(context), "with_context").run(context)
+        outer = context.place
+        context.place = (self, 1, outer)
+        result = require_operation(self._function(context), "with_context").run(context)
+        context.place = outer
+        return result
 
     def whereabouts(self) -> str:
         return f"in with_context({place(self._function)})"
+
+    def part(self, number: int) -> str:
+        return self.whereabouts()
 
 
 def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> DeviceOperation[T]:
