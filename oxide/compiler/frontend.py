@@ -30,6 +30,7 @@ from numba.cuda.cudadrv import nvvm
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
+from numba.cuda.types.ext_types import GridGroup
 
 from ..device.types import bool_
 from ..errors import OxideError
@@ -200,7 +201,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             raise errors.TypingError(str(error)) from error
 
     def resolve_getattr(self, typ: Any, attr: str) -> Any:
-        if isinstance(typ, numba_vocabulary.GridGroup) and attr == "sync":
+        if isinstance(typ, GridGroup) and attr == "sync":
             return types.BoundFunction(numba_vocabulary.GridGroupSync, typ)
         return super().resolve_getattr(typ, attr)
 

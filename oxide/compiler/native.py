@@ -134,19 +134,16 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
         f"kernel {kernel.name}: a function that calls itself waits for other threads here, which the CPU device cannot "
         "do: write it as a loop, or wait outside of it"
     )
-    places = {number: int(place) for number, place in _SITE_NUMBER.findall(kernel.text)}
     for function in _DEFINITION.finditer(kernel.text):
-        if f"{function['name']}(" in function["body"]:
-            for number in _SITE.findall(function["body"]):
-                site = kernel.sites[places[number]]
-                if site.parameter.endswith("()"):  # an operation that waits, not an access
-                    return located_in(site.file, site.line, problem)
+        waits = _WAITS.search(function["body"])
+        if waits is not None and f"{function['name']}(" in function["body"]:
+            site = kernel.sites[int(waits["site"])]
+            return located_in(site.file, site.line, problem)
     return CompileError(problem)
 
 
 _DEFINITION = re.compile(r"^define [^\n]*?(?P<name>@[^\s(]+)\([^\n]*\{\n(?P<body>.*?)^\}", re.MULTILINE | re.DOTALL)
-_SITE = re.compile(r"@oxide\.site\.(\d+)")
-_SITE_NUMBER = re.compile(r"define i32 @oxide\.site\.(\d+)\(\)[^\n]*\n\s*ret i32 (\d+)")
+_WAITS = re.compile(r"call [^@\n]*@oxide\.(?:block|warp|grid)\.[^\n]*i32 (?P<site>\d+)\)")
 
 
 def _plain_extremes(text: str) -> tuple[str, list[str]]:

@@ -170,7 +170,7 @@ def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
 
 
 class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
-    """``this_grid().sync()``, lowered where it is called: numba-cuda's own is compiled once, as if all called it there."""
+    """``this_grid().sync()``, lowered where it is called: numba-cuda's own is compiled once, as if there were one."""
 
     key = "oxide.grid_group.sync"
 
