@@ -28,6 +28,8 @@ log1p log2 modf nextafter perm pow prod radians remainder sin sinh sqrt sumprod 
 MATHEMATICS = _MATHEMATICS.split()
 """What of Python's ``math`` there is in kernels; some of it only from a later Python on."""
 
+_OF_TWO = frozenset({"atan2", "copysign", "fmod", "gcd", "hypot", "isclose", "lcm", "ldexp", "nextafter"})
+
 _LOOP = "a for loop over range(len(x))"
 
 NUMPY: dict[str, str] = {
@@ -42,11 +44,13 @@ NUMPY: dict[str, str] = {
     "fmax": "max(a, b)",
     "fmin": "min(a, b)",
     "clip": "min(max(x, low), high)",
+    "pow": "a ** b",
     "power": "a ** b",
     "square": "x * x",
     "round": "round(x)",
     "rint": "round(x)",
     "where": "a if condition else b",
+    "prod": f"{_LOOP} that multiplies",
     "sum": f"{_LOOP} that adds, or oxide_kernels.ops.reduce_sum in a launch of its own",
     "mean": f"{_LOOP} that adds",
     "dot": f"{_LOOP} that adds products",
@@ -70,12 +74,13 @@ NUMPY: dict[str, str] = {
     "deg2rad": "math.radians(x)",
     "rad2deg": "math.degrees(x)",
     "sign": "math.copysign(1, x)",
-    **{name: f"math.{name}(x)" for name in MATHEMATICS if hasattr(np, name) and not name.startswith(("comb", "prod"))},
+    **{
+        name: f"math.{name}({'a, b' if name in _OF_TWO else 'x'})"
+        for name in MATHEMATICS
+        if hasattr(np, name) and name not in ("prod", "remainder", "pow")
+    },
 }
 """What does in a kernel what a function of NumPy does."""
-NUMPY["remainder"] = "a % b"
-NUMPY["hypot"] = "math.hypot(a, b)"
-NUMPY["pow"] = "a ** b"
 
 BUILTINS: dict[str, str] = {
     "sum": f"write {_LOOP} that adds",

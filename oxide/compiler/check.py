@@ -32,7 +32,7 @@ from .constructs import PRINT_KEYWORDS, UNSUPPORTED
 from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
-from .source import located, parse_definition
+from .source import column_of, located, parse_definition
 from .tuples import Fields
 
 Uniform: TypeAlias = tuple[str, object] | None
@@ -536,7 +536,9 @@ class _Body:
     def _error(self, node: ast.AST, problem: str) -> CompileError:
         line = getattr(node, "lineno", self.function.__code__.co_firstlineno)
         column = getattr(node, "col_offset", None)
-        return located(self.function, problem, line, None if column is None else column + self.indent)
+        if column is not None:
+            column = column_of(self.function.__code__.co_filename, (line, column + self.indent, line, 0))
+        return located(self.function, problem, line, column)
 
 
 def _is_numbas(value: Any) -> bool:

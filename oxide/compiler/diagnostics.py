@@ -263,7 +263,7 @@ def _index_problem(function: str, dtype: str, axes: int, given: list[str], node:
         return f"{name} has {_axes(axes)} and the index {len(indices)} numbers"
     shown = ", ".join(_shown(index) for index in indices)
     if function == "setitem" and len(given) > 1 and all(_INTEGER.match(index) for index in indices):
-        return f"an element of {name} is {_shown(dtype)} and the value {_shown(given[1])}"
+        return f"an element of {name} is {_shown(dtype)}, and the value is {_shown(given[1])}"
     return f"{name}[...] is not defined for the index {shown}; an index is an integer, or one for each axis"
 
 

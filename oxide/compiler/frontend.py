@@ -187,7 +187,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if not session.numba_style:
             _refuse(func, args)
             args = mathematics.power_arguments(func, args)
-        elif func is str and not all(isinstance(types.unliteral(kind), types.UnicodeType) for kind in args):
+        elif _makes_text(func, args):
             # At once: numba would compile its own formatting of numbers, for seconds, and then need memory for it.
             raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
@@ -234,6 +234,13 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if isinstance(target, slice_lowering.RefType) and attr == "value":
             slice_lowering.check_store(target, value)
         return super().resolve_setattr(target, attr, value)
+
+
+def _makes_text(function: Any, args: Any) -> bool:
+    named = {getattr(function, "typing_key", function), getattr(function, "instance_type", None)}
+    return bool(named & {str, types.unicode_type}) and not all(
+        isinstance(types.unliteral(argument), types.UnicodeType) for argument in args
+    )
 
 
 def _refuse(function: Any, args: Any) -> None:

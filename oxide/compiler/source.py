@@ -74,7 +74,7 @@ def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) and any(isinstance(p, ast.expr) and _span(p) == span for p in node.values):
             text = node  # a part of it stands for the whole
-        if isinstance(node, ast.expr | ast.stmt) and _span(node) == span:
+        if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Expr) and _span(node) == span:
             return text or node
     return None
 

@@ -156,4 +156,5 @@ def display(numba_type: Any) -> str:
         return str(plain.instance_class.__name__)
     if isinstance(plain, types.BaseTuple):
         return f"tuple[{', '.join(map(display, plain))}]"
-    return str(plain).removesuffix(" of index_2d").removeprefix("class(").removesuffix(")")
+    shown = getattr(plain, "shown", None)  # without the parameter that it came in as
+    return shown or str(plain).removesuffix(" of index_2d").removeprefix("class(").removesuffix(")")
