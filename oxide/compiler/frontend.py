@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -163,7 +164,15 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
         inference.record_failure(error, function, notes)
         raise
     result.library.finalize()
+    for library in _waiting.pop(result.fndesc.llvm_func_name, ()):
+        _called_back.setdefault(library, []).append(result.library)
     return result
+
+
+# Functions that call each other: those that call one which is still being compiled, by its symbol; and what each calls
+# of these. numba's own links may have no circle.
+_waiting: dict[str, list[Any]] = {}
+_called_back: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
@@ -269,7 +278,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
             raise errors.TypingError(f"{NO_UFUNC} np.{ufunc_key.__name__}") from None
 
     def call_unresolved(self, builder: Any, name: str, sig: Any, args: Any) -> Any:
-        # Functions that call each other: the other one's module is linked into the kernel's.
+        _waiting.setdefault(name, []).append(self.active_code_library)
         kind = self.call_conv.get_function_type(sig.return_type, sig.args)
         function = cgutils.get_or_insert_function(builder.module, kind, name)
         status, result = self.call_conv.call_function(builder, function, sig.return_type, sig.args, args)
@@ -431,4 +440,5 @@ def _linked(library: Any) -> list[Any]:
         if linked not in found:
             found.append(linked)
             pending.extend(linked._linking_libraries)
+            pending.extend(_called_back.get(linked, ()))
     return found

@@ -249,9 +249,14 @@ def test_functions_that_call_themselves_or_each_other_take_constants_and_variabl
         out[0] = depth(3)
         out[1] = depth(n)
         out[2] = even(n)
-        out[3] = even(3)
+        out[3] = odd(n)
+
+    @kernel
+    def other_way_round(out, n):  # type: ignore[no-untyped-def]
+        out[0] = odd(n)
 
     assert counts[1, 1](zeros(4), 6).first().and_then(d2h).sync().tolist() == [3, 6, 1, 0]
+    assert other_way_round[1, 1](zeros(1), 7).first().and_then(d2h).sync().tolist() == [1]
 
 
 def test_waiting_in_a_recursion_is_refused_where_it_waits() -> None:
