@@ -94,9 +94,11 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     except CompileError as error:
-        if str(error).startswith(f"kernel {name}"):  # by a step that does not know the source
-            raise located(function, str(error)) from error.__cause__
-        raise
+        said = str(error)
+        if _PLACED.match(said):
+            raise
+        # Of a step that does not know the source.
+        raise located(function, said if said.startswith("kernel ") else f"kernel {name}: {said}") from error.__cause__
     except (OxideError, MemoryError):
         raise
     except Exception as error:
@@ -131,6 +133,7 @@ def _construct(text: str, node: Node, numba_style: bool) -> str | None:
     return None
 
 
+_PLACED = re.compile(r".+:\d+: ")
 NO_TEXT = "kernels make no text:"
 NO_UFUNC = "kernels have no"
 _UFUNC = re.compile(rf"{NO_UFUNC} np\.(?P<name>\w+)")
@@ -173,6 +176,8 @@ def _allocation_problem(node: Node, numba_style: bool) -> str:
                 f"{ast.unparse(node)} = ... may copy through a new array, and a kernel allocates nothing: copy it "
                 "element by element, in a for loop"
             )
+        case ast.Attribute(ctx=ast.Load()):
+            return f"{ast.unparse(node)} is not supported in kernels"
         case ast.expr():
             return f"{ast.unparse(node)} would allocate, and a kernel allocates nothing: compute it for one element"
     return f"this would allocate, and a kernel allocates nothing: use {instead}"

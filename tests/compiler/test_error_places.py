@@ -173,6 +173,9 @@ def test_a_step_that_does_not_know_the_source_is_given_the_kernels_line() -> Non
     located = pytest.raises(CompileError, match=f"^{__file__}:{first}: kernel body: no assembler")
     with located, placed_errors("body", body):
         raise CompileError("kernel body: no assembler")
+    located = pytest.raises(CompileError, match=f"^{__file__}:{first}: kernel body: no such dtype")
+    with located, placed_errors("body", body):
+        raise CompileError("no such dtype")
     with pytest.raises(CompileError, match=r"^elsewhere\.py:3: as it was$"), placed_errors("body", body):
         raise CompileError("elsewhere.py:3: as it was")
     with pytest.raises(MemoryError), placed_errors("body", body):
