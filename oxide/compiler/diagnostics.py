@@ -32,7 +32,7 @@ _SET_ITEM = re.compile(
 _INVALID = re.compile(r"Invalid use of .+ with parameters \((?P<arguments>.*)\)")
 # Words of numba's own insides, which say nothing to a kernel's author.
 _INTERNAL = re.compile(
-    r"object has no attribute|is not subscriptable|NoneType|\bnumba\b|[Uu]nsupported op-?code", re.IGNORECASE
+    r"object has no attribute|is not subscriptable|NoneType|\bnumba\b|op-?code|arg mismatch|LLVM", re.IGNORECASE
 )
 _RETURNS = re.compile(r"Can't unify return type from the following types: (?P<types>.+)")
 
@@ -116,8 +116,6 @@ def _construct(text: str, node: Node, numba_style: bool) -> str | None:
         return f"a dict is not supported in kernels: nothing is allocated there; use {advice.allocating(numba_style)}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return "@ is not supported in kernels: write the loops"
-    if "insert_unresolved_ref" in text:
-        return "this recursion cannot be compiled: call the function with variables alone, or write it as a loop"
     if NO_TEXT in text:
         return advice.of_text(node) if isinstance(node, ast.JoinedStr) else advice.of_builtin("str(...)", "str")
     if match := _UFUNC.search(text):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numba
 import numba.cuda
+from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types
 from numba.cuda import utils as numba_utils
@@ -104,7 +105,7 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
             try:
                 state.typingctx.resolve_value_type(name.value)
                 return
-            except (ValueError, errors.NumbaError):
+            except (ValueError, core_errors.NumbaError):  # whose classes numba-cuda's extend
                 problem = advice.of_value(name.name, name.value, numba_style=True)
                 found = _attribute_of(block, statement.target) if isinstance(name.value, type) else None
                 if found is not None:

@@ -156,5 +156,4 @@ def display(numba_type: Any) -> str:
         return str(plain.instance_class.__name__)
     if isinstance(plain, types.BaseTuple):
         return f"tuple[{', '.join(map(display, plain))}]"
-    shown = getattr(plain, "shown", None)  # without the parameter that it came in as
-    return shown or str(plain).removesuffix(" of index_2d").removeprefix("class(").removesuffix(")")
+    return str(plain).removesuffix(" of index_2d").removeprefix("class(").removesuffix(")")
