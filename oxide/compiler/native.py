@@ -97,7 +97,8 @@ def _module(
     # A schedule of the threads that can be chosen needs them apart, barriers or not.
     suspends = kernel.suspends or target.seeded
     entry = entry_of(kernel)
-    called = [libm.definitions(kernel.name, portable), half.native_definitions(kernel.name, kernel.text, target)]
+    mathematics = libm.definitions(kernel.name, portable)
+    called = [mathematics, half.native_definitions(kernel.name, kernel.text + mathematics, target)]
     text, extremes = _plain_extremes(kernel.text)
     called += extremes
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR, *called]
