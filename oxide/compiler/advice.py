@@ -162,6 +162,8 @@ def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool 
         return f"{shown} is a class, which kernels cannot use: give what it holds a name of its own, outside the kernel"
     if isinstance(value, ModuleType):
         return f"{shown} is a module, which kernels cannot use"
+    if hasattr(value, "py_func"):
+        return f"{shown} is compiled for the host alone, by its signatures: mark it with @device instead"
     if callable(value):
         return f"{shown} is a {type(value).__name__}, which cannot be called in a kernel: write a @device function"
     advice = "pass it as a parameter, or use a number"

@@ -98,20 +98,21 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
         function, place = state.func_id.func, statement.loc
         if name.value is numba_ir.UNDEFINED:
             known = {*state.func_id.code.co_varnames, *function.__globals__, *vars(builtins)}
-            problem = advice.undefined(name.name, known)
+            problem, said = advice.undefined(name.name, known), f"NameError: name '{name.name}' is not defined"
         elif name.value is function or name.name == state.func_id.func_name:
             return  # it calls itself: numba knows the function by another value
         else:
             try:
                 state.typingctx.resolve_value_type(name.value)
                 return
-            except (ValueError, core_errors.NumbaError):  # whose classes numba-cuda's extend
+            except (ValueError, core_errors.NumbaError) as error:  # whose classes numba-cuda's extend
+                said = f"Untyped global name '{name.name}': {error}"
                 problem = advice.of_value(name.name, name.value, numba_style=True)
                 found = _attribute_of(block, statement.target) if isinstance(name.value, type) else None
                 if found is not None:
                     problem = advice.of_attribute(f"{name.name}.{found.attr}", name.value, found.attr)
                     place = found.loc
-        raise refused_at(place, problem)
+        raise refused_at(place, problem, said)
 
 
 def _attribute_of(block: Any, variable: Any) -> Any:
@@ -195,9 +196,9 @@ class PlacedCallStack(CallStack):  # type: ignore[misc]
         return super().register(target, typeinfer, func_id, args)
 
 
-def refused_at(place: Any, problem: str) -> Exception:
-    """The error for what oxide's own passes refuse."""
-    error: Exception = errors.TypingError(problem)
+def refused_at(place: Any, problem: str, said: str | None = None) -> Exception:
+    """The error for what oxide's own passes refuse; ``said`` is what numba says of it, for who asks for its words."""
+    error: Exception = errors.TypingError(said or problem)
     error.failure = _failure(place, problem, (problem,))  # type: ignore[attr-defined]
     return error
 
