@@ -48,6 +48,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     mathematics,
     numba_vocabulary,
     python_mathematics,
+    python_numbers,
     ranges,
     shared,
     tiles,
@@ -192,7 +193,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        args = half.half_arguments(func, args)
+        args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
         if not session.numba_style:
             _refuse(func, args)
             args = mathematics.power_arguments(func, args)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from . import atomics, half, instructions, numba_runtime
+from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime
 from .faults import FaultSite
 from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .source import located
@@ -60,6 +60,8 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
         [
             str(module),
             shared_conversions,
+            clearing.portable_definitions(str(module)),
+            decimal_rounding.portable_definitions(str(module)),
             _site_definitions(used),
             atomics.definitions(str(module)),
             _known_functions(function, module),

@@ -22,7 +22,7 @@ import llvmlite.binding as llvm
 from ..driver.base import Code, Target
 from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from ..errors import CompileError
-from . import native, native_primitives, sanitizer_runtime
+from . import clearing, native, native_primitives, sanitizer_runtime
 from .affine import BRANCH
 from .arguments import ArgumentType, ArrayType, RecordType, TupleType
 from .hoist import may_meet
@@ -45,7 +45,7 @@ def compile_sanitized(
 ) -> Code:
     """A host object file whose accesses are checked, with what the driver needs to run it. Raises ``CompileError``."""
     pointers, views = _pointers(signature)
-    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(kernel.text))
+    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(clearing.left_out(kernel.text)))
     module = llvm.parse_assembly("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
     head, body, tail = _split(_simplified(module, native.host_machine(target)), kernel.symbol)
     instrumenter = _Instrumenter(name, kernel, pointers, views, body, _places(tail))

@@ -13,11 +13,12 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import cgutils, debuginfo, types
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device.shared import DynamicSharedArray, LocalArray, SharedArray
+from .. import clearing
 from .barrier import call_primitive, site
 from .registry import lowering_registry, note, session, shared_places, typing_registry
 from .slices import _in_bounds, element_index
@@ -78,8 +79,7 @@ def _static(declaration: Any) -> Any:
         element = context.get_data_type(kind.dtype)
         count = math.prod(kind.shape)
         if name == "LocalArray":
-            array = cgutils.alloca_once(builder, ir.ArrayType(element, count), name="local_array")
-            return builder.bitcast(array, element.as_pointer())
+            return builder.bitcast(local_memory(context, builder, element, count), element.as_pointer())
         alignment = max(16, context.get_abi_alignment(element))
         memory = static_memory(builder, count * context.get_abi_sizeof(element), alignment)
         return builder.bitcast(memory, element.as_pointer())
@@ -91,6 +91,24 @@ def static_memory(builder: Any, size: int, alignment: int) -> Any:
     shared_places[number] = session.file, session.line, session.span
     symbol = f"oxide.shared.static.{number}.{size}.{alignment}"
     return call_primitive(builder, _BYTE_POINTER, symbol, ())
+
+
+def local_memory(context: Any, builder: Any, element: Any, count: int, alignment: int | None = None) -> Any:
+    """The address of a thread's own array of ``count`` elements, which are 0 to begin with."""
+    kind = ir.ArrayType(element, count)
+    alignment = alignment or 1 << (context.get_abi_alignment(element) - 1).bit_length()
+    if count < clearing.LARGE:
+        memory = cgutils.alloca_once(builder, kind, name="local_array")
+    else:
+        size = count * context.get_abi_sizeof(element)
+        bits = clearing.word_bits(size, alignment)
+        with debuginfo.suspend_emission(builder), builder.goto_entry_block():
+            memory = builder.alloca(kind, name="local_array")
+            address = builder.bitcast(memory, _BYTE_POINTER)
+            words = ir.Constant(_WORD, size * 8 // bits)
+            call_primitive(builder, ir.VoidType(), clearing.function_name(bits), (address, words))
+    memory.align = alignment
+    return memory
 
 
 def _two_parameters_signature() -> Any:
