@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import operator
 import os
 import random
 from collections.abc import Callable, Iterable
@@ -93,6 +94,8 @@ class CpuDriver:
                 raise DeviceError(f"a CPU driver with {number} {what} was asked for; it needs 1 or more")
         if seed is None and not step:
             seed = _whole("OXIDE_SEED")
+        elif seed is not None:
+            seed = _checked_seed(seed)
         poison = step if poison is None else poison
         self._memory = _positive("OXIDE_CPU_MEMORY", physical_memory())
         self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
@@ -615,6 +618,17 @@ def _whole(variable: str) -> int | None:
     if text and not (text.isascii() and text.isdecimal()):
         raise DeviceError(f"{variable}={text!r}: a whole number of 0 or more is needed; set it so, or unset it")
     return int(text) if text else None
+
+
+def _checked_seed(seed: int) -> int:
+    """A seed that ``OXIDE_SEED`` can hold too. Raises ``TypeError`` or ``ValueError``."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed={seed!r}: a whole number of 0 or more is needed, not {type(seed).__name__}") from None
+    if number < 0:
+        raise ValueError(f"seed={seed!r}: a whole number of 0 or more is needed")
+    return number
 
 
 def _positive(variable: str, default: int) -> int:

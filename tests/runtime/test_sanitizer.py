@@ -556,7 +556,7 @@ def test_it_is_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_unknown_kind_is_refused_by_name() -> None:
-    with pytest.raises(oxide.DeviceError, match=r"copied.*memory and race.*'leaks' is neither"):
+    with pytest.raises(ValueError, match=r"copied.*memory and race.*'leaks' is neither"):
         copy_of(copied, ("memory", "leaks"))
 
 
