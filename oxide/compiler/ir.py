@@ -74,7 +74,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
         if waits:
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
-    text, shared = place_shared_memory(function, _pure_mathematics(str(module)))
+    text, shared = place_shared_memory(function, _pure_mathematics(str(module)), lowered.shared_places)
     places = tuple(lowered.sites[number] for number in used)
     return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
 

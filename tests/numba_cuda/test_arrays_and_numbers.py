@@ -327,7 +327,7 @@ def test_a_function_of_numpy_that_numba_cuda_lacks_is_refused_by_name() -> None:
     def root(out):
         out[0] = np.sqrt(out[0])
 
-    with pytest.raises(CompileError, match=r"np\.sqrt is not supported in kernels; use math\.sqrt"):
+    with pytest.raises(CompileError, match=r"np\.sqrt is not supported in kernels: use math\.sqrt"):
         launch(root, 1, 1, np.zeros(1))
 
 

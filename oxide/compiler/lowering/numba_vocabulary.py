@@ -16,7 +16,9 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cudaimpl, types
+from numba.cuda.types.ext_types import GridGroup
 from numba.cuda.typing.npydecl import parse_dtype
+from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ..primitives import GRID_BARRIER
 from .barrier import as_bit, call_primitive, site
@@ -173,6 +175,20 @@ def _grid(builder: Any, which: Any) -> Any:
 def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
     call_primitive(builder, _VOID, GRID_BARRIER, (), site(builder, "this_grid().sync()"))
     return _INT(0)
+
+
+class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
+    """``this_grid().sync()``, lowered where it is called: numba-cuda's own is compiled once, as if there were one."""
+
+    key = "oxide.grid_group.sync"
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return None if args or kws else signature(types.int32, recvr=self.this)
+
+
+@lowering_registry.lower(GridGroupSync.key, GridGroup)
+def _lower_grid_group_sync(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _grid_sync(builder, args[0], None)
 
 
 def _named(name: str, result: Any) -> Any:

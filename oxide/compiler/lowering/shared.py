@@ -20,7 +20,7 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 from ...device.shared import DynamicSharedArray, LocalArray, SharedArray
 from .. import clearing
 from .barrier import call_primitive, site
-from .registry import lowering_registry, note, session, typing_registry
+from .registry import lowering_registry, note, session, shared_places, typing_registry
 from .slices import _in_bounds, element_index
 from .types import conversion_problem, display
 
@@ -39,6 +39,10 @@ class BlockArrayType(types.Type):  # type: ignore[misc]
         self.dtype = dtype
         sizes = "" if shape is None else f"{shape[0] if len(shape) == 1 else shape}, "
         super().__init__(f"{kind}({sizes}{display(dtype)})")
+
+    @property
+    def shown(self) -> str:
+        return str(self.name)
 
     @property
     def ndim(self) -> int:
@@ -83,7 +87,9 @@ def _static(declaration: Any) -> Any:
 
 def static_memory(builder: Any, size: int, alignment: int) -> Any:
     """The address of ``size`` bytes of static shared memory that are this place's alone."""
-    symbol = f"oxide.shared.static.{next(_numbers)}.{size}.{alignment}"
+    number = next(_numbers)
+    shared_places[number] = session.file, session.line, session.span
+    symbol = f"oxide.shared.static.{number}.{size}.{alignment}"
     return call_primitive(builder, _BYTE_POINTER, symbol, ())
 
 
@@ -187,7 +193,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def check_index(kind: Any, index: Any) -> bool:
     """Whether the type of an index fits an array; if not, notes why."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
-    shown = kind.name
+    shown = kind.shown
     if len(parts) != kind.ndim:
         note(f"{shown} has {kind.ndim} {'axis' if kind.ndim == 1 else 'axes'}, and the index {len(parts)}")
         return False
@@ -217,7 +223,7 @@ def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -
         parts = [element_index(builder, index_type, index)]
     inside, offset = None, None
     for axis, (part, length) in enumerate(zip(parts, _lengths(context, builder, kind), strict=True)):
-        what = kind.name if len(parts) == 1 else f"axis {axis} of {kind.name}"
+        what = kind.shown if len(parts) == 1 else f"axis {axis} of {kind.shown}"
         good = _in_bounds(builder, part, length, site(builder, what))
         inside = good if inside is None else builder.and_(inside, good)
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)
