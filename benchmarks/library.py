@@ -31,7 +31,7 @@ from oxide_kernels import (
     transpose,
 )
 
-_REPEATS = 40
+_REPEATS = 200
 """Calls in a row: what it takes to submit the first and to see the end of the last must not count."""
 
 
