@@ -35,7 +35,7 @@ class Stage(DeviceOperation[U]):
         self._name = name
         self._shown = function
         super().__init__(source)
-        self._placement = source._placement
+        self.place_as(source)
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:
@@ -48,7 +48,8 @@ class Stage(DeviceOperation[U]):
             stages.append(source)
             source = source.source
         result = source.run(context)
-        for stage in reversed(stages):
+        stages.reverse()
+        for stage in stages:
             try:
                 result = stage.follow(context, result)
             except Exception as error:
@@ -117,7 +118,7 @@ class Element(DeviceOperation[Any]):
         self._source = source
         self._index = index
         super().__init__(source)
-        self._placement = source._placement
+        self.place_as(source)
 
     def execute(self, context: ExecutionContext) -> Any:
         result = self._source.run(context)
@@ -146,9 +147,8 @@ class Zip(DeviceOperation[tuple[Any, ...]]):
     def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
         self._parts = parts
         super().__init__(*parts)
-        placements = {part._placement for part in parts}
-        if len(placements) == 1:
-            (self._placement,) = placements
+        if parts and all(part._placed and part._placement == parts[0]._placement for part in parts):
+            self.place_as(parts[0])
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         results = []
@@ -235,7 +235,7 @@ class Shared(DeviceOperation[T]):
         self._mark: Mark | None = None
         self._faults: list[FaultReport] = []
         super().__init__(source)
-        self._placement = source._placement
+        self.place_as(source)
 
     def execute(self, context: ExecutionContext) -> T:
         if self._once.enter():

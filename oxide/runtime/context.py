@@ -25,7 +25,7 @@ from oxide.runtime.statistics import Counters
 from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
-    from oxide.runtime.scheduling import SchedulingPolicy
+    from oxide.runtime.policy import SchedulingPolicy
     from oxide.runtime.stream import Stream
 
 CompletionMode = Literal["adaptive", "poll", "callback"]
@@ -167,7 +167,7 @@ class Runtime:
         self.pinned = PinnedPool(driver)
         self.fault_slots = FaultSlots(driver)
         self._found = tuple(Device(self, number) for number in range(driver.device_count()))
-        watch_forks(self)
+        self._watch = watch_forks(self)
 
     def configure(
         self,
@@ -178,7 +178,8 @@ class Runtime:
         ordering: OrderingMode | None = None,
     ) -> None:
         """What ``init_device_contexts`` says. Raises, changing nothing, if any of it is wrong."""
-        from oxide.runtime.scheduling import SchedulingPolicy, StreamPoolRoundRobin
+        from oxide.runtime.policy import SchedulingPolicy
+        from oxide.runtime.scheduling import StreamPoolRoundRobin
 
         found = len(self._found)
         count = found if num_devices is None else num_devices

@@ -207,7 +207,7 @@ class GraphLaunch(DeviceOperation[None]):
     def __init__(self, graph: CudaGraph[Any]) -> None:
         self._graph = graph
         super().__init__()
-        self._placement = graph.device
+        self._placed, self._placement = True, graph.device
 
     def execute(self, context: ExecutionContext) -> None:
         captured = self._graph._require_open()

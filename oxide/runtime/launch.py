@@ -417,7 +417,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
         if not isinstance(argument, DeviceOperation):
             parameter.lifted.words(argument)
             return None
-        spec = argument.spec()
+        spec: Spec = argument.spec()
         if isinstance(spec, BoxSpec):
             raise ArgumentError(
                 f"kernel {kernel.name}, parameter {parameter.name}: expected {parameter.annotation}, got an operation "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 import numpy as np
 
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
+from oxide.native import mypyc_attr
 from oxide.runtime.holdings import holdings
 
 if TYPE_CHECKING:
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
     from oxide.runtime.timeline import Timeline
 
 
-@final
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
 
     __slots__ = (
-        "__weakref__",
         "_more_owners",
         "_owner",
         "_written_at",
@@ -44,13 +44,28 @@ class Allocation:
     def __init__(
         self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
     ) -> None:
-        """Allocates on a stream, which counts as the first write: other streams wait for it. ``shape`` and ``dtype``
-        are what messages call it.
+        """No memory yet: see ``obtain``. ``shape`` and ``dtype`` are what messages call it."""
+        self.device = timeline.device
+        self.home = timeline
+        self.nbytes = nbytes
+        self.shape = shape
+        self.dtype = dtype
+        self.address = 0
+        self.exported = False
+        self._owner: object = None
+        self._more_owners: tuple[tuple[int, int, object], ...] = ()
+        self.written_by: Timeline | None = None
+        self._written_at = 0
+        self.reads: dict[Timeline, int] = {}  # since then
+        self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
+
+    def obtain(self) -> None:
+        """Allocates on its stream, which counts as the first write: other streams wait for it.
 
         Where there is no room, what was dropped is given back and the allocation is tried once more.
         Raises ``OutOfMemoryError``, which says what is held. Call it without the submission lock.
         """
-        self._begin(timeline, nbytes, shape, dtype)
+        timeline, nbytes = self.home, self.nbytes
         if nbytes:
             try:
                 address = timeline.driver.allocate(nbytes, timeline.handle)
@@ -74,8 +89,7 @@ class Allocation:
         written: tuple[Timeline, int] | None,
     ) -> Allocation:
         """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
-        allocation = cls.__new__(cls)
-        allocation._begin(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
+        allocation = cls(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
         allocation._owner = owner
         allocation._live_at(address, written)
         return allocation
@@ -89,21 +103,6 @@ class Allocation:
         for other, position in self.uses():
             timeline.wait_for(other, position)
         self.note_write(timeline, timeline.advance())
-
-    def _begin(self, timeline: Timeline, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> None:
-        self.device = timeline.device
-        self.home = timeline
-        self.nbytes = nbytes
-        self.shape = shape
-        self.dtype = dtype
-        self.address = 0
-        self.exported = False
-        self._owner: object = None
-        self._more_owners: tuple[tuple[int, int, object], ...] = ()
-        self.written_by: Timeline | None = None
-        self._written_at = 0
-        self.reads: dict[Timeline, int] = {}  # since then
-        self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
 
     def _live_at(self, address: int, written: tuple[Timeline, int] | None) -> None:
         self.address = address
@@ -202,7 +201,7 @@ class DeviceBox:
     ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
     """
 
-    __slots__ = ("__weakref__", "_allocation", "_dtype", "_nbytes", "_offset", "_ptr", "_shape", "_size")
+    __slots__ = ("_allocation", "_dtype", "_nbytes", "_offset", "_ptr", "_shape", "_size")
 
     def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self._allocation = allocation

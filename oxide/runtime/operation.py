@@ -8,7 +8,6 @@ the device may still be producing.
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
+from oxide.native import mypyc_attr, warn_caller
 from oxide.runtime.context import current_runtime
 from oxide.runtime.event_loops import current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oxide.runtime.context import Device, Runtime
     from oxide.runtime.graph import CudaGraph
     from oxide.runtime.memory import DeviceBox
-    from oxide.runtime.scheduling import SchedulingPolicy
+    from oxide.runtime.policy import SchedulingPolicy
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -48,6 +48,7 @@ Spec = BoxSpec | tuple[Any, ...] | None
 """What is known of a result beforehand: a box, a tuple of these, or nothing."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DeviceOperation(Generic[T]):
     """A recipe that yields a ``T`` when run. Subclass it and define ``execute`` for an operation of your own.
 
@@ -61,7 +62,8 @@ class DeviceOperation(Generic[T]):
         if cls.execute is DeviceOperation.execute:
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
 
-    _placement: int | Device | None = None  # the device it was placed on; None: where the whole runs
+    _placed = False  # else it runs where the whole runs
+    _placement: int | Device  # the device it was placed on
 
     _unused = False  # until the end of __init__, so that one whose arguments were refused does not warn
 
@@ -193,9 +195,7 @@ class DeviceOperation(Generic[T]):
     def _run_blocking(self, stream: Stream) -> T:
         loop = running_loop_name()
         if loop is not None:
-            warnings.warn(
-                f"sync() blocks the {loop} event loop until the device is done; use await", RuntimeWarning, stacklevel=3
-            )
+            warn_caller(f"sync() blocks the {loop} event loop until the device is done; use await")
         submission = submit(self, require_stream(stream))
         try:
             submission.mark.synchronize()
@@ -242,7 +242,7 @@ class DeviceOperation(Generic[T]):
         arose, innermost first."""
         self._unused = False
         try:
-            if self._placement is not None:
+            if self._placed:
                 from oxide.runtime.placement import find_device, run_placed
 
                 device = find_device(context.runtime, self._placement)
@@ -263,13 +263,23 @@ class DeviceOperation(Generic[T]):
         """It is part of something now: dropping it is no mistake."""
         self._unused = False
 
+    def place_as(self, other: DeviceOperation[Any]) -> None:
+        """It runs where ``other`` runs."""
+        if other._placed:
+            self._placed = True
+            self._placement = other._placement
+
+    def title(self) -> object:
+        """What messages can name it by when it has been dropped, holding as little as they need."""
+        return type(self) if type(self).__repr__ is DeviceOperation.__repr__ else self
+
     def spec(self) -> Spec:
         """What is known of the result beforehand."""
         return None
 
     def _home(self, runtime: Runtime) -> Device:
         """The device it runs on if nobody picks a stream."""
-        if self._placement is None:
+        if not self._placed:
             return runtime.default_device
         from oxide.runtime.placement import find_device
 
@@ -277,14 +287,15 @@ class DeviceOperation(Generic[T]):
 
     def __del__(self) -> None:
         if self._unused:
-            warnings.warn(
-                f"{self!r} was never run: await it, call sync() or make it part of another operation",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn_caller(f"{self!r} was never run: await it, call sync() or make it part of another operation")
 
     def __repr__(self) -> str:
         return f"<oxide operation {type(self).__name__}>"
+
+
+def named(title: object) -> str:
+    """An operation as messages name it, by its ``title``."""
+    return f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)
 
 
 def require_stream(stream: Stream) -> Stream:

@@ -12,7 +12,7 @@ from typing import TypeVar, final
 from oxide.errors import DeviceError, GraphError
 from oxide.runtime.context import Device, Runtime, current_runtime
 from oxide.runtime.operation import DeviceOperation, Spec
-from oxide.runtime.scheduling import SchedulingPolicy
+from oxide.runtime.policy import SchedulingPolicy
 from oxide.runtime.stream import Stream
 from oxide.runtime.submission import ExecutionContext
 
@@ -28,6 +28,7 @@ class OnDevice(DeviceOperation[T]):
         self._source = source
         self._placement = require_placement(device, "on")
         super().__init__(source)
+        self._placed = True
 
     def execute(self, context: ExecutionContext) -> T:
         return self._source.run(context)

@@ -7,7 +7,6 @@ the device may still use, so nothing depends on what the program keeps or drops.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -259,12 +258,12 @@ class Ordered:
 class Submission(Generic[T]):
     """One execution, submitted. ``submit`` makes it."""
 
-    __slots__ = ("_faults", "_open", "_operation", "_reclaimer", "_result", "mark")
+    __slots__ = ("_faults", "_open", "_reclaimer", "_result", "_title", "mark")
 
-    def __init__(self, context: ExecutionContext, result: T, operation: weakref.ref[DeviceOperation[T]]) -> None:
+    def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
         self._open = False
         self._result = result
-        self._operation = operation
+        self._title = title
         self._faults = context.faults
         runtime = context.runtime
         self._reclaimer = runtime.reclaimer
@@ -306,9 +305,9 @@ class Submission(Generic[T]):
 
     def explain(self, error: BaseException) -> BaseException:
         """An error found when the device was done, with the operation's name."""
-        operation = self._operation()
-        if operation is not None:
-            add_note_once(error, f"found when {operation!r} had run on {self.mark.timeline.label}")
+        from oxide.runtime.operation import named
+
+        add_note_once(error, f"found when {named(self._title)} had run on {self.mark.timeline.label}")
         return error
 
     def finished_well(self) -> bool:
@@ -347,7 +346,7 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
         reclaimer.sweep()
     context = ExecutionContext(stream)
     try:
-        return Submission(context, operation.run(context), weakref.ref(operation))
+        return Submission(context, operation.run(context), operation.title())
     except BaseException as error:
         with suppress(DeviceError):
             context.wait_for_joined()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import warnings
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
+from oxide.native import mypyc_attr, warn_caller
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit
@@ -192,6 +192,7 @@ def spawn(nursery: trio.Nursery, operation: DeviceOperation[T] | DeviceFuture[T]
 
 
 @final
+@mypyc_attr(native_class=False)  # `spawn` refers to it weakly
 class JoinHandle(Generic[T]):
     """A spawned operation's result to come. May be awaited by several tasks, and again."""
 
@@ -215,11 +216,7 @@ class JoinHandle(Generic[T]):
     def __del__(self) -> None:
         state = self._state
         if state.error is not None and not state.taken and not isinstance(state.error, OperationCancelledError):
-            warnings.warn(
-                f"a spawned operation failed and its handle was never awaited: {state.error!r}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn_caller(f"a spawned operation failed and its handle was never awaited: {state.error!r}")
 
 
 class _JoinState(Generic[T]):

@@ -13,8 +13,9 @@ import numpy as np
 
 from oxide.device.types import as_dtype, f32
 from oxide.errors import GraphError
+from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.arc import Arc
-from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device
+from oxide.runtime.memory import DeviceBox, parse_shape, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.staging import download, upload
 from oxide.runtime.submission import ExecutionContext
@@ -36,7 +37,9 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     if context.recording is not None:
         context.recording.require_allocation(f"a box of {_describe(shape, dtype)}")
     nbytes = math.prod(shape) * dtype.itemsize
-    return DeviceBox(Allocation(context.timeline, nbytes, shape, dtype), shape, dtype)
+    allocation = SharedAllocation(context.timeline, nbytes, shape, dtype)
+    allocation.obtain()
+    return DeviceBox(allocation, shape, dtype)
 
 
 @final
@@ -85,7 +88,7 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
-            self._placement = box._placement
+            self.place_as(box)
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
         box = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "d2h")
@@ -222,7 +225,7 @@ class Duplicate(DeviceOperation[DeviceBox]):
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
-            self._placement = box._placement
+            self.place_as(box)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         source = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "dup")
