@@ -66,7 +66,7 @@ class Contest:
 
 def compare(dim: int, inputs: int) -> dict[str, Any]:
     """Runs every input both ways; raises where they differ or where the graph allocates."""
-    with use_driver(RecordingDriver(context._choose_driver())) as driver:
+    with use_driver(RecordingDriver(context._choose_driver(0))) as driver:
         contest = Contest(dim)
         settle, memory = max(1, inputs // 10), 0
         created: dict[str, int] = {}

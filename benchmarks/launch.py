@@ -1,12 +1,14 @@
 """What submitting a kernel of three slices costs the host, a launch: oxide, its peers, and a compiled loop.
 
-One block of 32 threads adds two vectors, so the device keeps up and the host is what is measured. oxide appears
-twice: a chain that is built while it is submitted (what ``and_then`` does), and a recipe that was built before and
-is run again. Both include the ordering of buffers and the fault record, which no peer has.
+One block of 32 threads adds two vectors, so the device keeps up and the host is what is measured. oxide appears three
+times: a chain that is built while it is submitted (what ``and_then`` does), a recipe that was built before and is run
+again, and graphs of several launches, for each launch in them. All include the ordering of buffers and the fault
+record, which no peer has.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, final
 
@@ -22,6 +24,8 @@ CONFIG = LaunchConfig(1, SIZE)
 FLOOR = "native loop of cuLaunchKernel"
 CHAIN = "oxide, chain built and submitted"
 RECIPE = "oxide, recipe run again"
+GRAPH_OF = "oxide, graph of {} launches"
+GRAPH_SIZES = (3, 20)
 NUMBA = "numba-cuda kernel[grid, block, stream]"
 
 
@@ -41,6 +45,7 @@ def run(session: Session) -> None:
         CHAIN: bench.chain,
         RECIPE: bench.recipe,
         "oxide driver.launch": bench.driver_launch,
+        **{GRAPH_OF.format(size): functools.partial(bench.graph, size) for size in GRAPH_SIZES},
     }
     for name, make in {
         FLOOR: bench.native_loop,
@@ -55,6 +60,9 @@ def run(session: Session) -> None:
     compared = session.compare("launch, three slices", contenders, turns=session.choose(40, 5))
     session.claim("1: eager launch in a chain / native floor", compared.ratio(CHAIN, FLOOR), "at most", 2.0)
     session.claim("1: numba-cuda's launch / eager launch in a chain", compared.ratio(NUMBA, CHAIN), "at least", 4.0)
+    for size in GRAPH_SIZES:
+        replayed = compared.ratio(GRAPH_OF.format(size), FLOOR)
+        session.claim(f"2: replay of a graph of {size} launches, each / floor", replayed, "at most", 0.5)
     session.claim("   (the same with the recipe built before) / floor", compared.ratio(RECIPE, FLOOR), "at most", 2.0)
 
 
@@ -112,6 +120,18 @@ class _Launch:
         a, b, c = self.boxes()
         operation = oxide.zip(*[add[CONFIG](a, b, c) for _ in range(BATCH)])
         return self.contender(lambda: operation.async_on(self.stream), BATCH, c)
+
+    def graph(self, size: int) -> Contender:
+        a, b, c = self.boxes()
+        captured = oxide.zip(*[add[CONFIG](a, b, c) for _ in range(size)]).graph_on(self.stream)
+        replays = max(1, BATCH // size)
+        captured.take_output()
+
+        def submit() -> None:
+            for _ in range(replays):
+                captured.launch().async_on(self.stream)
+
+        return self.contender(submit, replays * size, c)
 
     def driver_launch(self) -> Contender:
         boxes = self.boxes()
