@@ -1,20 +1,25 @@
-"""``python -m oxide inspect module:kernel``: what a kernel becomes, shown without a GPU."""
+"""``python -m oxide inspect module:kernel``: what a kernel becomes, shown without a GPU.
+
+``python -m oxide info``: which form of the package runs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Sequence
 
 from oxide.compiler.kernel import Kernel
 from oxide.errors import OxideError
+from oxide.native import form
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Gives the exit status: 0, or 2 if there is no such kernel or it does not compile."""
-    parser = argparse.ArgumentParser(prog="python -m oxide", description="Looks inside kernels.")
+    parser = argparse.ArgumentParser(prog="python -m oxide", description="Looks inside kernels and at the installation.")
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="show a kernel's bounds checks, PTX, LLVM IR or native assembly")
     inspect.add_argument("kernel", help="module:kernel, for example oxide_kernels:sgemm_naive")
@@ -23,7 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--ptx", action="store_true", help="the PTX")
     what.add_argument("--llvm", action="store_true", help="the IR that both back ends start from")
     what.add_argument("--asm", action="store_true", help="the assembly for this machine's CPU")
+    commands.add_parser("info", help="say whether the host path runs compiled or interpreted")
     options = parser.parse_args(arguments)
+    if options.command == "info":
+        print(f"oxide in {os.path.dirname(os.path.abspath(__file__))}, Python {platform.python_version()}")
+        print(f"host path: {form()}")
+        return 0
     try:
         kernel = _find(options.kernel)
         if options.ptx:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
+from oxide.native import Given
 from oxide.runtime.once import Once
 from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
 from oxide.runtime.submission import ExecutionContext, FaultReport, add_note_once
@@ -73,7 +74,7 @@ class AndThen(Stage[U]):
         name: str,
         shown: Callable[..., Any],
     ) -> None:
-        self._function: Callable[[ExecutionContext, Any], DeviceOperation[U]] = function
+        self._function: Callable[[ExecutionContext, Any], Given[DeviceOperation[U]]] = function
         super().__init__(source, name, shown)
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
@@ -192,7 +193,7 @@ def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
     return Zip(operations)
 
 
-def unzip(operation: DeviceOperation[Any], n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
+def unzip(operation: DeviceOperation[Any], n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
     """An operation for each element of the tuple that ``operation`` yields; it runs once for all of them.
 
     ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).

@@ -22,6 +22,7 @@ from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Declared, NumbaParameter, Parameter, UntypedParameter
 from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, LaunchError
+from oxide.native import Given, caused
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import bind
@@ -57,7 +58,12 @@ class LaunchConfig:
     block: Dim3
     shared_mem_bytes: int
 
-    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], shared_mem_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        grid: Given[int | tuple[int, ...]],
+        block: Given[int | tuple[int, ...]],
+        shared_mem_bytes: Given[int] = 0,
+    ) -> None:
         object.__setattr__(self, "grid", _dim3(grid, "grid", _MAX_GRID))
         object.__setattr__(self, "block", _dim3(block, "block", _MAX_BLOCK))
         x, y, z = self.block
@@ -78,7 +84,7 @@ class LaunchConfig:
         object.__setattr__(self, "shared_mem_bytes", int(shared_mem_bytes))
 
     @classmethod
-    def for_num_elems(cls, n: int, block: int = 256) -> LaunchConfig:
+    def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
         """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
         if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
             raise LaunchError(f"for_num_elems({n!r}): the number of elements must be an integer of 0 or more")
@@ -187,7 +193,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
                 )
             except LaunchError as error:
-                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
+                raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
         context.keep(function)
         return self._arguments
 
@@ -249,7 +255,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
                 )
             except LaunchError as error:
-                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
+                raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
         context.keep(function)
         return tuple(results)
 
@@ -352,7 +358,9 @@ def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) ->
     )
 
 
-def resources(special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int) -> KernelResources:
+def resources(
+    special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
+) -> KernelResources:
     """What ``Specialization.resources`` gives."""
     from oxide.runtime.resources import resources_of
 

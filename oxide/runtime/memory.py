@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 import numpy as np
 
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
-from oxide.native import mypyc_attr
+from oxide.native import Given, caused, mypyc_attr
 from oxide.runtime.holdings import holdings
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Allocation:
                 try:
                     address = timeline.driver.allocate(nbytes, timeline.handle)
                 except OutOfMemoryError as error:
-                    raise OutOfMemoryError(f"{error}. {holdings(self.device)}") from error
+                    raise caused(OutOfMemoryError(f"{error}. {holdings(self.device)}"), error) from error
             self._live_at(address, (timeline, timeline.advance()))
 
     @classmethod
@@ -250,7 +250,7 @@ class DeviceBox:
         """The address, 0 for an empty box. Work that oxide does not submit must be ordered by its submitter."""
         return self._ptr
 
-    def partition(self, rows: int) -> tuple[DeviceBox, ...]:
+    def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
         """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.
 
         Uses of two pieces are ordered as uses of one box are: the memory is one. Raises ``TypeError`` or

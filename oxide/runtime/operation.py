@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
-from oxide.native import mypyc_attr, warn_caller
+from oxide.native import Given, keep_exceptions, mypyc_attr, warn_caller
 from oxide.runtime.context import current_runtime
 from oxide.runtime.event_loops import current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture
@@ -61,6 +61,7 @@ class DeviceOperation(Generic[T]):
         super().__init_subclass__()
         if cls.execute is DeviceOperation.execute:
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
+        keep_exceptions(cls, warn_unused)
 
     _placed = False  # else it runs where the whole runs
     _placement: int | Device  # the device it was placed on
@@ -116,7 +117,7 @@ class DeviceOperation(Generic[T]):
         """The last of a tuple."""
         return combinators.Element(self, -1)
 
-    def unzip(self, n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
+    def unzip(self, n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
         """An operation for each element of a tuple; this one runs once for all of them.
 
         ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
@@ -141,13 +142,13 @@ class DeviceOperation(Generic[T]):
 
         return d2h(self)
 
-    def to_device(self, device: int | Device) -> DeviceOperation[DeviceBox]:
+    def to_device(self, device: Given[int | Device]) -> DeviceOperation[DeviceBox]:
         """``to_device`` of the result: the box, copied to another device."""
         from oxide.runtime.peer import to_device
 
         return to_device(self, device)
 
-    def on(self, device: int | Device) -> DeviceOperation[T]:
+    def on(self, device: Given[int | Device]) -> DeviceOperation[T]:
         """This operation on another device: ``device`` is a number or one of ``devices()``.
 
         It may be part of an operation on another device, which then ends after it; several placed operations of one
@@ -165,7 +166,7 @@ class DeviceOperation(Generic[T]):
         self.consume()
         return self.graph_on(self._home(current_runtime()).new_stream())
 
-    def graph_on(self, stream: Stream) -> CudaGraph[T]:
+    def graph_on(self, stream: Given[Stream]) -> CudaGraph[T]:
         """Captures this into a ``CudaGraph`` whose updates run on ``stream``. Runs nothing; blocks once.
 
         Boxes that it makes are allocated now and belong to the graph. Raises ``GraphError`` for what a graph cannot
@@ -185,18 +186,18 @@ class DeviceOperation(Generic[T]):
         """
         self.consume()
         runtime = current_runtime()
-        return self._run_blocking(runtime.policy.next_stream(self._home(runtime)))
+        return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)))
 
-    def sync_on(self, stream: Stream) -> T:
+    def sync_on(self, stream: Given[Stream]) -> T:
         """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does."""
         self.consume()
-        return self._run_blocking(stream)
+        return self._run_blocking(require_stream(stream))
 
     def _run_blocking(self, stream: Stream) -> T:
         loop = running_loop_name()
         if loop is not None:
             warn_caller(f"sync() blocks the {loop} event loop until the device is done; use await")
-        submission = submit(self, require_stream(stream))
+        submission = submit(self, stream)
         try:
             submission.mark.synchronize()
         except Exception as error:
@@ -204,13 +205,14 @@ class DeviceOperation(Generic[T]):
             raise
         return submission.finish()
 
-    def async_on(self, stream: Stream) -> T:
+    def async_on(self, stream: Given[Stream]) -> T:
         """Submits to ``stream`` and returns the result at once, in flight until you synchronise the stream.
 
         A fault of its kernels is raised by ``stream.synchronize()``.
         """
         self.consume()
-        submission = submit(self, require_stream(stream))
+        stream = require_stream(stream)
+        submission = submit(self, stream)
         stream._adopt(submission)
         return submission.result_in_flight
 
@@ -224,7 +226,7 @@ class DeviceOperation(Generic[T]):
         self.consume()
         if not hasattr(policy, "next_stream"):
             raise TypeError(f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}")
-        future = DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
+        future = DeviceFuture(self, picked_stream(policy, self._home(current_runtime())))
         self._unused = True  # until the future is awaited
         return future
 
@@ -232,7 +234,7 @@ class DeviceOperation(Generic[T]):
         self.consume()
         loop = current_loop()  # refuses before a stream is picked
         runtime = current_runtime()
-        stream = require_stream(runtime.policy.next_stream(self._home(runtime)))
+        stream = picked_stream(runtime.policy, self._home(runtime))
         return DeviceFuture(self, stream).wait(loop).__await__()
 
     # What the runtime uses
@@ -286,11 +288,16 @@ class DeviceOperation(Generic[T]):
         return find_device(runtime, self._placement)
 
     def __del__(self) -> None:
-        if self._unused:
-            warn_caller(f"{self!r} was never run: await it, call sync() or make it part of another operation")
+        warn_unused(self)
 
     def __repr__(self) -> str:
         return f"<oxide operation {type(self).__name__}>"
+
+
+def warn_unused(operation: DeviceOperation[Any]) -> None:
+    """Warns if nothing was done with an operation that is dropped."""
+    if operation._unused:
+        warn_caller(f"{operation!r} was never run: await it, call sync() or make it part of another operation")
 
 
 def named(title: object) -> str:
@@ -298,7 +305,12 @@ def named(title: object) -> str:
     return f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)
 
 
-def require_stream(stream: Stream) -> Stream:
+def picked_stream(policy: Any, device: Device) -> Stream:
+    """The stream that a policy, of the user's perhaps, picks. Raises ``TypeError`` where it picks none."""
+    return require_stream(policy.next_stream(device))
+
+
+def require_stream(stream: Given[Stream]) -> Stream:
     if not isinstance(stream, Stream):
         raise TypeError(f"a Stream is needed, got {type(stream).__name__}; devices()[0].new_stream() makes one")
     return stream
@@ -335,7 +347,7 @@ class WithContext(DeviceOperation[T]):
     def __init__(self, function: Callable[[ExecutionContext], DeviceOperation[T]]) -> None:
         if not callable(function):
             raise no_function(function, "with_context")
-        self._function = function
+        self._function: Callable[[ExecutionContext], Given[DeviceOperation[T]]] = function
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> T:
@@ -363,7 +375,7 @@ def no_function(found: object, where: str) -> TypeError:
     return TypeError(f"{where} takes a function, not {type(found).__name__}{hint}")
 
 
-def require_operation(made: DeviceOperation[T], where: str) -> DeviceOperation[T]:
+def require_operation(made: Given[DeviceOperation[T]], where: str) -> DeviceOperation[T]:
     """Raises ``TypeError`` if a user's function returned something that is no operation."""
     if not isinstance(made, DeviceOperation):
         raise TypeError(

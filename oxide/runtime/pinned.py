@@ -23,6 +23,7 @@ from oxide.compiler.faults import RECORD
 from oxide.device.types import as_dtype, f32
 from oxide.driver.base import Driver
 from oxide.errors import DeviceError, OutOfMemoryError
+from oxide.native import Given
 from oxide.runtime.event_loops import running_loop_name
 from oxide.runtime.holdings import size
 
@@ -233,7 +234,7 @@ class PinnedPool:
             self._free.setdefault(capacity, []).append(address)
 
 
-def pinned_empty(shape: int | tuple[int, ...], dtype: DType = f32) -> NDArray[Any]:
+def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDArray[Any]:
     """An uninitialised NumPy array in page-locked memory, which ``h2d`` copies from without staging.
 
     Its memory goes back to the pool when the last array on it is dropped and no copy in flight needs it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TypeVar, final
 
 from oxide.errors import DeviceError, GraphError
+from oxide.native import Given
 from oxide.runtime.context import Device, Runtime, current_runtime
 from oxide.runtime.operation import DeviceOperation, Spec
 from oxide.runtime.policy import SchedulingPolicy
@@ -23,7 +24,7 @@ T = TypeVar("T")
 class OnDevice(DeviceOperation[T]):
     """See ``DeviceOperation.on``."""
 
-    def __init__(self, source: DeviceOperation[T], device: int | Device) -> None:
+    def __init__(self, source: DeviceOperation[T], device: Given[int | Device]) -> None:
         source.consume()
         self._source = source
         self._placement = require_placement(device, "on")
@@ -44,7 +45,7 @@ class OnDevice(DeviceOperation[T]):
 class PolicyOf:
     """See ``policy_of``."""
 
-    def __init__(self, device: int | Device) -> None:
+    def __init__(self, device: Given[int | Device]) -> None:
         self._placement = require_placement(device, "policy_of")
 
     def next_stream(self, device: Device) -> Stream:
@@ -55,7 +56,7 @@ class PolicyOf:
         return f"policy_of({_number(self._placement)})"
 
 
-def policy_of(device: int | Device) -> SchedulingPolicy:
+def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
     """The runtime's policy, for one device only: ``op.schedule(policy_of(1))`` runs on device 1.
 
     ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, and ``DeviceError``, when a
@@ -64,7 +65,7 @@ def policy_of(device: int | Device) -> SchedulingPolicy:
     return PolicyOf(device)
 
 
-def require_placement(device: int | Device, what: str) -> int | Device:
+def require_placement(device: Given[int | Device], what: str) -> int | Device:
     """The device as a user names it. Raises ``TypeError`` or ``DeviceError``."""
     if isinstance(device, Device):
         return device

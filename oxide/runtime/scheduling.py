@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import final
 
+from oxide.native import Given
 from oxide.runtime.context import Device
 from oxide.runtime.stream import Stream
 
@@ -13,7 +14,7 @@ from oxide.runtime.stream import Stream
 class StreamPoolRoundRobin:
     """The default: ``streams`` streams a device, taken in turn, so that independent operations overlap."""
 
-    def __init__(self, streams: int = 4) -> None:
+    def __init__(self, streams: Given[int] = 4) -> None:
         if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
             raise ValueError(f"StreamPoolRoundRobin(streams={streams!r}): streams must be an integer of 1 or more")
         self._size = streams

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
-from oxide.native import mypyc_attr, warn_caller
+from oxide.native import Given, caused, mypyc_attr, warn_caller
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple[Any, ...]:
+async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -> tuple[Any, ...]:
     """Submits all, then waits for all: the tuple of their results, in order. Always a checkpoint.
 
     The first error, in the order of the arguments, is raised; then, or when the task is cancelled, what was
@@ -62,7 +62,7 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
 
 
 def as_completed(
-    operations: Iterable[DeviceOperation[T] | DeviceFuture[T]], *, limit: int | None = None
+    operations: Iterable[DeviceOperation[T] | DeviceFuture[T]], *, limit: Given[int | None] = None
 ) -> AsyncIterator[T]:
     """``async for result in as_completed(ops, limit=8)``: results as they finish, at most ``limit`` in flight.
 
@@ -162,14 +162,14 @@ def _outcome_in_iteration(future: DeviceFuture[T]) -> T:
     try:
         return future.outcome()
     except StopAsyncIteration as error:
-        raise RuntimeError("an operation given to as_completed raised StopAsyncIteration") from error
+        raise caused(RuntimeError("an operation given to as_completed raised StopAsyncIteration"), error) from error
 
 
 def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
     return entry[1]
 
 
-def spawn(nursery: trio.Nursery, operation: DeviceOperation[T] | DeviceFuture[T]) -> JoinHandle[T]:
+def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFuture[T]]) -> JoinHandle[T]:
     """Runs an operation as a task of a trio nursery. ``await handle`` gives its result or raises its error.
 
     An error goes to the handle while somebody holds it; one whose handle was thrown away is raised in the nursery,

@@ -13,6 +13,7 @@ import numpy as np
 
 from oxide.device.types import as_dtype, f32
 from oxide.errors import GraphError
+from oxide.native import Given
 from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.arc import Arc
 from oxide.runtime.memory import DeviceBox, parse_shape, require_device
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from oxide.device.types import ScalarType
 
     DType = ScalarType | np.dtype[Any] | type | str
-    Shape = int | tuple[int, ...]
+    Shape = Given[int | tuple[int, ...]]
 
 _KINDS = "biufc"
 
@@ -98,7 +99,7 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         return download(context, box)
 
 
-def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[NDArray[Any]]:
+def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[NDArray[Any]]:
     """Copies a box to the host: a new NumPy array of its shape and dtype, filled once the run has completed.
 
     The array is in page-locked memory, which goes back to a pool when it is dropped; beyond ``OXIDE_PINNED_LIMIT``
@@ -163,7 +164,7 @@ def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     return Empty(parse_shape(shape, "empty"), resolved)
 
 
-def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not fit."""
     resolved = as_dtype(dtype)
     _require_number(resolved, "full")
@@ -195,7 +196,7 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     return full(parse_shape(shape, "ones"), 1, dtype)
 
 
-def arange(n: int, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """The numbers 0 to n - 1, as a box of shape (n,). Raises ``OverflowError`` if an integer dtype has not so many."""
     (count,) = parse_shape(n, "arange")
     resolved = as_dtype(dtype)
@@ -205,7 +206,7 @@ def arange(n: int, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 
 def randn(
-    mean: float, std: float, shape: Shape, dtype: DType = f32, *, seed: int | None = None
+    mean: Given[float], std: Given[float], shape: Shape, dtype: DType = f32, *, seed: Given[int | None] = None
 ) -> DeviceOperation[DeviceBox]:
     """Normally distributed numbers; the same seed gives the same numbers on every device and at every run."""
     resolved = as_dtype(dtype)
@@ -235,7 +236,7 @@ class Duplicate(DeviceOperation[DeviceBox]):
         return copy
 
 
-def dup(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[DeviceBox]:
+def dup(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[DeviceBox]:
     """A copy of a box on its device. Takes a box, an ``Arc`` of one, or an operation that yields one."""
     if not isinstance(box, DeviceOperation):
         require_box(box, "dup")
@@ -270,7 +271,7 @@ class Memcpy(DeviceOperation[DeviceBox]):
 
 
 def memcpy(
-    dst: DeviceBox | Arc[DeviceBox], src: DeviceBox | Arc[DeviceBox] | NDArray[Any]
+    dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
 ) -> DeviceOperation[DeviceBox]:
     """Copies ``src`` into ``dst``, of the same dtype and size, and yields ``dst``. It allocates nothing.
 
