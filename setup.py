@@ -22,10 +22,13 @@ MODULES = [
     *(f"driver/{name}.py" for name in ("cuda", "cuda_blocks", "cuda_handles", "cuda_launch")),
     "runtime/arc.py",
     "runtime/binding.py",
+    "runtime/capture.py",
     "runtime/combinators.py",
     "runtime/completion.py",
     "runtime/context.py",
+    "runtime/event_loops.py",
     "runtime/future.py",
+    "runtime/graph.py",
     "runtime/launch.py",
     "runtime/loading.py",
     "runtime/memory.py",
@@ -56,8 +59,12 @@ class BuildNative(build_ext):
         try:
             from mypyc.build import mypycify
         except ImportError as error:
-            raise SystemExit(f"oxide: the compiled form is made by mypyc, which is not there ({error}); {WITHOUT}") from None
+            raise SystemExit(
+                f"oxide: the compiled form is made by mypyc, which is not there ({error}); {WITHOUT}"
+            ) from None
         paths = [f"oxide/{module}" for module in MODULES]
+        # Now, and not when all is compiled: an edit in between must be seen.
+        self.fingerprints = _native().fingerprints(str(HERE / "oxide"), [*MODULES, C_SOURCE])
         try:
             compiled = mypycify(["--config-file", "native.ini", *paths], group_name="oxide")
         except SystemExit as error:
@@ -71,9 +78,7 @@ class BuildNative(build_ext):
             super().run()
         except Exception as error:
             raise SystemExit(f"oxide: the C compiler failed: {error}; {WITHOUT}") from error
-        native = _native()
-        listing = Path(native.fingerprints_path(self._package()))
-        listing.write_text(native.fingerprints(str(HERE / "oxide"), [*MODULES, C_SOURCE]))
+        Path(_native().fingerprints_path(self._package())).write_text(self.fingerprints)
 
     def get_ext_fullpath(self, ext_name: str) -> str:
         """``oxide.runtime.launch`` and the group that all point into, both in ``oxide/compiled``."""

@@ -19,7 +19,9 @@ from oxide.native import form
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Gives the exit status: 0, or 2 if there is no such kernel or it does not compile."""
-    parser = argparse.ArgumentParser(prog="python -m oxide", description="Looks inside kernels and at the installation.")
+    parser = argparse.ArgumentParser(
+        prog="python -m oxide", description="Looks inside kernels and at the installation."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="show a kernel's bounds checks, PTX, LLVM IR or native assembly")
     inspect.add_argument("kernel", help="module:kernel, for example oxide_kernels:sgemm_naive")

@@ -6,7 +6,8 @@ hot modules into extension modules (mypyc), from this same source; everything wo
 The compiled modules lie in ``oxide/compiled``, beside a list of what their sources looked like, and not beside the
 sources: Python takes an extension module wherever it finds one, so an edited file would go on running as it was. Here
 they are used only while every source is what they were made from (as Python's own hash-based ``.pyc`` files are);
-otherwise a warning says so and the sources run. ``OXIDE_NATIVE=0`` runs the sources in any case.
+otherwise a warning says so and the sources run. ``OXIDE_NATIVE=0`` runs the sources in any case, and ``OXIDE_NATIVE=1``
+is an ``ImportError`` where the compiled modules cannot run.
 
 What differs between the two forms, and so is asked of the source:
 
@@ -87,24 +88,31 @@ def fingerprints_path(package: str) -> str:
     return os.path.join(package, "compiled", f"sources{EXTENSION_SUFFIXES[0]}.txt")
 
 
+_warned: list[str] = []
+
+
 def _load_group() -> bool:
-    if os.environ.get("OXIDE_NATIVE") == "0":
+    asked = os.environ.get("OXIDE_NATIVE", "")
+    if asked == "0":
         return False
     try:
         with open(fingerprints_path(_PACKAGE)) as file:
             expected = file.read()
-    except OSError:
+    except OSError as error:
+        if asked == "1":
+            raise ImportError(f"OXIDE_NATIVE=1 asks for compiled modules, and this Python has none: {error}") from None
         return False
     found = fingerprints(_PACKAGE, [line.split(" ", 1)[1] for line in expected.splitlines()])
     if found != expected:
         changed = sorted(set(found.splitlines()) - set(expected.splitlines()))
         names = ", ".join(f"oxide/{line.split(' ', 1)[1]}" for line in changed)
-        warnings.warn(
-            f"oxide's compiled modules were made from other sources ({names} changed since), so the interpreted ones "
-            f"run: make native compiles them again, make clean-native removes them",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        what = f"oxide's compiled modules were made from other sources ({names} changed since)"
+        hint = "make native compiles them again, make clean-native removes them"
+        if asked == "1":
+            raise ImportError(f"OXIDE_NATIVE=1 asks for compiled modules, but {what}: {hint}")
+        if not _warned:
+            _warned.append(what)
+            warnings.warn(f"{what}, so the interpreted ones run: {hint}", RuntimeWarning, stacklevel=2)
         return False
     loader = ExtensionFileLoader(GROUP, os.path.join(_PACKAGE, "compiled", GROUP + EXTENSION_SUFFIXES[0]))
     spec = spec_from_loader(GROUP, loader)
@@ -141,7 +149,7 @@ def keep_exceptions(subclass: type, finalise: Callable[[Any], None]) -> None:
     if inherited is None or isinstance(inherited, FunctionType) or not _is_python(subclass):
         return
 
-    def __del__(self: Any) -> None:  # noqa: N807
+    def __del__(self: Any) -> None:
         finalise(self)
 
     subclass.__del__ = __del__  # type: ignore[attr-defined]

@@ -34,9 +34,11 @@ class Stage(DeviceOperation[U]):
         self.source = source
         self.stage: int = source.stage + 1 if isinstance(source, Stage) else 2
         self._name = name
-        self._shown = function
-        super().__init__(source)
-        self.place_as(source)
+        self._function = function
+        source.consume()
+        self._unused = True  # what DeviceOperation.__init__ does, for one part
+        if source._placed:
+            self.place_as(source)
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:
@@ -54,7 +56,7 @@ class Stage(DeviceOperation[U]):
             try:
                 result = stage.follow(context, result)
             except Exception as error:
-                add_note_once(error, f"in stage {stage.stage} of a chain, {stage._name}({place(stage._shown)})")
+                add_note_once(error, f"in stage {stage.stage} of a chain, {stage._name}({place(stage._function)})")
                 raise
         last: U = result
         return last
@@ -68,17 +70,15 @@ class AndThen(Stage[U]):
     """Runs the operation that a function makes of the result, on the same stream."""
 
     def __init__(
-        self,
-        source: DeviceOperation[T],
-        function: Callable[[ExecutionContext, T], DeviceOperation[U]],
-        name: str,
-        shown: Callable[..., Any],
+        self, source: DeviceOperation[Any], function: Callable[..., Any], name: str, *, with_context: bool = False
     ) -> None:
-        self._function: Callable[[ExecutionContext, Any], Given[DeviceOperation[U]]] = function
-        super().__init__(source, name, shown)
+        self._with_context = with_context
+        super().__init__(source, name, function)
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
-        return require_operation(self._function(context, result), self._name).run(context)
+        made = self._function(context, result) if self._with_context else self._function(result)
+        following: U = require_operation(made, self._name).run(context)
+        return following
 
 
 @final
@@ -86,11 +86,11 @@ class Map(Stage[U]):
     """A host function of the result."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
-        self._function: Callable[[Any], U] = function
         super().__init__(source, "map", function)
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
-        return self._function(result)
+        mapped: U = self._function(result)
+        return mapped
 
 
 @final
@@ -98,7 +98,6 @@ class Inspect(Stage[T]):
     """Shows the result to a host function."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
-        self._function: Callable[[T], object] = function
         self._known = source.spec()
         super().__init__(source, "inspect", function)
 

@@ -53,6 +53,7 @@ class Device:
         self.lost: DeviceLostError | None = None
         # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
         self.functions: WeakKeyDictionary[Any, FunctionHandle] = WeakKeyDictionary()
+        self.loaded: dict[Any, FunctionHandle] = self.functions.data  # type: ignore[attr-defined]
         self.loading_beside: set[object] = set()  # the loads that go on beside an event loop
         self.load_turn = threading.Lock()
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.runtime.completion import checkpoint, reactor_of, wait_on
+from oxide.runtime.completion import reactor_of, wait_on
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.loading import load_beside, may_load
 from oxide.runtime.once import Once, StillRunning, current_patience
@@ -110,7 +110,10 @@ class DeviceFuture(Generic[T]):
         self._waiting += 1
         try:
             mark = submission.mark
-            await checkpoint(loop)
+            turn = current_turn()
+            number = turn.number
+            await loop.checkpoint()
+            turn.over(number)
             if not mark.passed():
                 await wait_on(loop, self._stream.device.runtime, [mark])
         except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import struct
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 
 import numpy as np
@@ -19,6 +20,8 @@ from oxide.runtime.holdings import holdings
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
     from oxide.runtime.timeline import Timeline
+
+_WORDS = struct.Struct("@QQ")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -201,7 +204,7 @@ class DeviceBox:
     ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
     """
 
-    __slots__ = ("_allocation", "_dtype", "_nbytes", "_offset", "_ptr", "_shape", "_size")
+    __slots__ = ("_allocation", "_dtype", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_words")
 
     def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self._allocation = allocation
@@ -212,6 +215,7 @@ class DeviceBox:
         self._size = math.prod(shape)
         self._nbytes = self._size * dtype.itemsize
         self._ptr = allocation.address + offset if self._nbytes else 0
+        self._words: bytes | None = None
 
     # What a kernel may touch follows from these, so they cannot be assigned.
 
@@ -249,6 +253,13 @@ class DeviceBox:
     def ptr(self) -> int:
         """The address, 0 for an empty box. Work that oxide does not submit must be ordered by its submitter."""
         return self._ptr
+
+    def words(self) -> bytes:
+        """The address and the number of elements as a kernel's parameters hold them. What launches use."""
+        words = self._words
+        if words is None:
+            words = self._words = _WORDS.pack(self._ptr, self._size)
+        return words
 
     def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
         """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.

@@ -85,7 +85,7 @@ class DeviceOperation(Generic[T]):
         ``function`` is called when this has been submitted: the result is a handle, its data may be in flight.
         Running it raises ``TypeError`` if the function returns something that is no operation.
         """
-        return combinators.AndThen(self, lambda _, result: function(result), "and_then", function)
+        return combinators.AndThen(self, function, "and_then")
 
     def then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
         """``and_then``, by cuTile Rust's name."""
@@ -99,7 +99,7 @@ class DeviceOperation(Generic[T]):
         self, function: Callable[[ExecutionContext, T], DeviceOperation[U]]
     ) -> DeviceOperation[U]:
         """``and_then`` with the execution context: the operation ``function(context, result)``."""
-        return combinators.AndThen(self, function, "and_then_with_context", function)
+        return combinators.AndThen(self, function, "and_then_with_context", with_context=True)
 
     def map(self, function: Callable[[T], U]) -> DeviceOperation[U]:
         """Changes the result on the host, with no device work. It may be in flight: ``function`` sees handles."""

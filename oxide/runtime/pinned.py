@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, final
@@ -281,12 +282,13 @@ def _limit() -> int:
 class FaultSlot:
     """Where the kernels of one submission report a fault; free again when dropped."""
 
-    __slots__ = ("_slots", "_words", "address", "record")
+    __slots__ = ("_slots", "_words", "address", "record", "word")
 
-    def __init__(self, slots: FaultSlots, address: int, record: NDArray[Any], words: memoryview) -> None:
+    def __init__(self, slots: FaultSlots, address: int, word: bytes, record: NDArray[Any], words: memoryview) -> None:
         self._slots = slots
         self._words = words
         self.address = address
+        self.word = word  # the address, as a kernel's parameters end with it
         self.record = record
 
     def claimed(self) -> bool:
@@ -295,7 +297,7 @@ class FaultSlot:
         return self._words[0] != 0
 
     def __del__(self) -> None:
-        self._slots._returned.append((self.address, self.record, self._words))
+        self._slots._returned.append((self.address, self.word, self.record, self._words))
 
 
 @final
@@ -309,7 +311,7 @@ class FaultSlots:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
-        self._returned: deque[tuple[int, NDArray[Any], memoryview]] = deque()
+        self._returned: deque[tuple[int, bytes, NDArray[Any], memoryview]] = deque()
         self._pages: list[int] = []
 
     def acquire(self) -> FaultSlot:
@@ -323,11 +325,12 @@ class FaultSlots:
                 for index in range(len(memory)):
                     record = memory[index : index + 1]
                     words = record.view(np.uint32).data
-                    self._returned.append((page + index * RECORD.itemsize, record, words))
-            address, record, words = self._returned.popleft()
+                    address = page + index * RECORD.itemsize
+                    self._returned.append((address, address.to_bytes(8, sys.byteorder), record, words))
+            address, word, record, words = self._returned.popleft()
         if words[0]:  # what no kernel claimed, none has written
             record.view(np.uint64)[:] = 0
-        return FaultSlot(self, address, record, words)
+        return FaultSlot(self, address, word, record, words)
 
     def trim(self) -> None:
         """Gives the pages back if no slot is in use."""

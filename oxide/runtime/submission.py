@@ -7,6 +7,7 @@ the device may still use, so nothing depends on what the program keeps or drops.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_WORD = struct.Struct("@Q")
+
 
 @final
 class ExecutionContext:
@@ -41,6 +44,7 @@ class ExecutionContext:
         "_faults",
         "_joined",
         "_kept",
+        "_lock",
         "_slot",
         "device",
         "driver",
@@ -57,6 +61,7 @@ class ExecutionContext:
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
         self.timeline: Timeline = stream._timeline
+        self._lock = self.runtime.submission
         self._joined: tuple[Mark, ...] = ()
         self._kept: list[Any] = []
         self._faults: list[FaultReport] = []
@@ -96,6 +101,36 @@ class ExecutionContext:
             return self.recording.ordered(reads, writes)
         return Ordered(self, reads, writes)
 
+    def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
+        """``ordered`` without its ``with``, for launches: what is submitted between this and ``end`` is ordered after
+        the buffers' earlier uses. Not in a capture. Takes the runtime's submission lock: call nothing of a user's."""
+        timeline, lock = self.timeline, self._lock
+        lock.acquire()
+        try:
+            # Most memory is used on one stream only. That is seen here, and takes no call.
+            for allocation in reads:
+                if allocation.written_by is not timeline or allocation.claims:
+                    allocation.order_read(timeline)
+            for allocation in writes:
+                if allocation.written_by is not timeline or allocation.claims or allocation.reads:
+                    allocation.order_write(timeline)
+        except BaseException:
+            lock.release()
+            raise
+
+    def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
+        """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was."""
+        try:
+            if submitted:
+                timeline = self.timeline
+                position = timeline.advance()
+                for allocation in reads:
+                    allocation.reads[timeline] = position
+                for allocation in writes:
+                    allocation.note_write(timeline, position)
+        finally:
+            self._lock.release()
+
     def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
         """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
         the rest of it. For uploads, which read host memory when they are submitted."""
@@ -125,14 +160,19 @@ class ExecutionContext:
 
     def fault_address(self, specialization: Specialization) -> int:
         """Where a kernel of this submission reports a fault."""
+        address: int = _WORD.unpack(self.fault_word(specialization))[0]
+        return address
+
+    def fault_word(self, specialization: Specialization) -> bytes:
+        """``fault_address``, as a kernel's parameters end with it."""
         if self.recording is not None:
-            return self.recording.fault_address(specialization)
+            return _WORD.pack(self.recording.fault_address(specialization))
         report = self._slot
         if report is None:
             report = self._slot = FaultReport(self.runtime.fault_slots.acquire())
             self._faults.append(report)
         report.kernels[specialization.kernel_id] = specialization
-        return report.slot.address
+        return report.slot.word
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
@@ -216,42 +256,20 @@ class FaultReport:
 class Ordered:
     """See ``ExecutionContext.ordered``. Holds the runtime's submission lock: call nothing of a user's inside."""
 
-    __slots__ = ("_lock", "_reads", "_timeline", "_writes")
+    __slots__ = ("_context", "_reads", "_writes")
 
     def __init__(self, context: ExecutionContext, reads: list[Allocation], writes: list[Allocation]) -> None:
-        self._lock = context.runtime.submission
-        self._timeline = context.timeline
+        self._context = context
         self._reads = reads
         self._writes = writes
 
     def __enter__(self) -> None:
-        self._lock.acquire()
-        timeline = self._timeline
-        try:
-            # Most memory is used on one stream only. That is seen here, and takes no call.
-            for allocation in self._reads:
-                if allocation.written_by is not timeline or allocation.claims:
-                    allocation.order_read(timeline)
-            for allocation in self._writes:
-                if allocation.written_by is not timeline or allocation.claims or allocation.reads:
-                    allocation.order_write(timeline)
-        except BaseException:
-            self._lock.release()
-            raise
+        self._context.begin(self._reads, self._writes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if error is None:
-                timeline = self._timeline
-                position = timeline.advance()
-                for allocation in self._reads:
-                    allocation.reads[timeline] = position
-                for allocation in self._writes:
-                    allocation.note_write(timeline, position)
-        finally:
-            self._lock.release()
+        self._context.end(self._reads, self._writes, submitted=error is None)
 
 
 @final
