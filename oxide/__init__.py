@@ -50,7 +50,7 @@ from oxide.runtime.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.stream import Event, Stream
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
-from oxide.runtime.transfers import arange, d2h, dup, empty, full, h2d, memcpy, ones, randn, zeros
+from oxide.runtime.transfers import d2h, dup, empty, full, h2d, memcpy, ones, zeros
 
 if TYPE_CHECKING:
     from oxide.device import debug, fast, intrinsics
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.graph import CudaGraph, GraphScope
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
+    from oxide.runtime.numbers import arange, randn
     from oxide.runtime.peer import to_device
     from oxide.runtime.resources import KernelResources
 
@@ -75,10 +76,12 @@ _LATER = {
     "TileView": "device.views",
     "Tiles": "device.tiles",
     "VectorView": "device.views",
+    "arange": "runtime.numbers",
     "fast": "device.fast",
     "from_cuda_array_interface": "runtime.interop",
     "from_dlpack": "runtime.interop",
     "intrinsics": "device.intrinsics",
+    "randn": "runtime.numbers",
     "to_device": "runtime.peer",
     "zip_exact": "device.views",
 }

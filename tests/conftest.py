@@ -74,10 +74,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(autouse=True)
 def settled_runtime() -> Iterator[None]:
-    """No test leaves work for the next one: after each, the device is past everything that was dropped."""
+    """No test leaves work for the next one: after each, the device is past everything that was dropped, and what was
+    built and never run is not prepared for."""
     yield
     if reclaim := sys.modules.get("oxide.runtime.reclaim"):
         reclaim.drain()
+    if loading := sys.modules.get("oxide.runtime.loading"):
+        loading.forget_announced()
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ CALL = re.compile(
     r"\(i\d+ (?P<left>[^,]+), i\d+ (?P<right>[^,]+)\)$"
 )
 _REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.[\w.]+\([^)]*\)$")
+_ADDRESS = re.compile(rf"ptrtoint ptr (?P<pointer>{NAME}) to i64$")
 BRANCH = re.compile(rf"br i1 (?P<condition>{NAME}), label (?P<yes>{NAME}), label (?P<no>{NAME})")
 INVERSE = {
     "slt": "sge",
@@ -116,6 +117,37 @@ class Range:
         form = self._affine(index, "i64", "sext")
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
+    def line(self, value: str, kind: str) -> tuple[int, Coefficient]:
+        """Factor and start: the value, as a signed number, is ``factor * counter + start`` where the conditions hold,
+        the start under 2**61 in magnitude. Raises ``Undecidable``, also where the factor is not known now, for a loop
+        whose counter is under 2**42."""
+        before = dict(self._extents), list(self.conditions)
+        try:
+            form = self._affine(value, kind, "sext")
+            factor, start = form.get(self.loop, 0), form.get(None, 0)
+            if not isinstance(factor, int) or abs(factor) > 2**18 or not form.keys() <= {None, self.loop}:
+                raise Undecidable("the index is no whole multiple of the thread's position")
+            if kind != "i64":
+                self._require_fits(form, kind, "sext")
+            elif isinstance(start, int):
+                if abs(start) > _LARGEST:
+                    raise Undecidable("the index is far from all that is in memory")
+            else:
+                shifted = self._emit(f"add i64 {start}, {_LARGEST}")
+                self._hold(f"icmp ule i64 {shifted}, {2 * _LARGEST}")
+        except Undecidable:
+            self._extents, self.conditions = before
+            raise
+        return factor, start
+
+    def before(self, value: str) -> str | None:
+        """A value as it is at the preheader; None if it differs in the loop."""
+        return self._moved_before(value)
+
+    def word_difference(self, left: Coefficient, right: Coefficient, less: int) -> Coefficient:
+        """``left - right - less``, at the preheader."""
+        return self._plus(self._plus(left, self._times(right, -1)), -less)
+
     # Affine forms
 
     def _affine(self, value: str, kind: str, extension: str) -> Affine:
@@ -148,6 +180,8 @@ class Range:
 
     def _arithmetic(self, instruction: Instruction, match: re.Match[str], extension: str) -> Affine:
         kind, operation = match["type"], match["operation"]
+        if (operation, match["right"]) == ("xor", "-1"):
+            return self._sum({None: -1}, self._scaled(self._affine(match["left"], kind, extension), -1))
         if operation in ("and", "or", "xor", "lshr", "ashr"):
             raise Undecidable("the index is no sum of products of loop counters")
         left = self._affine(match["left"], kind, extension)
@@ -340,7 +374,10 @@ class Range:
         return self._emit(f"trunc i128 {wide} to i64")
 
     def _require(self, predicate: str, left: str, right: Coefficient) -> None:
-        condition = self._emit(f"icmp {predicate} i128 {left}, {right}")
+        self._hold(f"icmp {predicate} i128 {left}, {right}")
+
+    def _hold(self, comparison: str) -> None:
+        condition = self._emit(comparison)
         if condition not in self.conditions:
             self.conditions.append(condition)
 
@@ -362,6 +399,9 @@ class Range:
         text = instruction.text
         if _REGISTER.match(text):
             return self._emit(text)
+        if address := _ADDRESS.match(text):
+            pointer = self._moved_before(address["pointer"])
+            return None if pointer is None else self._emit(f"ptrtoint ptr {pointer} to i64")
         matches = (pattern.match(text) for pattern in (BINARY, CAST, COMPARE, SELECT, CALL))
         match = next(filter(None, matches), None)
         if match is None:

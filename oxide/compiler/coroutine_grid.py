@@ -94,6 +94,7 @@ define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
   %own.seed = select i1 %seeded, i32 %own.odd, i32 0
   store i32 %own.seed, {{seed}}
   store ptr null, {{frames}}
+  store ptr null, {{room}}
   %bytes = add i64 %dynamic, <static>
   %shared = call ptr @oxide.allocate(i64 %bytes)
   store ptr %shared, {{shared}}

@@ -407,11 +407,14 @@ ENTRY = (
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:
   %block = alloca <block>, align 64
+  %shared.room = alloca [<room> x i8], align 64
+  %frames.room = alloca [<room> x i8], align 64
 """
     + READ_LAUNCH
     + """  store ptr null, {{frames}}
+  store ptr %frames.room, {{room}}
   %bytes = add i64 %dynamic, <static>
-  %shared = call ptr @oxide.allocate(i64 %bytes)
+  %shared = call ptr @oxide.take(ptr %shared.room, i64 %bytes)
   store ptr %shared, {{shared}}
   %plane = mul i32 %nx, %ny
   %threads = mul i32 %plane, %nz
@@ -444,8 +447,8 @@ next:
   br i1 %more, label %next, label %done
 done:
   %frames = load ptr, {{frames}}
-  call void @oxide.release(ptr %frames)
-  call void @oxide.release(ptr %shared)
+  call void @oxide.leave(ptr %frames, ptr %frames.room)
+  call void @oxide.leave(ptr %shared, ptr %shared.room)
   ret void
 }
 """

@@ -47,6 +47,7 @@ _FIELDS = {
     "dynamic": "i64",
     "params": "ptr",
     "frames": "ptr",  # one frame for each thread, null before the first thread ever
+    "room": "ptr",  # where small frames may be, or null
     "stride": "i64",
     "seed": "i32",  # what draws the order of warps and threads; 0 for their own order
     "live": "i32",  # threads that have not returned
@@ -109,6 +110,7 @@ def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ..
         "block": _BLOCK,
         "params": "{ " + ", ".join([*words, "ptr"]) + " }",
         "last": str(len(words)),
+        "room": str(native_primitives.ROOM_BYTES),
         "static": str(native_primitives.static_bytes(kernel.shared)),
         "divergent": str(DIVERGENT),
         "kernel_id": str(kernel_id),
@@ -239,7 +241,8 @@ define internal ptr @oxide.make_frames(ptr %block, i64 %stride) noinline cold {
   %threads = mul i32 %plane, %nz
   %wide = zext i32 %threads to i64
   %bytes = mul i64 %wide, %stride
-  %frames = call ptr @oxide.allocate(i64 %bytes)
+  %room = load ptr, {{room}}
+  %frames = call ptr @oxide.take(ptr %room, i64 %bytes)
   store ptr %frames, {{frames}}
   store i64 %stride, {{stride}}
   ret ptr %frames

@@ -91,14 +91,14 @@ def hoist_checks(
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
     """The kernel with no bounds check and no assert at all, in the form that ``hoist_checks`` gives."""
-    text = _canonical(replace(kernel, text=_without_assertions(kernel.text)))
+    text = _canonical(leave_assertions_out(kernel))
     return replace(kernel, text=re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", text))
 
 
-def _without_assertions(text: str) -> str:
+def leave_assertions_out(kernel: PortableKernel) -> PortableKernel:
     """Branches to blocks in which an assert fails go the other way instead."""
-    functions = re.split(r"(?<=^}$)", text, flags=re.MULTILINE)
-    return "".join(_without_assertions_of(function) for function in functions)
+    functions = re.split(r"(?<=^}$)", kernel.text, flags=re.MULTILINE)
+    return replace(kernel, text="".join(_without_assertions_of(function) for function in functions))
 
 
 def _without_assertions_of(function: str) -> str:
@@ -139,7 +139,7 @@ def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
     if (
         kernel.suspends
         or kernel.cooperative
-        or any(_may_meet(line) for body in function.blocks.values() for line in body)
+        or any(may_meet(line) for body in function.blocks.values() for line in body)
     ):
         return text
     leaving = "%oxide.leaves"
@@ -165,7 +165,7 @@ def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
 _TEST = re.compile(r"(?:tail )?call i1 @oxide\.(?:in_bounds|aligned)\(")
 
 
-def _may_meet(line: str) -> bool:
+def may_meet(line: str) -> bool:
     """Whether threads may wait for one another by the instruction, or for what it writes."""
     if re.search(r"\b(?:atomicrmw|cmpxchg|fence|volatile|atomic|addrspace\(3\))", line):
         return True

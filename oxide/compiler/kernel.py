@@ -343,9 +343,7 @@ class Specialization:
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.kernel
         if target.kind == "native":
-            if kinds and self.portable.cooperative:
-                sanitizing.warn_of_grid(kernel.name)
-            elif kinds:
+            if kinds:
                 return self._compile_sanitized(target, kinds)
             from .native import compile_native
 
@@ -365,6 +363,7 @@ class Specialization:
     def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
         """Lowered a second time, for accesses that know their places in the source; no check leaves its access."""
         from .frontend import lower
+        from .hoist import leave_assertions_out
         from .ir import translate
         from .sanitizer import compile_sanitized
 
@@ -372,6 +371,8 @@ class Specialization:
         _, style = _style(kernel, self.parameters)
         lowered = lower(kernel.name, kernel.function, self.parameters, kernel.fastmath, style, located=True)
         portable = translate(kernel.function, lowered, kernel.fastmath)
+        if kernel.unchecked:
+            portable = leave_assertions_out(portable)
         self._sanitized_sites = portable.sites
         return compile_sanitized(
             kernel.name, portable, self.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from ..errors import CompileError
-from . import libdevice_words
+from . import libdevice_words, plain_math
 
 _UNARY = """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p logb cbrt
 erf erfc tgamma lgamma round j0 j1 y0 y1"""
@@ -41,7 +41,7 @@ def definitions(kernel: str, module: Any) -> str:
     open_functions = [f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")]
     texts: list[str] = []
     for symbol in open_functions:
-        text = _definition(symbol) or libdevice_words.definition(symbol)
+        text = plain_math.definition(symbol) or _definition(symbol) or libdevice_words.definition(symbol)
         if text is None:
             raise CompileError(
                 f"kernel {kernel}: {symbol.removeprefix('__nv_')} is a function of NVIDIA's libdevice that the CPU "

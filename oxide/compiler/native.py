@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from ..driver.base import COOPERATIVE_ENTRY, Code, Target
 from ..errors import CompileError
-from . import bounds, coroutines, debugging, half, libm, native_primitives, parameters
+from . import bounds, coroutines, debugging, half, libm, native_primitives, parameters, positions
 from .ir import PortableKernel, link
-from .optimise import optimise
+from .optimise import optimise, simplify
+from .position_range import CHECKED_BLOCKS
 from .signature import Closed
 
 ENTRY = "oxide_run_blocks"
@@ -93,19 +95,30 @@ def _module(
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
     # A schedule of the threads that can be chosen needs them apart, barriers or not.
     suspends = kernel.suspends or target.seeded
-    support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR]
-    support.append(libm.definitions(kernel.name, portable))
-    support.append(debugging.native_definitions(kernel.text))
-    support.append(half.native_definitions(kernel.name, kernel.text, target))
-    if suspends:
-        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry_of(kernel)))
-    else:
-        support.append(_run_blocks(kernel, portable, signature))
+    entry = entry_of(kernel)
+    called = [libm.definitions(kernel.name, portable), half.native_definitions(kernel.name, kernel.text, target)]
     text, extremes = _plain_extremes(kernel.text)
-    module = link(header + part for part in (text, check, "\n".join([*support, *extremes])))
+    called += extremes
+    support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR, *called]
+    support.append(debugging.native_definitions(kernel.text))
+    by_position = None if suspends else positions.positions(replace(kernel, text=text), entry, signature)
+    if suspends:
+        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry))
+    else:
+        name = entry if by_position is None else CHECKED_BLOCKS
+        support.append(_run_blocks(kernel, portable, signature, name))
+    module = link(header + part for part in (text, check, "\n".join(support)))
     if suspends:
         module = coroutines.inline_all(module, machine)
-    optimise(module, machine, exported=entry_of(kernel))
+    if by_position is None:
+        optimise(module, machine, exported=entry)
+    else:
+        simplify(module, machine, exported=CHECKED_BLOCKS)
+        fast = link(header + part for part in (by_position, "\n".join(called)))
+        optimise(fast, machine, exported=entry)
+        fast.link_in(module)
+        fast.get_function(CHECKED_BLOCKS).linkage = "internal"
+        module = fast
     for function in module.functions:
         if function.is_declaration and function.name.startswith(("oxide.", "llvm.nvvm.")):
             raise CompileError(f"kernel {kernel.name}: {function.name} is an instruction that only a GPU has")
@@ -140,7 +153,7 @@ define linkonce_odr {kind} @oxide.{name}.{suffix}({kind} %a, {kind} %b) alwaysin
 }}"""
 
 
-def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...]) -> str:
+def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...], name: str) -> str:
     types = [*parameters.word_types(signature), "ptr"]
     words = [f"%word.{number}" for number in range(len(types))]
     declaration, call = parameters.call(kernel, module, "%context", words[:-1], types[:-1])
@@ -164,7 +177,7 @@ def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Closed, ..
     shared, release = _shared_memory(kernel)
     return f"""
 {declaration}
-define void @{ENTRY}(ptr %launch, i64 %first, i64 %end) {{
+define void @{name}(ptr %launch, i64 %first, i64 %end) {{
 entry:
   %context = alloca {_CONTEXT}
 {shape}
@@ -231,10 +244,11 @@ def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
   %dynamic.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {dynamic}
   store i64 %dynamic, ptr %dynamic.at
   %shared.bytes = add i64 %dynamic, {native_primitives.static_bytes(kernel.shared)}
-  %shared = call ptr @oxide.allocate(i64 %shared.bytes)
+  %room = alloca [{native_primitives.ROOM_BYTES} x i8], align {native_primitives.ALIGNMENT}
+  %shared = call ptr @oxide.take(ptr %room, i64 %shared.bytes)
   %shared.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {shared}
   store ptr %shared, ptr %shared.at"""
-    return take, "  call void @oxide.release(ptr %shared)"
+    return take, "  call void @oxide.leave(ptr %shared, ptr %room)"
 
 
 def _set(field: int, axis: str, value: str) -> str:

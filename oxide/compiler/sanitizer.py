@@ -23,7 +23,9 @@ from ..driver.base import Code, Target
 from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from ..errors import CompileError
 from . import native, native_primitives, sanitizer_runtime
+from .affine import BRANCH
 from .arguments import ArgumentType, ArrayType, RecordType, TupleType
+from .hoist import may_meet
 from .ir import PortableKernel, link
 from .parameters import word_types
 from .signature import Closed, NumbaParameter
@@ -58,7 +60,8 @@ def compile_sanitized(
     static = native_primitives.static_bytes(kernel.shared) if kernel.shared.used else 0
     accesses = tuple(instrumenter.accesses)
     return dataclasses.replace(
-        code, sanitized=Sanitized(name, kernel_id, kinds, pointers, accesses, static, instrumenter.shared_shift)
+        code,
+        sanitized=Sanitized(name, kernel_id, kinds, instrumenter.pointers, accesses, static, instrumenter.shared_shift),
     )
 
 
@@ -196,6 +199,10 @@ _WARP_SYNC = re.compile(r"^  call void @oxide\.warp\.sync\(ptr (?P<context>\S+),
 _HELD_LOCAL = re.compile(
     rf"^  (?P<name>{_NAME}) = call ptr @oxide\.held\.local\(i64 (?P<bytes>\d+), i64 (?P<align>\d+)\)"
 )
+_CHECK = re.compile(rf"^  (?P<name>{_NAME}) = call i1 @oxide\.(?:in_bounds|aligned)\(")
+_LABEL = re.compile(r'^(?P<name>"[^"]*"|[-\w$.]+):')
+_FROM = re.compile(r", (?P<block>%(?:\"[^\"]*\"|[-\w$.]+)) \]")
+_LEAVING = "%oxide.leaves"
 _PLACED = re.compile(r", !oxide\.place (!\d+)")
 
 _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
@@ -203,7 +210,11 @@ _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
 
 class _Instrumenter:
     """Rewrites a kernel's body: ``lines`` is the result, ``accesses`` the places that its checks name by number, and a
-    cell of shadow is ``1 << shared_shift`` bytes of shared memory, the least that the kernel touches at once."""
+    cell of shadow is ``1 << shared_shift`` bytes of shared memory, the least that the kernel touches at once.
+
+    Where no thread can wait for another, one leaves as soon as it would go on with a value that is nobody's: behind a
+    failed check, an access out of bounds or a read of what was never written. A loop whose bound it is might never end.
+    """
 
     def __init__(
         self,
@@ -227,24 +238,54 @@ class _Instrumenter:
         self._definitions = {match["name"]: match["what"] for line in body if (match := _ASSIGNED.match(line))}
         self._local_bytes = {match["name"]: int(match["bytes"]) for line in body if (match := _HELD_LOCAL.match(line))}
         self._place = ("", 0)
-        touched = [
-            _size(m["type"]) for line in body if (m := _LOAD.match(line) or _STORE.match(line)) and self._shared(m)
-        ]
-        touched += [int(m["bits"]) // 8 for line in body if (m := _ATOMIC.match(line)) and self._shared(m)]
-        touched += [_size(m["type"]) for line in body if (m := _RAW_ATOMIC.match(line)) and self._shared(m)]
-        self.shared_shift = min(min(touched, default=4), 8).bit_length() - 1
+        self.shared_shift, self.pointers = self._granules(body, pointers)
+        self._leaves = not (
+            kernel.suspends
+            or kernel.cooperative
+            or any(may_meet(line) for line in body[1:] if not _HELD_LOCAL.match(line))
+        )
+        self._branched_on = {match["condition"] for line in body if (match := BRANCH.match(line.strip()))}
+        self._block = ""
+        self._ends: dict[str, str] = {}  # of the blocks that were parted, the last part
         allocas: list[str] = []
         lines: list[str] = []
         for line in body:
             self._rewrite(line, lines, allocas)
         lines[2:2] = allocas  # behind the header and the entry's label
+        if self._ends:
+            lines = [self._from_the_last_part(line) if " = phi " in line else line for line in lines]
+            lines[-1:] = [f"{_LEAVING[1:]}:", "  ret void", lines[-1]]
         self.lines = lines
+
+    def _granules(self, body: list[str], pointers: tuple[PointerWord, ...]) -> tuple[int, tuple[PointerWord, ...]]:
+        """What all accesses go to in whole multiples: to shared memory, as a shift, and to each parameter's."""
+        shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
+        for line in body:
+            if match := _LOAD.match(line) or _STORE.match(line):
+                granule = min(_power(_size(match["type"])), int(match["align"]))
+            elif match := _ATOMIC.match(line):
+                granule = int(match["bits"]) // 8
+            elif match := _RAW_ATOMIC.match(line):
+                granule = _size(match["type"])
+            else:
+                continue
+            roots = self._roots(match["pointer"], set())
+            if any("@oxide.shared." in self._definitions.get(root, "") for root in roots):
+                shared = min(shared, granule)
+            known = {self._views[root] for root in roots if root in self._views}
+            for number in known if len(roots) == 1 else range(len(pointers)):
+                granules[number] = min(granules[number], granule)
+        return shared.bit_length() - 1, tuple(
+            dataclasses.replace(pointer, granule=granule) for pointer, granule in zip(pointers, granules, strict=True)
+        )
 
     @property
     def accesses(self) -> list[Access]:
         return list(self._known)
 
     def _rewrite(self, line: str, lines: list[str], allocas: list[str]) -> None:
+        if label := _LABEL.match(line):
+            self._block = f"%{label['name']}"
         if placed := _PLACED.search(line):
             self._place = self._places[placed[1]]
         if match := _LOAD.match(line):
@@ -268,6 +309,9 @@ class _Instrumenter:
             size = _size(match["type"])
             pointer = self._checked(lines, match["pointer"], size, size, WRITE | ALSO_READS | ATOMIC)
             lines.append(f"{match['head']}{pointer}{match['rest']}")
+        elif (match := _CHECK.match(line)) and match["name"] in self._branched_on:
+            lines.append(line)
+            self._go_on(lines, match["name"])
         elif match := _FENCE.match(line):
             ordering = int(match["ordering"])
             self._fence(lines, "release", ordering in _RELEASING)
@@ -319,7 +363,21 @@ class _Instrumenter:
             call = f"device({head}{self._number('memory') | what}, i64 -1)"
         result = f"%sanitize.{next(self._numbers)}"
         lines.append(f"  {result} = call ptr @oxide.sanitize.{call}")
+        if self._leaves:
+            goes_on = f"%sanitize.{next(self._numbers)}"
+            lines.append(f"  {goes_on} = call i1 @oxide.sanitize.goes_on(ptr {self._context})")
+            self._go_on(lines, goes_on)
         return result
+
+    def _go_on(self, lines: list[str], condition: str) -> None:
+        """Parts the block: a thread comes to what follows only under the condition."""
+        if self._leaves:
+            rest = f"sanitize.{next(self._numbers)}"
+            lines += [f"  br i1 {condition}, label %{rest}, label {_LEAVING}", f"{rest}:"]
+            self._ends[self._block] = f"%{rest}"
+
+    def _from_the_last_part(self, phi: str) -> str:
+        return _FROM.sub(lambda match: f", {self._ends.get(match['block'], match['block'])} ]", phi)
 
     def _roots(self, pointer: str, seen: set[str]) -> set[str]:
         """The values that a pointer is computed from; more than one where paths meet."""
@@ -377,9 +435,6 @@ class _Instrumenter:
             return set[str]().union(*(self._member_roots(each, place, seen) for each in incoming))
         return {f"{whole} {place}"}
 
-    def _shared(self, match: re.Match[str]) -> bool:
-        return any("@oxide.shared." in self._definitions.get(root, "") for root in self._roots(match["pointer"], set()))
-
     def _number(self, what: str) -> int:
         """The access's number, shifted to its place."""
         access = Access(what, *self._place)
@@ -401,6 +456,7 @@ _CALLED = {
     "shared": "ptr @oxide.sanitize.shared(ptr, ptr, i64, i64, i64, ptr, i64, i64, i64)",
     "local": "ptr @oxide.sanitize.local(ptr, ptr, i64, i64, i64, ptr, i64)",
     "join": "void @oxide.sanitize.join(ptr, i32)",
+    "goes_on": "i1 @oxide.sanitize.goes_on(ptr)",
     **{name: f"void @oxide.sanitize.{name}(ptr)" for name in ("passed", "release", "acquire", "arrive")},
 }
 
@@ -442,6 +498,11 @@ def _size(kind: str) -> int:
 def _numbers(parts: list[str]) -> tuple[int, ...]:
     """The indices among the operands of an instruction; metadata follows them."""
     return tuple(int(part) for part in parts if part.isdecimal())
+
+
+def _power(size: int) -> int:
+    """The greatest power of two that divides it."""
+    return size & -size or 1
 
 
 def _members(text: str) -> list[str]:

@@ -1,7 +1,8 @@
 """Which accesses of a sanitized kernel race, as LLVM IR.
 
 The model is FastTrack's (Flanagan and Freund, 2009) with the barriers of a block in place of most of its vector clocks.
-A cell of shadow memory for each element keeps the last write and two reads: when, and which block, thread and access.
+A cell of shadow memory for each element keeps the last plain write, and since then two reads, an atomic
+read and two atomic writes: when, and which block, thread and access.
 An access comes after an earlier one if
 
 - the same thread made both;
@@ -95,93 +96,116 @@ done:
 """
 
 RACE = """
+; The latest of the accesses of a sort, and beside it one of another thread: rather of another block, as no barrier
+; orders that one.
+define void @oxide.sanitize.note(ptr %first, i64 %now, i64 %who) alwaysinline {
+entry:
+  %first.who.at = getelementptr i64, ptr %first, i64 1
+  %second = getelementptr i64, ptr %first, i64 2
+  %second.who.at = getelementptr i64, ptr %first, i64 3
+  %first.time = load i64, ptr %first
+  %first.who = load i64, ptr %first.who.at
+  %differ = xor i64 %first.who, %who
+  %threads = lshr i64 %differ, 20
+  %own = icmp eq i64 %threads, 0
+  %none = icmp eq i64 %first.time, 0
+  %replace = or i1 %own, %none
+  br i1 %replace, label %latest, label %beside
+beside:
+  %second.time = load i64, ptr %second
+  %second.who = load i64, ptr %second.who.at
+  %free = icmp eq i64 %second.time, 0
+  %second.differ = xor i64 %second.who, %who
+  %second.blocks = lshr i64 %second.differ, 32
+  %second.here = icmp eq i64 %second.blocks, 0
+  %blocks = lshr i64 %differ, 32
+  %from_other = icmp ne i64 %blocks, 0
+  %nearer = or i1 %second.here, %from_other
+  ; An atomic operation for the block alone is in conflict with more than others are.
+  %second.scope = and i64 %second.who, 4
+  %first.scope = and i64 %first.who, 4
+  %wider = icmp uge i64 %first.scope, %second.scope
+  %useful = and i1 %nearer, %wider
+  %move = or i1 %free, %useful
+  br i1 %move, label %keep, label %latest
+keep:
+  store i64 %first.time, ptr %second
+  store i64 %first.who, ptr %second.who.at
+  br label %latest
+latest:
+  store i64 %now, ptr %first
+  store i64 %who, ptr %first.who.at
+  ret void
+}
+
 define void @oxide.sanitize.race(ptr %state, ptr %cell, i64 %who, i64 %known, i64 %address) noinline {
 entry:
   %now = load i64, {{now}}
   %read = getelementptr i64, ptr %cell, i64 2
-  %read.who.at = getelementptr i64, ptr %cell, i64 3
-  %other = getelementptr i64, ptr %cell, i64 4
-  %other.who.at = getelementptr i64, ptr %cell, i64 5
+  %other_read = getelementptr i64, ptr %cell, i64 4
+  %load = getelementptr i64, ptr %cell, i64 6
+  %atomic = getelementptr i64, ptr %cell, i64 8
+  %other_atomic = getelementptr i64, ptr %cell, i64 10
   call void @oxide.sanitize.against(ptr %state, ptr %cell, i64 %who, i64 %known, i64 %address)
+  %writes = trunc i64 %who to i1
+  br i1 %writes, label %reads, label %atomics
+reads:
   call void @oxide.sanitize.against(ptr %state, ptr %read, i64 %who, i64 %known, i64 %address)
-  call void @oxide.sanitize.against(ptr %state, ptr %other, i64 %who, i64 %known, i64 %address)
+  call void @oxide.sanitize.against(ptr %state, ptr %other_read, i64 %who, i64 %known, i64 %address)
+  br label %atomics
+atomics:
+  %load.time = load i64, ptr %load
+  %atomic.time = load i64, ptr %atomic
+  %either.time = or i64 %load.time, %atomic.time
+  %no_atomics = icmp eq i64 %either.time, 0
+  br i1 %no_atomics, label %sort, label %against_atomics
+against_atomics:
+  call void @oxide.sanitize.against(ptr %state, ptr %atomic, i64 %who, i64 %known, i64 %address)
+  call void @oxide.sanitize.against(ptr %state, ptr %other_atomic, i64 %who, i64 %known, i64 %address)
+  call void @oxide.sanitize.against(ptr %state, ptr %load, i64 %who, i64 %known, i64 %address)
+  br label %sort
+sort:
   %atomic.bit = and i64 %who, 2
-  %atomic = icmp ne i64 %atomic.bit, 0
-  br i1 %atomic, label %synchronise, label %keep
+  %is_atomic = icmp ne i64 %atomic.bit, 0
+  br i1 %is_atomic, label %synchronise, label %plain
 synchronise:
   ; What the location's releases made known is there to be acquired; what this thread released, others may acquire.
   %thread.high = lshr i64 %who, 20
   %thread = and i64 %thread.high, 2047
-  %clock.at = getelementptr i64, ptr %cell, i64 6
+  %clock.at = getelementptr i64, ptr %cell, i64 12
   %clock = load i64, ptr %clock.at
   %acquired = load i64, {{acquired[%thread]}}
   %acquired.new = call i64 @llvm.umax.i64(i64 %acquired, i64 %clock)
   store i64 %acquired.new, {{acquired[%thread]}}
-  %is_write = trunc i64 %who to i1
-  br i1 %is_write, label %release, label %keep
+  br i1 %writes, label %release, label %atomic_load
+atomic_load:
+  %load.who.at = getelementptr i64, ptr %cell, i64 7
+  store i64 %now, ptr %load
+  store i64 %who, ptr %load.who.at
+  br label %done
 release:
+  call void @oxide.sanitize.note(ptr %atomic, i64 %now, i64 %who)
   %released = load i64, {{released[%thread]}}
   %clock.new = call i64 @llvm.umax.i64(i64 %released, i64 %clock)
   store i64 %clock.new, ptr %clock.at
-  br label %keep
-keep:
-  %writes = trunc i64 %who to i1
-  br i1 %writes, label %write, label %note
+  br label %done
+plain:
+  br i1 %writes, label %write, label %look
+look:
+  call void @oxide.sanitize.note(ptr %read, i64 %now, i64 %who)
+  br label %done
 write:
+  ; All others came before, or were reported.
   %who.at = getelementptr i64, ptr %cell, i64 1
-  br i1 %atomic, label %atomic_write, label %plain_write
-atomic_write:
-  ; An atomic of another block is kept beside this one: a plain access may be ordered with one of them only.
-  %write.time = load i64, ptr %cell
-  %write.who = load i64, ptr %who.at
-  %apart.bits = xor i64 %write.who, %who
-  %apart.high = lshr i64 %apart.bits, 20
-  %apart = icmp ne i64 %apart.high, 0
-  %was_write = icmp ne i64 %write.time, 0
-  %move = and i1 %apart, %was_write
-  br i1 %move, label %keep_atomic, label %store
-keep_atomic:
-  store i64 %write.time, ptr %other
-  store i64 %write.who, ptr %other.who.at
-  br label %store
-plain_write:
-  ; All reads came before, or were reported.
-  store i64 0, ptr %read
-  store i64 0, ptr %other
-  br label %store
-store:
   store i64 %now, ptr %cell
   store i64 %who, ptr %who.at
-  ret void
-note:
-  %read.time = load i64, ptr %read
-  %read.who = load i64, ptr %read.who.at
-  %differ = xor i64 %read.who, %who
-  %threads = lshr i64 %differ, 20
-  %own = icmp eq i64 %threads, 0
-  %first = icmp eq i64 %read.time, 0
-  %replace = or i1 %own, %first
-  br i1 %replace, label %latest, label %second
-second:
-  ; Beside the latest read, one of another thread: rather of another block, as no barrier orders that one.
-  %other.time = load i64, ptr %other
-  %other.who = load i64, ptr %other.who.at
-  %none = icmp eq i64 %other.time, 0
-  %other.differ = xor i64 %other.who, %who
-  %other.blocks = lshr i64 %other.differ, 32
-  %other.here = icmp eq i64 %other.blocks, 0
-  %blocks = lshr i64 %differ, 32
-  %from_other = icmp ne i64 %blocks, 0
-  %useful = or i1 %other.here, %from_other
-  %move.other = or i1 %none, %useful
-  br i1 %move.other, label %move_read, label %latest
-move_read:
-  store i64 %read.time, ptr %other
-  store i64 %read.who, ptr %other.who.at
-  br label %latest
-latest:
-  store i64 %now, ptr %read
-  store i64 %who, ptr %read.who.at
+  store i64 0, ptr %read
+  store i64 0, ptr %other_read
+  store i64 0, ptr %atomic
+  store i64 0, ptr %other_atomic
+  store i64 0, ptr %load
+  br label %done
+done:
   ret void
 }
 """

@@ -105,8 +105,9 @@ define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline
   store i64 %tick, {{now}}
   store i64 %tick, {{barrier}}
   store i64 0, {{phase}}
-  store i64 0, {{block_known}}
-  store i64 0, {{pending_known}}
+  %grid.known = load i64, {{grid_known}}
+  store i64 %grid.known, {{block_known}}
+  store i64 %grid.known, {{pending_known}}
   %nx = call i32 @oxide.register.ntid.x(ptr %context)
   %ny = call i32 @oxide.register.ntid.y(ptr %context)
   %nz = call i32 @oxide.register.ntid.z(ptr %context)
@@ -118,11 +119,21 @@ define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline
   call void @llvm.memset.p0.i64({{released}}, i8 0, i64 %bytes, i1 false)
   call void @llvm.memset.p0.i64({{acquired}}, i8 0, i64 %bytes, i1 false)
   call void @llvm.memset.p0.i64({{known}}, i8 0, i64 %bytes, i1 false)
+  %shared = load i64, {{shared_bytes}}
+  %inits = load ptr, {{shared_inits}}
+  %alone = icmp eq ptr %inits, null
+  br i1 %alone, label %look, label %choose
+choose:
+  ; All blocks live at once: what each of them has written stays written.
+  %inits.before = mul i64 %block, %shared
+  %own = getelementptr i8, ptr %inits, i64 %inits.before
+  store ptr %own, {{shared_init}}
+  br label %done
+look:
   %init = load ptr, {{shared_init}}
   %none = icmp eq ptr %init, null
   br i1 %none, label %done, label %clear
 clear:
-  %shared = load i64, {{shared_bytes}}
   call void @llvm.memset.p0.i64(ptr %init, i8 0, i64 %shared, i1 false)
   br label %done
 done:
@@ -140,6 +151,12 @@ _REPORT = """
 ; Once for each kind and pair of accesses.
 define void @oxide.sanitize.report(ptr %state, i64 %kind, i64 %who, i64 %address, i64 %other) noinline cold {
 entry:
+  %outside = icmp eq i64 %kind, <out_of_bounds>
+  %unwritten = icmp eq i64 %kind, <uninitialized>
+  %made_up = or i1 %outside, %unwritten
+  %stays = load i64, {{leaves}}
+  %leaves = select i1 %made_up, i64 1, i64 %stays
+  store i64 %leaves, {{leaves}}
   %count = load i64, {{reports}}
   %place = and i64 %who, 1048560
   %other.place = and i64 %other, 1048560
@@ -185,6 +202,15 @@ write:
   br label %done
 done:
   ret void
+}
+
+; Whether the thread's access that was looked at last has a value for it to go on with.
+define i1 @oxide.sanitize.goes_on(ptr %context) alwaysinline {
+  %state = call ptr @oxide.fault_record(ptr %context)
+  %leaves = load i64, {{leaves}}
+  store i64 0, {{leaves}}
+  %result = icmp eq i64 %leaves, 0
+  ret i1 %result
 }
 """
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-_MARK = re.compile(r"^\s*call void @\"?oxide\.unroll\"?\(\)$")
+# With its place in the source, where the sanitizer asked for that.
+_MARK = re.compile(r"^\s*call void @\"?oxide\.unroll\"?\(\)(?:, !oxide\.place !\d+)?$")
 _DECLARATION = re.compile(r"^declare void @\"?oxide\.unroll\"?\(\)$")
 _LABEL = re.compile(r'^"?(?P<name>[-\w$.]+)"?:')
 _TARGET = re.compile(r'label %"?(?P<name>[-\w$.]+)"?')

@@ -19,7 +19,7 @@ from typing import TypeVar, final
 
 from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
-from oxide.driver.cpu_cooperative import CooperativeRun
+from oxide.driver.cpu_cooperative import CooperativeRun, check_fits
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_graph import CpuGraph, recorded
 from oxide.driver.cpu_memory import (
@@ -520,9 +520,17 @@ class CpuDriver:
 
         assert function.sanitized is not None
         seed = self._draw()
+
+        def bind(words: bytes) -> Callable[[int, int], None]:
+            if function.cooperative:
+                return CooperativeRun(function, grid, block, shared_bytes, words, seed)
+            return function.bind(grid, block, shared_bytes, words, seed)
+
+        if function.cooperative:
+            check_fits(function, grid, block)
         return SanitizedLaunch(
             function.sanitized,
-            lambda words: function.bind(grid, block, shared_bytes, words, seed),
+            bind,
             self._scheduler.block_order,
             self._heaps[device].tracked,
             grid,

@@ -38,6 +38,17 @@ class _CooperativeRecord(ctypes.Structure):
     )
 
 
+def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
+    """Raises ``LaunchError`` for a grid whose blocks cannot all live at once."""
+    total, fitting = math.prod(grid), min(MOST_BLOCKS, MOST_THREADS // math.prod(block))
+    if total > fitting:
+        raise LaunchError(
+            f"thread.sync_grid() needs all blocks on the device at once: the launch has {total} blocks of "
+            f"{math.prod(block)} threads, and cpu:{function.device} holds {fitting} of them; launch at most that "
+            "many, and let each thread do several elements"
+        )
+
+
 @final
 class CooperativeRun:
     """One launch. Called with a range of blocks, it takes them to the grid's next barrier, without the GIL."""
@@ -47,14 +58,8 @@ class CooperativeRun:
     ) -> None:
         self._function = function
         self._launch = (grid, block, shared_bytes, params, seed)
+        check_fits(function, grid, block)
         self._total = math.prod(grid)
-        fitting = min(MOST_BLOCKS, MOST_THREADS // math.prod(block))
-        if self._total > fitting:
-            raise LaunchError(
-                f"thread.sync_grid() needs all blocks on the device at once: the launch has {self._total} blocks of "
-                f"{math.prod(block)} threads, and cpu:{function.device} holds {fitting} of them; launch at most that "
-                "many, and let each thread do several elements"
-            )
         self._blocks = (ctypes.c_void_p * self._total)()
         address = ctypes.addressof(self._blocks)
         self._record = _CooperativeRecord(grid, block, shared_bytes, seed, params, address, 0, 0, 2**32 - 1, 0, 0)

@@ -8,6 +8,7 @@ byte for each. Who touched an element last is kept for the launch alone, as laun
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from typing import Any, final
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
+from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.sanitizing import ATOMIC, CELL_WORDS, OFFSETS, REPORT_WORDS, VIEW_WORDS, WRITE, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
 
@@ -54,19 +56,26 @@ class SanitizedLaunch:
         memory = np.zeros(sanitizing.STATE_WORDS + 8, np.int64)
         state = memory[-(memory.ctypes.data // 8) % 8 :]  # aligned to 64 bytes, for vectors that go to the scratch
         views, kept = self._views()
+        run = self._bind(self._params[:-8] + state.ctypes.data.to_bytes(8, "little"))
+        blocks = math.prod(self._grid)
         state[OFFSETS["block"]] = -1
         state[OFFSETS["views"]], state[OFFSETS["view_count"]] = views.ctypes.data, len(views)
         state[OFFSETS["shared_bytes"]] = self._shared
         if self._shared and "memory" in self._sanitized.kinds:
-            kept.append(np.zeros(self._shared, np.uint8))
+            kept.append(np.zeros(self._shared * (blocks if isinstance(run, CooperativeRun) else 1), np.uint8))
             state[OFFSETS["shared_init"]] = kept[-1].ctypes.data
+            if isinstance(run, CooperativeRun):
+                state[OFFSETS["shared_inits"]] = kept[-1].ctypes.data
         if self._shared and "race" in self._sanitized.kinds:
             kept.append(_cells(self._shared, self._sanitized.shared_shift))
             state[OFFSETS["shared_cells"]] = kept[-1].ctypes.data
-        run = self._bind(self._params[:-8] + state.ctypes.data.to_bytes(8, "little"))
-        grid = self._grid
-        for first, end in self._order(grid[0] * grid[1] * grid[2]):
+        for first, end in self._order(blocks):
             run(first, end)
+        while isinstance(run, CooperativeRun) and run.goes_on():
+            # The grid's barrier: what was done before it is known to all, and each block begins anew.
+            state[OFFSETS["grid_known"]], state[OFFSETS["block"]] = state[OFFSETS["now"]], -1
+            for first, end in self._order(blocks):
+                run(first, end)
         self._report(state, views)
 
     def _views(self) -> tuple[Words, list[Any]]:
@@ -82,7 +91,7 @@ class SanitizedLaunch:
             found = self._tracked(address, nbytes) if nbytes else None
             start = found[0] if found else address
             row[:3] = address, address + nbytes, start
-            size, shift = (len(found[1]) if found else nbytes), min(pointer.itemsize, 8).bit_length() - 1
+            size, shift = (len(found[1]) if found else nbytes), pointer.granule.bit_length() - 1
             before = sizes.get(start, (size, shift))
             sizes[start] = max(size, before[0]), min(shift, before[1])
             if found:

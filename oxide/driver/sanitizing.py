@@ -34,12 +34,13 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class PointerWord:
     """A parameter's memory: where its address and its length are in the packed parameters, and an element's bytes.
-    A record is one element, and nothing says so there."""
+    A record is one element, and nothing says so there. All accesses are to whole multiples of ``granule`` bytes."""
 
     name: str
     address_at: int
     length_at: int | None
     itemsize: int
+    granule: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +95,6 @@ def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
     )
 
 
-def warn_of_grid(kernel: str) -> None:
-    """Says once that a cooperative kernel is run as it is: its blocks take turns, which the order of time forbids."""
-    warnings.warn(
-        f"kernel {kernel} is to be sanitized, and holds thread.sync_grid(), which the sanitizer does not know: it runs "
-        "as it is; look into kernels that end where the grid's barriers are",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-
 class Tracking:
     """Whether memory is tracked from its allocation on: once any kernel is to be sanitized."""
 
@@ -114,7 +105,7 @@ class Tracking:
 
 MAX_REPORTS = 32
 REPORT_WORDS = 4  # the kind, who, the address, and who else
-CELL_WORDS = 8  # time and who of the last write and of two reads, the time that acquiring it makes known, and a spare
+CELL_WORDS = 13  # time and who of a write, two reads, an atomic read, two atomic writes; what acquiring makes known
 VIEW_WORDS = 6  # first and last address of a parameter; address, shadow of values, cells and cell size of its memory
 THREADS = 1024
 
@@ -126,11 +117,14 @@ _FIELDS = {
     "phase": 1,  # how many barriers it has passed
     "block_known": 1,  # everything up to this time is known to the whole block, through atomics and a barrier
     "pending_known": 1,  # and will be from the next barrier on
+    "grid_known": 1,  # when all blocks met at the grid's barrier last
     "reports": 1,
+    "leaves": 1,  # whether the thread that runs is to leave the kernel, where it may
     "views": 1,
     "view_count": 1,
     "shared_cells": 1,
     "shared_init": 1,
+    "shared_inits": 1,  # of a cooperative launch, those of all blocks one after the other; else 0
     "shared_bytes": 1,
     "report": MAX_REPORTS * REPORT_WORDS,
     "scratch": 64,  # where an access goes that must not be made

@@ -23,6 +23,7 @@ from oxide.runtime.memory import Allocation
 if TYPE_CHECKING:
     from oxide.compiler.kernel import Specialization
     from oxide.driver.base import Dim3, Driver, FunctionHandle, StreamHandle
+    from oxide.runtime.places import Place
     from oxide.runtime.stream import Stream
     from oxide.runtime.submission import ExecutionContext
 
@@ -45,7 +46,7 @@ class Recording:
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.reads: dict[Allocation, None] = {}
         self.writes: dict[Allocation, None] = {}
-        self.kernels: dict[int, Specialization] = {}
+        self.kernels: dict[int, tuple[Specialization, dict[Place | None, None]]] = {}
         self.fault_record: Allocation | None = None
         self._before: Recording | None = None
 
@@ -69,7 +70,7 @@ class Recording:
         self.writes.update(dict.fromkeys(writes))
         return _NOTED
 
-    def fault_address(self, specialization: Specialization) -> int:
+    def fault_address(self, specialization: Specialization, place: Place | None) -> int:
         """Where the graph's kernels report a fault: device memory, which each launch zeroes first and then copies to
         a slot of its own, so that launches in flight never see each other's faults."""
         if self.fault_record is None:
@@ -79,7 +80,7 @@ class Recording:
             self.fault_record.obtain()
             self.calls.insert(0, ("fill", (self.fault_record.address, b"\0", RECORD.itemsize)))
             self.writes[self.fault_record] = None
-        self.kernels[specialization.kernel_id] = specialization
+        self.kernels.setdefault(specialization.kernel_id, (specialization, {}))[1][place] = None
         return self.fault_record.address
 
     def require_allocation(self, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from oxide.native import Given
@@ -14,6 +15,8 @@ from oxide.runtime.timeline import Mark
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+_DEEP = 16  # shared operations behind one another, from which on they are not run one inside the other
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -52,17 +55,23 @@ class Stage(DeviceOperation[U]):
             source = source.source
         result = source.run(context)
         stages.reverse()
+        outer = context.place
         for stage in stages:
+            context.place = (stage, stage.stage, outer)
             try:
                 result = stage.follow(context, result)
             except Exception as error:
-                add_note_once(error, f"in stage {stage.stage} of a chain, {stage._name}({place(stage._function)})")
+                add_note_once(error, stage.part(stage.stage))
                 raise
+        context.place = outer
         last: U = result
         return last
 
     def whereabouts(self) -> None:
         return None
+
+    def part(self, number: int) -> str:
+        return f"in stage {number} of a chain, {self._name}({place(self._function)})"
 
 
 @final
@@ -120,6 +129,11 @@ class Element(DeviceOperation[Any]):
         super().__init__(source)
         self.place_as(source)
 
+    @property
+    def source(self) -> DeviceOperation[Any]:
+        """What yields the tuple."""
+        return self._source
+
     def execute(self, context: ExecutionContext) -> Any:
         result = self._source.run(context)
         if not isinstance(result, tuple) or not -len(result) <= self._index < len(result):
@@ -152,16 +166,22 @@ class Zip(DeviceOperation[tuple[Any, ...]]):
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         results = []
+        outer = context.place
         for number, part in enumerate(self._parts, 1):
+            context.place = (self, number, outer)
             try:
                 results.append(part.run(context))
             except Exception as error:
-                add_note_once(error, f"in part {number} of a zip of {len(self._parts)}")
+                add_note_once(error, self.part(number))
                 raise
+        context.place = outer
         return tuple(results)
 
     def whereabouts(self) -> None:
         return None
+
+    def part(self, number: int) -> str:
+        return f"in part {number} of a zip of {len(self._parts)}"
 
     def spec(self) -> Spec:
         return tuple([part.spec() for part in self._parts])
@@ -238,6 +258,8 @@ class Shared(DeviceOperation[T]):
         self.place_as(source)
 
     def execute(self, context: ExecutionContext) -> T:
+        if self._source is not None:
+            self._run_deep_sources(context)
         if self._once.enter():
             done = False
             try:
@@ -257,8 +279,30 @@ class Shared(DeviceOperation[T]):
     def whereabouts(self) -> None:
         return None
 
+    def _run_deep_sources(self, context: ExecutionContext) -> None:
+        """Where this goes on from a shared operation, that from another and so on, runs those from the first: one
+        inside the other they would need Python's stack, and each keeps its outcome for the next."""
+        pending: list[Shared[Any]] = []
+        source: DeviceOperation[Any] | None = self._source
+        while source is not None:
+            if isinstance(source, Shared):
+                pending.append(source)
+            elif not isinstance(source, (Stage, Element)):
+                break
+            source = source.source
+        if len(pending) > _DEEP:
+            for shared_operation in reversed(pending):
+                with suppress(Exception):  # it is raised again where the next asks for the result
+                    shared_operation.run(context)
+
+    @property
+    def source(self) -> DeviceOperation[T] | None:
+        """What it runs; None once that has been done."""
+        return self._source
+
     def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
         inner = ExecutionContext(context.stream)
+        inner.levels = context.levels
         try:
             self._result = source.run(inner)
             inner.wait_for_joined()

@@ -27,7 +27,7 @@ from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
     from oxide.runtime.policy import SchedulingPolicy
-    from oxide.runtime.stream import Stream
+    from oxide.runtime.stream import LooseResults, Stream
 
 CompletionMode = Literal["adaptive", "poll", "callback"]
 _COMPLETION_MODES = ("adaptive", "poll", "callback")
@@ -47,6 +47,7 @@ class Device:
         self.spare_events: deque[EventHandle] = deque()
         self.spare_timelines: deque[Timeline] = deque()
         self._timelines: list[Timeline] = []
+        self.loose: set[LooseResults] = set()  # what async_on submitted, of each stream that somebody holds
         # What is allocated, by address: bytes, shape and dtype. For the message of an allocation that fails.
         self.live: dict[int, tuple[int, tuple[int, ...], Any]] = {}
         self.staging = StagingRing(self)
@@ -218,6 +219,9 @@ class Runtime:
         """Waits for what is pending and gives back what is cached. In a forked child nothing is its own to give."""
         if self.forked:
             return
+        for device in self._found:
+            for loose in device.loose.copy():
+                loose.wait()
         self.reclaimer.drain()
         trims = [self.pinned.trim, *(device.staging.trim for device in self._found), self.fault_slots.trim]
         for trim in trims:

@@ -7,6 +7,8 @@ threads are the C library's, unknown to Python, take no lock and never ask for t
 copies they look for the next one for about 50 µs, as the chunks of one upload follow each other, and then sleep in the
 kernel (a futex).
 
+The copying itself is ``streaming_copy``'s, where that is there, else the C library's ``memcpy``.
+
 The protocol, on a structure in memory that is never given back:
 
 - ``busy`` is taken by who has a copy to share out; who does not get it copies alone.
@@ -29,6 +31,7 @@ import threading
 from typing import Any, final
 
 from oxide.runtime.alarm import native_function
+from oxide.runtime.streaming_copy import streaming_copy_address
 
 PIECE_BYTES = 128 << 10
 """What is claimed at once: 13 µs of one core's time, so that the last to finish keeps the others little."""
@@ -51,8 +54,8 @@ class CopyPool:
         page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         libc = ctypes.CDLL(None)
-        functions = [ctypes.cast(function, ctypes.c_void_p).value for function in (libc.memcpy, libc.syscall)]
-        constants = [*functions, ctypes.cast(libc.sched_yield, ctypes.c_void_p).value, futex, helpers, _LOOKS]
+        functions = [ctypes.cast(function, ctypes.c_void_p).value for function in (libc.syscall, libc.sched_yield)]
+        constants = [streaming_copy_address(), *functions, futex, helpers, _LOOKS]
         for position, number in enumerate([PIECE_BYTES, *constants]):
             ctypes.c_uint64.from_address(self.address + _CONSTANTS + 8 * position).value = number or 0
         help_address, code = native_function(_HELP_CODE, COPY_IR, "oxide_copy_help")

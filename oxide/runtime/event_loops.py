@@ -64,9 +64,9 @@ class Sleeper(ABC):
 
 def current_loop() -> EventLoop:
     """The loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
-    if _in_trio():
-        return _trio_loop or _make_trio_loop()
     loop = _running_asyncio_loop()
+    if _in_trio() and (loop is None or _trio_is_inside()):
+        return _trio_loop or _make_trio_loop()
     if loop is not None:
         return _AsyncioLoop(loop)
     raise NoEventLoopError(
@@ -89,6 +89,20 @@ def _in_trio() -> bool:
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
     module = sys.modules.get("asyncio")
     return None if module is None else module.events._get_running_loop()
+
+
+def _trio_is_inside() -> bool:
+    """Which of two loops runs the calling task, where one was run inside the other: each says that it does, and so the
+    stack is asked, from its end."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        module = frame.f_globals.get("__name__", "")
+        if module == "asyncio.base_events":
+            return False
+        if module == "trio._core._run":
+            return True
+    return True
 
 
 @final

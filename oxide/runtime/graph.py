@@ -17,6 +17,7 @@ from oxide.driver.base import GraphHandle
 from oxide.errors import DeviceError, GraphError
 from oxide.runtime.capture import Recording
 from oxide.runtime.context import Device
+from oxide.runtime.nesting import raise_if_nested
 from oxide.runtime.operation import DeviceOperation, require_stream
 from oxide.runtime.staging import reading_at_submission
 from oxide.runtime.stream import Stream
@@ -156,6 +157,7 @@ class GraphScope:
     def __enter__(self) -> GraphScope:
         if not self._recording.is_open:
             raise GraphError("the scope was used before; make a new one with CudaGraph.scope(stream)")
+        self._recording.stream.device.raise_if_lost()
         self._recording.__enter__()
         self._inside = True
         return self
@@ -232,7 +234,7 @@ class _Captured:
         self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
         self._writes = list(recording.writes)
         self._at_launch = recording.at_launch
-        self._kernels = recording.kernels
+        self._kernels = {number: (special, tuple(places)) for number, (special, places) in recording.kernels.items()}
         self._fault_record = recording.fault_record
         self._lock = threading.Lock()
 
@@ -248,7 +250,7 @@ class _Captured:
                 driver.launch_graph(self._handle, timeline.handle)
             if record is not None:
                 report = FaultReport(context.runtime.fault_slots.acquire())
-                report.kernels = self._kernels
+                report.kernels, report.graph_place = self._kernels, context.place
                 context.watch_faults([report])
                 with context.ordered([record], []):
                     driver.copy_to_host(report.slot.address, record.address, record.nbytes, timeline.handle)
@@ -264,8 +266,9 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
     with recording:
         try:
             output = operation.run(context)
-        except BaseException:
+        except BaseException as error:
             _discard(context)
+            raise_if_nested(error, operation)
             raise
     return _finish(context, recording, output)
 

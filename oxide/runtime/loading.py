@@ -1,10 +1,14 @@
-"""Kernels' machine code, made and loaded: in place where it must be, and beside an event loop where it can be.
+"""What is made once: in place where it must be, and beside an event loop where it can be.
 
 A kernel's first launch turns its IR into machine code, 25 to 60 ms, and loads it, for which a GPU's driver waits until
 nothing runs on the device, however long that is; no way of loading was found that does not wait. On an event loop's
 thread all other tasks would wait with it. So a task that awaits an operation first has the kernels that are new, those
 of which a launch has been built and that were never loaded, loaded by a thread, while the loop goes on. What is left in
 place is the first launch of a kernel that a function of ``and_then`` builds: it is built and run in one step.
+
+The same goes for what the first large copy on a device needs: where one has been built, the next task that awaits an
+operation on a device that never had one has its ring of page-locked memory made (``staging``). And for numbers that the
+host makes (``numbers``): those of operations that were built and never run are made before the next is submitted.
 """
 
 from __future__ import annotations
@@ -21,9 +25,38 @@ if TYPE_CHECKING:
     from oxide.driver.base import Code, FunctionHandle
     from oxide.runtime.context import Device
     from oxide.runtime.event_loops import EventLoop
+    from oxide.runtime.numbers import HostNumbers
 
 
 _new: deque[weakref.ref[Specialization]] = deque(maxlen=1024)  # of which a launch was built, and none was run
+
+
+_numbers: deque[weakref.ref[HostNumbers]] = deque(maxlen=1024)  # that were asked for and not made
+_large_copies = False  # whether one was built, and nothing awaited since
+
+
+def announce_large_copy() -> None:
+    """A copy that will be staged was built."""
+    global _large_copies
+    _large_copies = True
+
+
+def large_copy_was_run() -> None:
+    """A copy that was announced has been submitted, whoever did it."""
+    global _large_copies
+    _large_copies = False
+
+
+def forget_announced() -> None:
+    """Nothing that was built so far is made beside a loop; for tests."""
+    _new.clear()
+    _numbers.clear()
+    large_copy_was_run()
+
+
+def announce_numbers(numbers: HostNumbers) -> None:
+    """An operation was built that needs many numbers of the host's."""
+    _numbers.append(weakref.ref(numbers))
 
 
 def announce(specialization: Specialization) -> None:
@@ -48,20 +81,23 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
 
 def may_load(device: Device) -> bool:
     """Whether ``load_beside`` may have something to do. Cheap: asked before every submission that is awaited."""
-    return bool(_new or device.loading_beside)
+    return bool(_new or device.loading_beside or _large_copies or _numbers)
 
 
 async def load_beside(loop: EventLoop, device: Device) -> None:
-    """Has new kernels loaded on ``device`` by a thread; returns when they are, or at once. Raises the loop's
-    cancellation; an error is left for the launch, which tries again in place."""
+    """Has new kernels loaded on ``device`` by a thread, its large copies prepared and numbers made; returns when that
+    is done, or at once. Raises the loop's cancellation; an error is left for the operation, which tries again in place.
+    """
     reactor = reactor_of(loop)
     while True:
         # What another task of this loop has loaded is waited for first: it may be all.
         wanted = [] if reactor.works_beside else _take_unloaded(device)
-        if not (wanted or reactor.works_beside or device.loading_beside):
+        copies = not reactor.works_beside and _take_large_copies(device)
+        numbers = [] if reactor.works_beside else _take_unmade()
+        if not (wanted or copies or numbers or reactor.works_beside or device.loading_beside):
             return
-        load = _Load(wanted, device)
-        if wanted:
+        load = _Load(wanted, device, copies, numbers)
+        if wanted or copies or numbers:
             device.loading_beside.add(load)  # from now on, so that no task of this turn loads them in place
         try:
             await reactor.work_beside(loop, load.run)
@@ -81,12 +117,33 @@ def _take_unloaded(device: Device) -> list[Specialization]:
     return taken
 
 
+def _take_unmade() -> list[HostNumbers]:
+    taken = []
+    while _numbers:
+        try:
+            numbers = _numbers.popleft()()
+        except IndexError:
+            break  # another thread's loop was quicker
+        if numbers is not None and not numbers.made:
+            taken.append(numbers)
+    return taken
+
+
+def _take_large_copies(device: Device) -> bool:
+    global _large_copies
+    built, _large_copies = _large_copies, False
+    return built and not device.staging.prepared
+
+
 @final
 class _Load:
-    """Some kernels to load, in a thread that goes on alone where its task is cancelled."""
+    """Some kernels to load, ``copies`` to prepare and numbers to make, in a thread that goes on alone where its task is
+    cancelled."""
 
-    def __init__(self, wanted: list[Specialization], device: Device) -> None:
+    def __init__(self, wanted: list[Specialization], device: Device, copies: bool, numbers: list[HostNumbers]) -> None:
         self._wanted = wanted
+        self._copies = copies
+        self._numbers = numbers
         self._device = device
         self._begun = False
 
@@ -97,6 +154,12 @@ class _Load:
                 for specialization in self._wanted:
                     with contextlib.suppress(Exception):
                         loaded_function(specialization, self._device)
+                if self._copies:
+                    with contextlib.suppress(Exception):
+                        self._device.staging.prepare()
+                for numbers in self._numbers:
+                    with contextlib.suppress(Exception):
+                        numbers.array()
         finally:
             self._device.loading_beside.discard(self)
 

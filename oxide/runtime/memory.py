@@ -6,7 +6,6 @@ operations on any two streams, and to give the memory back only after its last u
 
 from __future__ import annotations
 
-import gc
 import math
 import struct
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 import numpy as np
 
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
-from oxide.native import Given, caused, mypyc_attr
-from oxide.runtime.holdings import holdings
+from oxide.native import Given, mypyc_attr
+from oxide.runtime.room import allocate_when_free
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
@@ -65,20 +64,15 @@ class Allocation:
     def obtain(self) -> None:
         """Allocates on its stream, which counts as the first write: other streams wait for it.
 
-        Where there is no room, what was dropped is given back and the allocation is tried once more.
-        Raises ``OutOfMemoryError``, which says what is held. Call it without the submission lock.
+        Where there is no room, what was dropped is given back, and waited for (``room``). Raises ``OutOfMemoryError``,
+        which says what is held. Call it without the submission lock.
         """
         timeline, nbytes = self.home, self.nbytes
         if nbytes:
             try:
                 address = timeline.driver.allocate(nbytes, timeline.handle)
             except OutOfMemoryError:
-                gc.collect()  # a box in a cycle, as an exception's traceback makes, is held by nobody
-                self.device.runtime.reclaimer.make_room()
-                try:
-                    address = timeline.driver.allocate(nbytes, timeline.handle)
-                except OutOfMemoryError as error:
-                    raise caused(OutOfMemoryError(f"{error}. {holdings(self.device)}"), error) from error
+                address = allocate_when_free(timeline, nbytes)
             self._live_at(address, (timeline, timeline.advance()))
 
     @classmethod

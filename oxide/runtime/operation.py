@@ -189,7 +189,10 @@ class DeviceOperation(Generic[T]):
         return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)))
 
     def sync_on(self, stream: Given[Stream]) -> T:
-        """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does."""
+        """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does.
+
+        An operation that ``on`` placed on another device runs there, and ``stream`` goes on after it.
+        """
         self.consume()
         return self._run_blocking(require_stream(stream))
 
@@ -208,7 +211,8 @@ class DeviceOperation(Generic[T]):
     def async_on(self, stream: Given[Stream]) -> T:
         """Submits to ``stream`` and returns the result at once, in flight until you synchronise the stream.
 
-        A fault of its kernels is raised by ``stream.synchronize()``.
+        A fault of its kernels is raised by ``stream.synchronize()``. An operation that ``on`` placed on another device
+        runs there, and ``stream`` goes on after it.
         """
         self.consume()
         stream = require_stream(stream)
@@ -243,6 +247,10 @@ class DeviceOperation(Generic[T]):
         """Executes as part of a run, on the device it was placed on. An error's notes say where in the operation it
         arose, innermost first."""
         self._unused = False
+        levels = context.levels
+        if not levels:  # the compiled form takes none of Python's stack, and the machine's has no such check
+            raise RecursionError("operations are nested too deep")
+        context.levels = levels - 1
         try:
             if self._placed:
                 from oxide.runtime.placement import find_device, run_placed
@@ -250,8 +258,11 @@ class DeviceOperation(Generic[T]):
                 device = find_device(context.runtime, self._placement)
                 if device is not context.device:
                     return run_placed(context, device, self)
-            return self.execute(context)
+            result = self.execute(context)
+            context.levels = levels
+            return result
         except Exception as error:
+            context.levels = levels
             where = self.whereabouts()
             if where is not None:
                 add_note_once(error, where)
@@ -351,10 +362,17 @@ class WithContext(DeviceOperation[T]):
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> T:
-        return require_operation(self._function(context), "with_context").run(context)
+        outer = context.place
+        context.place = (self, 1, outer)
+        result = require_operation(self._function(context), "with_context").run(context)
+        context.place = outer
+        return result
 
     def whereabouts(self) -> str:
         return f"in with_context({place(self._function)})"
+
+    def part(self, number: int) -> str:
+        return self.whereabouts()
 
 
 def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> DeviceOperation[T]:

@@ -253,6 +253,14 @@ def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDA
     return current_runtime().pinned.acquire(nbytes).array(sizes, resolved)
 
 
+def is_pinned(array: NDArray[Any]) -> bool:
+    """Whether an array lies in page-locked memory of a pool's."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, PinnedBuffer)
+
+
 def pinned_buffer_of(array: NDArray[Any], pool: PinnedPool) -> PinnedBuffer | None:
     """The buffer of ``pool`` that an array lies in, if it does."""
     base: object = array

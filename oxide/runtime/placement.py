@@ -92,6 +92,7 @@ def run_placed(context: ExecutionContext, device: Device, operation: DeviceOpera
             f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
         )
     inner = ExecutionContext(context.runtime.policy.next_stream(device))
+    inner.place, inner.levels = context.place, context.levels
     try:
         return operation.execute(inner)
     finally:

@@ -43,9 +43,9 @@ LEGACY_DEFAULT_STREAM = 1
 def drain() -> None:
     """Waits until the device is past all dropped and cancelled work, and gives its memory back.
 
-    What ``async_on`` submitted is not dropped while its stream is there: synchronise the stream first. Blocks the
-    thread. Cached page-locked memory is given back too, so that afterwards only what the program still holds is
-    allocated.
+    What ``async_on`` submitted counts as dropped, as nobody can tell; its errors stay for ``stream.synchronize()``.
+    What a task awaits is not waited for. Blocks the thread, for ever if such work waits for this thread. Cached
+    page-locked memory is given back too, so that afterwards only what the program still holds is allocated.
     """
     from oxide.runtime import context
 
@@ -90,6 +90,10 @@ class StreamOrder(Generic[T]):
         """Removes and returns all items of one stream."""
         return [entry[3] for entry in self._waiting.pop(timeline, [])]
 
+    def timelines(self) -> list[Timeline]:
+        """The streams that have any."""
+        return list(self._waiting)
+
     def head(self, timeline: Timeline) -> Mark:
         """The first mark of a stream that has one."""
         return self._waiting[timeline][0][2]
@@ -123,7 +127,7 @@ class Reclaimer:
         self._abandoned: deque[Mark] = deque()
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
-        self._freeing: set[Timeline] = set()  # streams that a free was submitted to since the last drain
+        self._freeing: dict[Timeline, int] = {}  # the last free on each stream, of those that may be to come
         self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
 
     # A submission's way through. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
@@ -184,15 +188,24 @@ class Reclaimer:
         cancelled = self._limbo.size() + len(self._abandoned)
         return len(self._in_flight), cancelled, len(retired), sum(entry[3] for entry in retired)
 
-    def make_room(self) -> None:
-        """``sweep`` for an allocation that found no room: waits for a sweep in another thread."""
-        if self._lock.acquire(timeout=1):  # not for ever: this may be inside a finaliser inside a sweep
-            try:
-                self._sweep(math.inf)
-            except DeviceError:
-                pass
-            finally:
-                self._lock.release()
+    def make_room(self, device: Device) -> bool:
+        """``sweep`` for an allocation that found no room: waits for a sweep in another thread. Whether dropped or
+        cancelled work is still in flight on the device."""
+        if not self._lock.acquire(timeout=1):  # not for ever: this may be inside a finaliser inside a sweep
+            return False
+        try:
+            self._sweep(math.inf)
+            for timeline, position in list(self._freeing.items()):
+                if timeline.passed(position):
+                    del self._freeing[timeline]
+                elif timeline.covering(position) is None:
+                    timeline.mark()  # or nothing would ever say that it is past
+            waiting = {*self._freeing, *self._limbo.timelines(), *(timeline for timeline, _ in self._stranded)}
+            return any(timeline.device is device for timeline in waiting)
+        except DeviceError:
+            return False
+        finally:
+            self._lock.release()
 
     def sweep(self) -> bool:
         """Gives back what can be given back now, in 2 ms at most; False if that was not enough. Never blocks and never
@@ -218,7 +231,7 @@ class Reclaimer:
                     self._sweep(math.inf)
                     for mark in self._limbo.heads():
                         mark.synchronize()
-                    for timeline in {timeline for timeline, _ in self._stranded} | self._freeing:
+                    for timeline in {timeline for timeline, _ in self._stranded} | self._freeing.keys():
                         self._driver.synchronize_stream(timeline.handle)
                     for timeline in {timeline for entry in self._adopted for timeline, _ in entry[3]}:
                         timeline.mark().synchronize()
@@ -253,8 +266,7 @@ class Reclaimer:
             try:
                 last = self._behind(home, uses, default=exported and home.device.kind == "cuda")
                 self._driver.free(address, last.handle)
-                last.advance()
-                self._freeing.add(last)
+                self._freeing[last] = last.advance()
             except DeviceLostError:
                 pass  # the memory went with the device
             self._retired.popleft()

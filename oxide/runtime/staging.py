@@ -1,10 +1,10 @@
 """How host data gets to a device and back without blocking whoever submits it, in a bounded amount of pinned memory.
 
 *Up.* An array in page-locked memory is copied straight from there. A small one is copied into a pinned buffer at once,
-which takes less than a host function would. A large one is staged in chunks: on a stream beside the operation's, host
+which takes less than a host function would. A large one is staged in chunks: on streams beside the operation's, host
 functions copy chunk after chunk into a few pinned slots, and the operation's stream takes each from there, so that the
 memcpy of one chunk, shared out to several cores, runs while the one before is on the wire. A slot is used again when
-its copy is done; the streams see to that, no thread waits.
+its copy is done; the streams see to that, no thread waits. Each slot has a stream of its own beside, see ``_beside``.
 
 A graph's uploads are the exception: nobody knows when a launch that was submitted is past its uploads, so each launch
 copies its arrays when it is submitted, whatever their size (``reading_at_submission``).
@@ -15,7 +15,8 @@ ordinary array.
 *Where the pool has none*, because it is at its limit, or because an event loop's thread must not make large ones, there
 is the device's ring: a few slots that all copies of the device take turns with, in the order of submission. So copies
 then wait for one another, on the device, but none is refused and none blocks a thread. The ring is small enough to be
-made on an event loop: 3 ms on an H100.
+made on an event loop, 3 ms on an H100; but a task that awaits a large copy first has it made by a thread (``loading``),
+with all else that is made once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.runtime.copy_pool import copy_function, copy_pool
 from oxide.runtime.moves import Moves
 from oxide.runtime.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
 
@@ -45,8 +47,11 @@ CHUNK_BYTES = 1 << 20
 SMALL_BYTES = 256 << 10
 """What is copied at submission: at most 30 microseconds of the loop's time."""
 
-_SLOTS = 3  # one being filled, one on the wire, one between
+_SLOTS = 4  # one being filled, one on the wire, and two on the way between these
 _RING_SLOTS = 4
+
+PREPARED_CHUNK_BYTES = 4 << 20
+"""The ring's slots where nobody waits for its making: a copy then is fewer chunks to submit, 16 of 64 MiB."""
 
 
 _reads_at_submission: ContextVar[bool] = ContextVar("oxide_reads_at_submission", default=False)
@@ -78,7 +83,7 @@ class Slot:
     def order(self, timeline: Timeline) -> None:
         """Makes a stream wait for the slot's last use."""
         if self.timeline is not None:
-            timeline.wait_for(self.timeline, self.position)
+            timeline.follow(self.timeline, self.position)
 
     def note(self, timeline: Timeline) -> None:
         """What was just submitted to ``timeline`` uses the slot."""
@@ -91,18 +96,50 @@ class Slot:
 
 @final
 class StagingRing:
-    """Slots of ``CHUNK_BYTES`` that belong to a device, for when the pool has none. Made when first needed."""
+    """Slots of ``chunk`` bytes that belong to a device, for when the pool has none: small ones, made when first needed,
+    or larger, made by ``prepare``, which a task that awaits a large copy has called in a thread."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.lock = threading.Lock()
         self._slots: list[Slot] = []
+        self.chunk = CHUNK_BYTES
+        self.prepared = False
+
+    def prepare(self) -> None:
+        """Makes what the first large copy would make on its way, up to 200 ms on an H100: the ring, the threads that
+        help to copy, streams for host functions, and whatever the driver makes when it is first asked to call one."""
+        device = self._device
+        with self.lock:
+            if self.prepared:
+                return
+            self.prepared = True  # an error is for the copy, which tries again in place
+            slots = self._make(max(CHUNK_BYTES, PREPARED_CHUNK_BYTES)) if not self._slots else self._slots
+            moves = Moves(len(slots))
+            timelines: list[Timeline] = []
+            try:
+                for slot in slots:
+                    timelines.append(device.take_timeline())
+                    moves.submit(device.driver, slot.address, slot.address, 0, timelines[-1].handle)
+                    timelines[-1].advance()
+                for timeline in timelines:
+                    device.driver.synchronize_stream(timeline.handle)
+            except BaseException:
+                for timeline in timelines:
+                    device.runtime.reclaimer.strand(timeline, [moves])
+                raise
+            finally:
+                device.spare_timelines.extend(timelines)
+        copy_pool()
+        copy_function()
 
     def slots(self) -> list[Slot]:
         """The slots; call and use them with ``lock`` held."""
-        if not self._slots:
-            address = self._device.driver.allocate_host(_RING_SLOTS * CHUNK_BYTES)  # one call: each has its price
-            self._slots = [Slot(address + number * CHUNK_BYTES) for number in range(_RING_SLOTS)]
+        return self._slots or self._make(CHUNK_BYTES)
+
+    def _make(self, chunk: int) -> list[Slot]:
+        address = self._device.driver.allocate_host(_RING_SLOTS * chunk)  # one call: each has its price
+        self._slots, self.chunk = [Slot(address + number * chunk) for number in range(_RING_SLOTS)], chunk
         return self._slots
 
     def trim(self) -> None:
@@ -111,6 +148,7 @@ class StagingRing:
             if self._slots and all(slot.idle() for slot in self._slots):
                 self._device.driver.free_host(self._slots[0].address)
                 self._slots = []
+                self.prepared = False
 
 
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
@@ -133,17 +171,19 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
                 context.driver.copy_to_device(box.ptr, buffer.address, nbytes, context.timeline.handle)
             return
     chunk = min(nbytes, _chunk_bytes(nbytes))
-    slots = min(-(-nbytes // chunk), _SLOTS)
+    count = min(len(_layout(nbytes, chunk)), _SLOTS)
     buffers: list[PinnedBuffer] = []
-    while len(buffers) < slots and (found := pool.try_acquire(chunk)) is not None:
+    while len(buffers) < count and (found := pool.try_acquire(chunk)) is not None:
         buffers.append(found)
-    if len(buffers) > 1 or len(buffers) == slots:  # with one slot for many chunks nothing would overlap
+    if len(buffers) > 1 or len(buffers) == count:  # with one slot for many chunks nothing would overlap
         _upload_in_chunks(context, box, array, chunk, [Slot(buffer.address) for buffer in buffers], buffers)
     else:
-        missing = slots - len(buffers)
+        missing = count - len(buffers)
         buffers.clear()
-        with context.device.staging.lock:
-            _upload_in_chunks(context, box, array, CHUNK_BYTES, context.device.staging.slots(), [])
+        ring = context.device.staging
+        with ring.lock:
+            slots = ring.slots()
+            _upload_in_chunks(context, box, array, min(chunk, ring.chunk), slots, [])
         pool.want(chunk, missing)
 
 
@@ -164,6 +204,12 @@ def _chunk_bytes(nbytes: int) -> int:
     return size
 
 
+def _layout(nbytes: int, chunk: int) -> list[tuple[int, int]]:
+    """The chunks of a copy, as offset and size. Smaller ones at the beginning, for the wire to begin sooner, were
+    measured and left out: what a chunk costs whatever its size is more than that."""
+    return [(offset, min(chunk, nbytes - offset)) for offset in range(0, nbytes, chunk)]
+
+
 def _upload_in_chunks(
     context: ExecutionContext,
     box: DeviceBox,
@@ -173,32 +219,50 @@ def _upload_in_chunks(
     buffers: list[PinnedBuffer],
 ) -> None:
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
-    moves = Moves(-(-nbytes // chunk))
+    layout = _layout(nbytes, chunk)
+    moves = Moves(len(layout))
     kept: list[Any] = [moves, array, buffers]
     context.keep(kept)
-    stager = context.device.take_timeline()
-    try:
-        source = array
+    source = array
+    with _beside(context, min(len(slots), len(layout)), kept) as stagers:
         if not array.flags.c_contiguous:
             # Gathered by a host function too, where NumPy lets go of the GIL.
             source = np.empty(array.shape, array.dtype)
             kept.append(source)
-            driver.launch_host_function(lambda: np.copyto(source, array), stager.handle)
-            stager.advance()
+            driver.launch_host_function(lambda: np.copyto(source, array), stagers[0].handle)
+            gathered = stagers[0].advance()
+            for stager in stagers[1:]:
+                stager.follow(stagers[0], gathered)
         with context.ordered([], [box._allocation]):
-            for number, offset in enumerate(range(0, nbytes, chunk)):
-                slot, size = slots[number % len(slots)], min(chunk, nbytes - offset)
+            for number, (offset, size) in enumerate(layout):
+                slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
                 slot.order(stager)
                 moves.submit(driver, slot.address, source.ctypes.data + offset, size, stager.handle)
                 slot.note(stager)
                 slot.order(timeline)
                 driver.copy_to_device(box.ptr + offset, slot.address, size, timeline.handle)
                 slot.note(timeline)
+
+
+@contextmanager
+def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[list[Timeline]]:
+    """Streams beside the operation's for the host functions of one copy. Where the body raises, ``kept`` is kept until
+    they have run.
+
+    One for each slot: the next chunk's host function is then ready when one ends. Behind one another on one stream they
+    would each come 90 µs after the last (on an H100), which the device takes to see that it ended and to call the next.
+    """
+    stagers: list[Timeline] = []
+    try:
+        while len(stagers) < count:
+            stagers.append(context.device.take_timeline())
+        yield stagers
     except BaseException:
-        context.runtime.reclaimer.strand(stager, kept)  # its host functions may still write to the slots
+        for stager in stagers:
+            context.runtime.reclaimer.strand(stager, [kept])
         raise
     finally:
-        context.device.spare_timelines.append(stager)
+        context.device.spare_timelines.extend(stagers)
 
 
 def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
@@ -213,17 +277,30 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
             driver.copy_to_host(buffer.address, box.ptr, nbytes, timeline.handle)
         return buffer.array(box.shape, box.dtype)
     result = np.empty(box.shape, box.dtype)
-    moves = Moves(-(-nbytes // CHUNK_BYTES))
-    context.keep((result, moves))
-    staging = context.device.staging
-    with staging.lock, context.ordered([box._allocation], []):
-        for number, offset in enumerate(range(0, nbytes, CHUNK_BYTES)):
-            slots = staging.slots()
-            slot, size = slots[number % len(slots)], min(CHUNK_BYTES, nbytes - offset)
+    ring = context.device.staging
+    with ring.lock:
+        slots = ring.slots()
+        _download_in_chunks(context, box, result, min(_chunk_bytes(nbytes), ring.chunk), slots)
+    pool.want(nbytes, 1)
+    return result
+
+
+def _download_in_chunks(
+    context: ExecutionContext, box: DeviceBox, result: NDArray[Any], chunk: int, slots: Sequence[Slot]
+) -> None:
+    driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
+    layout = _layout(nbytes, chunk)
+    moves = Moves(len(layout))
+    kept = [result, moves]
+    context.keep(kept)
+    with _beside(context, min(len(slots), len(layout)), kept) as stagers, context.ordered([box._allocation], []):
+        for number, (offset, size) in enumerate(layout):
+            slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
             slot.order(timeline)
             driver.copy_to_host(slot.address, box.ptr + offset, size, timeline.handle)
             slot.note(timeline)
-            moves.submit(driver, result.ctypes.data + offset, slot.address, size, timeline.handle)
-            slot.note(timeline)
-    pool.want(nbytes, 1)
-    return result
+            slot.order(stager)
+            moves.submit(driver, result.ctypes.data + offset, slot.address, size, stager.handle)
+            slot.note(stager)
+        for stager in stagers:  # the run is over when the result is there
+            timeline.follow(stager, stager.mark().position)

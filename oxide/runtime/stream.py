@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
 
-from oxide.errors import DeviceLostError
+from oxide.errors import DeviceError, DeviceLostError
 from oxide.native import Given
 from oxide.runtime.capture import refuse_in_capture
 from oxide.runtime.timeline import Timeline
@@ -25,8 +26,9 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._loose: deque[Submission[Any]] = deque()
         self._timeline: Timeline = device.take_timeline()
+        self._loose = LooseResults(self._timeline)
+        device.loose.add(self._loose)
 
     @property
     def handle(self) -> int:
@@ -40,7 +42,7 @@ class Stream:
         Raises the error of the first operation that ``async_on`` put here and that failed.
         """
         refuse_in_capture("synchronize()", self)
-        loose, self._loose = self._loose, deque()
+        loose = self._loose.take()
         self.device.raise_if_lost()
         try:
             self.device.driver.synchronize_stream(self._timeline.handle)
@@ -57,6 +59,7 @@ class Stream:
         """An event at the end of what the stream holds now; it keeps the time it was passed."""
         refuse_in_capture("record_event()", self)
         event = Event(self.device)
+        event._behind = self._timeline.waited()
         event._timeline, event._position = self._timeline, self._timeline.advance()
         self.device.driver.record_event(event._handle, self._timeline.handle)
         return event
@@ -68,6 +71,7 @@ class Stream:
             raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
         self.device.driver.wait_event(self._timeline.handle, event._handle)
         self._timeline.note_waited(event._timeline, event._position)
+        self._note_behind(event._behind)
 
     def fork(self) -> Stream:
         """A new stream whose work runs after all that this one holds now."""
@@ -79,8 +83,10 @@ class Stream:
     def join(self, other: Stream) -> None:
         """What is submitted to this stream from now on runs after all that ``other`` holds now."""
         refuse_in_capture("join(stream)", self)
+        behind = other._timeline.waited()
         mark = other._timeline.mark()
         self._timeline.wait_for(other._timeline, mark.position)
+        self._note_behind(behind)
 
     def launch_host_function(self, function: Callable[[], None]) -> None:
         """Calls ``function`` on a thread of the driver's, in stream order. It must not use the device.
@@ -96,19 +102,58 @@ class Stream:
     def __repr__(self) -> str:
         return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
 
+    def _note_behind(self, behind: dict[Timeline, int]) -> None:
+        """What another stream had been made to wait for, this one now comes after as well."""
+        for timeline, position in behind.items():
+            self._timeline.note_waited(timeline, position)
+
     def _adopt(self, submission: Submission[Any]) -> None:
         """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""
-        loose = self._loose
+        self._loose.adopt(submission)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_timeline"):
+            self.device.loose.discard(self._loose)
+            self.device.spare_timelines.append(self._timeline)
+
+
+@final
+class LooseResults:
+    """What ``async_on`` submitted to a stream and nobody has asked after since. The stream holds it, and while that is
+    there the device does, for when memory is to be given back."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._submissions: deque[Submission[Any]] = deque()
+
+    def adopt(self, submission: Submission[Any]) -> None:
+        """One more."""
+        loose = self._submissions
         # A stream passes its work in order, so whether the first is done is all to ask, however many there are.
         while loose and loose[0].finished_well():
             loose.popleft()
         if loose and loose[0].mark.position <= self._timeline.seen:  # it failed, and stays to be raised
-            self._loose = deque(earlier for earlier in loose if not earlier.finished_well())
-        self._loose.append(submission)
+            self._submissions = deque(earlier for earlier in loose if not earlier.finished_well())
+        self._submissions.append(submission)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_timeline"):
-            self.device.spare_timelines.append(self._timeline)
+    def take(self) -> deque[Submission[Any]]:
+        """All of them, which are forgotten here."""
+        taken, self._submissions = self._submissions, deque()
+        return taken
+
+    def forget_finished(self) -> bool:
+        """Lets go of the results that the device is past; what failed stays, for ``synchronize``. Whether any is still
+        in flight."""
+        left = [submission for submission in self.take() if not submission.finished_well()]
+        self._submissions.extendleft(reversed(left))
+        return any(submission.mark.position > self._timeline.seen for submission in left)
+
+    def wait(self) -> None:
+        """Returns when nothing that was submitted until now is in flight."""
+        for submission in list(self._submissions)[-1:]:
+            with contextlib.suppress(DeviceError):  # for ``synchronize``
+                submission.mark.synchronize()
+        self.forget_finished()
 
 
 @final
@@ -119,6 +164,7 @@ class Event:
         self._device = device
         self._timeline: Timeline | None = None  # whose first ``_position`` uses it covers
         self._position = 0
+        self._behind: dict[Timeline, int] = {}  # what that stream had been made to wait for before
         self._handle = device.driver.create_event(device.id, timing=True)
 
     def query(self) -> bool:

@@ -8,6 +8,7 @@ the device may still use, so nothing depends on what the program keeps or drops.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -17,6 +18,8 @@ from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
 from oxide.runtime.arc import Arc
 from oxide.runtime.capture import Recording, refuse_in_capture
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.nesting import raise_if_nested
+from oxide.runtime.places import launch_notes, place_notes
 from oxide.runtime.stream import Stream
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from oxide.runtime.context import Device, Runtime
     from oxide.runtime.operation import DeviceOperation
     from oxide.runtime.pinned import FaultSlot
+    from oxide.runtime.places import Place
     from oxide.runtime.timeline import Mark, Timeline
 
 T = TypeVar("T")
@@ -48,6 +52,8 @@ class ExecutionContext:
         "_slot",
         "device",
         "driver",
+        "levels",
+        "place",
         "recording",
         "runtime",
         "stream",
@@ -58,6 +64,8 @@ class ExecutionContext:
         self.stream = stream
         self.device: Device = stream.device
         self.recording = recording
+        self.place: Place | None = None
+        self.levels = sys.getrecursionlimit()  # that operations may still be nested
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
         self.timeline: Timeline = stream._timeline
@@ -166,12 +174,18 @@ class ExecutionContext:
     def fault_word(self, specialization: Specialization) -> bytes:
         """``fault_address``, as a kernel's parameters end with it."""
         if self.recording is not None:
-            return _WORD.pack(self.recording.fault_address(specialization))
-        report = self._slot
+            return _WORD.pack(self.recording.fault_address(specialization, self.place))
+        report, place = self._slot, self.place
+        if report is not None:
+            launched = report.kernels.get(specialization.kernel_id)
+            if launched is not None:
+                if launched[1][0] is place:
+                    return report.slot.word
+                report = None  # what a slot says is which kernel: launched elsewhere, it needs another
         if report is None:
             report = self._slot = FaultReport(self.runtime.fault_slots.acquire())
             self._faults.append(report)
-        report.kernels[specialization.kernel_id] = specialization
+        report.kernels[specialization.kernel_id] = (specialization, (place,))
         return report.slot.word
 
     def absorb(self, other: ExecutionContext) -> None:
@@ -232,13 +246,15 @@ class ExecutionContext:
 
 @final
 class FaultReport:
-    """A fault slot and the kernels that may have written it."""
+    """A fault slot and the kernels that may have written it, each with where it was launched. Those of a graph ran
+    where the graph was launched, at ``graph_place``."""
 
-    __slots__ = ("kernels", "slot")
+    __slots__ = ("graph_place", "kernels", "slot")
 
     def __init__(self, slot: FaultSlot) -> None:
         self.slot = slot
-        self.kernels: dict[int, Specialization] = {}
+        self.kernels: dict[int, tuple[Specialization, tuple[Place | None, ...]]] = {}
+        self.graph_place: Place | None = None
 
     def raise_fault(self) -> None:
         """Raises the fault that a kernel recorded, if one did. Only once the device is past the submission."""
@@ -246,9 +262,11 @@ class FaultReport:
             from oxide.compiler.faults import read_fault
 
             record = self.slot.record[0]
-            specialization = self.kernels[int(record["kernel_id"])]
+            specialization, places = self.kernels[int(record["kernel_id"])]
             fault = read_fault(record, specialization.kernel.name, specialization.sites)
             if fault is not None:
+                for note in (*launch_notes(specialization.kernel.name, places), *place_notes(self.graph_place)):
+                    add_note_once(fault, note)
                 raise fault
 
 
@@ -375,6 +393,7 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
             add_note_once(error, f"when {operation!r} was submitted to {context.timeline.label}")
         if isinstance(error, DeviceLostError) and device.lost is None:
             device.lost = error
+        raise_if_nested(error, operation)
         raise
 
 

@@ -118,17 +118,29 @@ class Timeline:
             if other is not self:
                 self.device.runtime.counters.waits_avoided.add()
             return False
+        self._wait(other, position)
+        return True
+
+    def follow(self, other: Timeline, position: int) -> None:
+        """``wait_for`` work that was just submitted, which the device is hardly past: it is not asked."""
+        if other is not self and self._waited.get(other, 0) < position > other.seen:
+            self._wait(other, position)
+
+    def _wait(self, other: Timeline, position: int) -> None:
         mark = other.covering(position) or other.mark()
         self.driver.wait_event(self.handle, mark.event)
         if not other.foreign:
             self._waited[other] = mark.position
         self.device.runtime.counters.waits_inserted.add()
-        return True
 
     def note_waited(self, other: Timeline | None, position: int) -> None:
         """This stream was made to wait for ``other``'s work up to ``position``."""
         if other is not None and other is not self and self._waited.get(other, 0) < position:
             self._waited[other] = position
+
+    def waited(self) -> dict[Timeline, int]:
+        """The other streams that this one was made to wait for, and up to where; a copy."""
+        return self._waited.copy()
 
     def is_after(self, other: Timeline, position: int) -> bool:
         """Whether what is submitted here from now on runs after ``other``'s work up to ``position`` anyway."""

@@ -1,4 +1,4 @@
-"""Operations that make device memory and move data: h2d, d2h, empty, zeros, ones, full, arange, randn, dup, memcpy.
+"""Operations that make device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks; see
 ``pinned.py`` for what that saves.
@@ -14,10 +14,13 @@ import numpy as np
 from oxide.device.types import as_dtype, f32
 from oxide.errors import GraphError
 from oxide.native import Given
+from oxide.runtime import staging
 from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.arc import Arc
+from oxide.runtime.loading import announce_large_copy, large_copy_was_run
 from oxide.runtime.memory import DeviceBox, parse_shape, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.staging import download, upload
 from oxide.runtime.submission import ExecutionContext
 
@@ -36,7 +39,7 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     """An uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` where a graph
     is captured that may own no memory."""
     if context.recording is not None:
-        context.recording.require_allocation(f"a box of {_describe(shape, dtype)}")
+        context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
     nbytes = math.prod(shape) * dtype.itemsize
     allocation = SharedAllocation(context.timeline, nbytes, shape, dtype)
     allocation.obtain()
@@ -49,6 +52,8 @@ class HostToDevice(DeviceOperation[DeviceBox]):
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
+        if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
+            announce_large_copy()
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
@@ -56,13 +61,15 @@ class HostToDevice(DeviceOperation[DeviceBox]):
         box = new_box(context, array.shape, array.dtype)
         if box.nbytes:
             context.at_launch(lambda now: upload(now, box, array))
+            if box.nbytes > staging.SMALL_BYTES:
+                large_copy_was_run()
         return box
 
     def spec(self) -> Spec:
         return BoxSpec(self._array.shape, self._array.dtype)
 
     def __repr__(self) -> str:
-        return f"<oxide operation h2d of {_describe(self._array.shape, self._array.dtype)}>"
+        return f"<oxide operation h2d of {describe(self._array.shape, self._array.dtype)}>"
 
 
 def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
@@ -90,12 +97,16 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
             self.place_as(box)
+        elif require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
+            announce_large_copy()
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
         box = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "d2h")
         require_device(box, context.device, "d2h")
         if not box.nbytes:
             return np.empty(box.shape, box.dtype)
+        if box.nbytes > AT_ONCE_BYTES:
+            large_copy_was_run()
         return download(context, box)
 
 
@@ -106,8 +117,6 @@ def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> Device
     it is an ordinary one, filled through a small ring of pinned memory.
     Takes a box, an ``Arc`` of one, or an operation that yields one. Raises ``TypeError`` for anything else.
     """
-    if not isinstance(box, DeviceOperation):
-        require_box(box, "d2h")
     return DeviceToHost(box)
 
 
@@ -135,7 +144,7 @@ class Full(DeviceOperation[DeviceBox]):
         return BoxSpec(self._shape, self._fill.dtype)
 
     def __repr__(self) -> str:
-        return f"<oxide operation full of {_describe(self._shape, self._fill.dtype)}>"
+        return f"<oxide operation full of {describe(self._shape, self._fill.dtype)}>"
 
 
 @final
@@ -154,7 +163,7 @@ class Empty(DeviceOperation[DeviceBox]):
         return BoxSpec(self._shape, self._dtype)
 
     def __repr__(self) -> str:
-        return f"<oxide operation empty of {_describe(self._shape, self._dtype)}>"
+        return f"<oxide operation empty of {describe(self._shape, self._dtype)}>"
 
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -196,28 +205,6 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     return full(parse_shape(shape, "ones"), 1, dtype)
 
 
-def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """The numbers 0 to n - 1, as a box of shape (n,). Raises ``OverflowError`` if an integer dtype has not so many."""
-    (count,) = parse_shape(n, "arange")
-    resolved = as_dtype(dtype)
-    if resolved.kind in "iu" and count - 1 > np.iinfo(resolved).max:
-        raise OverflowError(f"arange: {count - 1} is too large for {resolved}; its largest is {np.iinfo(resolved).max}")
-    return HostToDevice(np.arange(count, dtype=resolved))
-
-
-def randn(
-    mean: Given[float], std: Given[float], shape: Shape, dtype: DType = f32, *, seed: Given[int | None] = None
-) -> DeviceOperation[DeviceBox]:
-    """Normally distributed numbers; the same seed gives the same numbers on every device and at every run."""
-    resolved = as_dtype(dtype)
-    if resolved.kind != "f":
-        raise TypeError(f"randn: {resolved} is no floating-point type")
-    if not std >= 0:
-        raise ValueError(f"randn: the standard deviation is {std!r}; it must not be negative")
-    numbers = np.random.default_rng(seed).normal(mean, std, parse_shape(shape, "randn"))
-    return HostToDevice(numbers.astype(resolved))
-
-
 @final
 class Duplicate(DeviceOperation[DeviceBox]):
     """See ``dup``."""
@@ -250,6 +237,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
     def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
         self._destination = destination
         self._source = source
+        if isinstance(source, np.ndarray) and source.nbytes > staging.SMALL_BYTES and not is_pinned(source):
+            announce_large_copy()
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
@@ -267,6 +256,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
                 )
             if source.nbytes:
                 upload(context, destination, source)
+                if source.nbytes > staging.SMALL_BYTES:
+                    large_copy_was_run()
         return destination
 
 
@@ -315,7 +306,8 @@ def _require_number(dtype: np.dtype[Any], what: str) -> None:
         raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
 
 
-def _describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """What messages call an array."""
     return f"{'x'.join(map(str, shape)) or 'a scalar'} {dtype}"
 
 

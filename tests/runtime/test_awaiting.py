@@ -668,3 +668,17 @@ def test_a_loop_that_awaits_what_another_thread_is_submitting_gets_its_result() 
     trio.run(second)
     thread.join()
     assert results == ["once", "once"]
+
+
+def test_of_two_loops_one_inside_the_other_the_inner_one_awaits() -> None:
+    async def get() -> int:
+        return (await h2d(np.ones(5)).to_host()).sum()
+
+    async def run_asyncio() -> int:
+        return asyncio.run(get())
+
+    async def run_trio() -> int:
+        return trio.run(get)
+
+    assert trio.run(run_asyncio) == 5
+    assert asyncio.run(run_trio()) == 5

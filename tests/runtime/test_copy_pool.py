@@ -14,8 +14,10 @@ import pytest
 from oxide import h2d
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime import copy_pool as pools
+from oxide.runtime import streaming_copy
 from oxide.runtime.alarm import compiled_function
 from oxide.runtime.moves import Moves
+from oxide.runtime.streaming_copy import streaming_copy_address
 from oxide.testing import use_driver
 
 pytestmark = pytest.mark.skipif(
@@ -106,19 +108,36 @@ def test_idle_helpers_sleep(pool: pools.CopyPool) -> None:
     assert all(after[thread] - before.get(thread, 0) <= 2 for thread in after if thread not in python)
 
 
+def test_the_streaming_copy_copies_every_byte_and_none_beside_it_wherever_they_lie() -> None:
+    copy = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(streaming_copy_address())
+    rng = np.random.default_rng(3)
+    for size in [0, 1, 15, 63, 64, 65, 127, 128, 129, *rng.integers(1, 10_000, 200)]:
+        to, origin = (int(offset) for offset in rng.integers(0, 130, 2))
+        source = rng.integers(0, 256, int(size) + origin, np.uint8)
+        destination = np.full(int(size) + to + 130, 7, np.uint8)
+        copy(destination.ctypes.data + to, source.ctypes.data + origin, int(size))
+        assert np.array_equal(destination[to : to + size], source[origin:])
+        assert (destination[:to] == 7).all()
+        assert (destination[to + size :] == 7).all()
+
+
 def test_the_machine_code_given_is_what_llvm_makes_of_the_ir() -> None:
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    for name, given in (("oxide_copy_together", pools._COPY_CODE), ("oxide_copy_help", pools._HELP_CODE)):
+    for name, given, ir in (
+        ("oxide_copy_together", pools._COPY_CODE, pools.COPY_IR),
+        ("oxide_copy_help", pools._HELP_CODE, pools.COPY_IR),
+        ("oxide_copy_streaming", streaming_copy._MACHINE_CODE, streaming_copy.STREAMING_IR),
+    ):
         for architecture, code in given.items():
             cpu = "x86-64" if architecture == "x86_64" else "generic"
             triple = f"{architecture}-unknown-linux-gnu"
             target = llvm.Target.from_triple(triple)
             machine = target.create_target_machine(cpu=cpu, opt=2, reloc="pic", codemodel="small")
             header = f'target triple = "{triple}"\ntarget datalayout = "{machine.target_data}"\n'
-            module = llvm.parse_assembly(header + pools.COPY_IR)
+            module = llvm.parse_assembly(header + ir)
             for function in module.functions:
                 if not function.is_declaration and function.name != name:
                     function.linkage = "internal"

@@ -112,6 +112,18 @@ def test_the_run_ends_after_what_it_put_on_other_devices_and_these_do_not_wait_f
         np.testing.assert_array_equal(results[0], x)
 
 
+def test_a_placed_operation_runs_where_it_is_placed_and_the_stream_it_was_given_goes_on_after_it() -> None:
+    with use_driver(step_driver(2)) as driver:
+        stream = oxide.devices()[0].new_stream()
+        placed = oxide.full(4, 7).on(1).async_on(stream)
+        assert placed.device is oxide.devices()[1]
+        while driver.step(stream._timeline.handle):
+            pass
+        assert not stream.query()
+        stream.synchronize()
+        np.testing.assert_array_equal(np.asarray(placed), 7)
+
+
 def test_a_fault_on_another_device_is_the_runs(two: RecordingDriver) -> None:
     op = oxide.zip(value(1), oxide.zip(h2d(np.ones(1, np.float32)), zeros(3)).and_then(lambda b: add(*b)).on(1))
     with pytest.raises(oxide.BoundsError):

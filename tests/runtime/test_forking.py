@@ -44,6 +44,8 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
             "synchronize": stream.synchronize,
             "array": lambda: np.asarray(pending),
             "pinned": lambda: oxide.pinned_empty(3),
+            "scope": oxide.CudaGraph.scope(stream).__enter__,
+            "graph": oxide.zeros(3).graph,
         }
         child = os.fork()
         if child == 0:
@@ -53,6 +55,8 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
                 except oxide.DeviceError as error:
                     assert "forked" in str(error) and "spawn" in str(error), (name, str(error))
                     print(name, flush=True)
+            assert [piece.shape for piece in box.partition(2)] == [(2,), (1,)]
+            assert np.asarray(box).sum() == 3
             del box, pending
             gc.collect()
             oxide.reclaim.drain()
@@ -66,7 +70,7 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
         assert oxide.d2h(pending).sync().sum() == 3  # the parent's memory is as it was
         """
     )
-    uses = "sync sync_on async_on await devices init new_stream synchronize array pinned done"
+    uses = "sync sync_on async_on await devices init new_stream synchronize array pinned scope graph done"
     assert printed.split() == uses.split()
 
 

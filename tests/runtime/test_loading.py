@@ -66,8 +66,8 @@ def loading() -> Iterator[Loading]:
 
 @pytest.fixture(autouse=True)
 def nothing_new() -> None:
-    """Other tests may have built launches that they never ran."""
-    runtime_loading._new.clear()
+    """Other tests may have built launches and copies that they never ran."""
+    runtime_loading.forget_announced()
 
 
 def launch(twice: Any) -> oxide.DeviceOperation[Any]:

@@ -161,6 +161,33 @@ def test_a_stream_can_wait_for_an_event_of_another() -> None:
         assert event.query()
 
 
+def test_strict_ordering_takes_waits_for_events_and_joins_also_through_a_third_stream() -> None:
+    with use_driver(step_driver(), ordering="strict"):
+        for through in ("event", "join"):
+            first, second, third = (oxide.devices()[0].new_stream() for _ in range(3))
+            box = h2d(np.ones(10)).async_on(first)
+            for earlier, later in ((first, second), (second, third)):
+                if through == "event":
+                    later.wait(earlier.record_event())
+                else:
+                    later.join(earlier)
+            result = d2h(box).async_on(third)
+            h2d(np.ones(1)).async_on(first)
+            third.synchronize()
+            np.testing.assert_array_equal(result, 1)
+
+
+def test_strict_ordering_refuses_what_an_event_recorded_too_early_does_not_cover() -> None:
+    with use_driver(step_driver(), ordering="strict"):
+        first, second, third = (oxide.devices()[0].new_stream() for _ in range(3))
+        box = h2d(np.ones(10)).async_on(first)
+        early = second.record_event()
+        second.wait(first.record_event())
+        third.wait(early)
+        with pytest.raises(oxide.OrderingError):
+            d2h(box).async_on(third)
+
+
 def test_events_measure_time_between_them() -> None:
     stream = oxide.devices()[0].new_stream()
     start = stream.record_event()

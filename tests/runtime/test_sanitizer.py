@@ -38,6 +38,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.runtime.operation import with_context
 from oxide.runtime.transfers import new_box
 from oxide_kernels import block_inclusive_sum, block_sum, matvec_naive, relu, sgemm_naive
+from tests.compiler.asserting_kernels import square_roots
 
 BOTH = ("memory", "race")
 
@@ -559,18 +560,130 @@ def test_a_kernel_that_is_not_sanitized_has_nothing_of_it() -> None:
         assert "oxide.place" not in plain.llvm_ir()
 
 
-@kernel(sanitize="race")
-def met_by_the_grid(y: DisjointSlice[f32]) -> None:
-    out = y.get_mut(thread.index_1d())
+@kernel(sanitize=BOTH)
+def met_by_the_grid(x: Slice[f32], y: DisjointSlice[f32], written: Slice[f32], z: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    own = SharedArray(4, f32)
+    own[thread.thread_idx.x] = f32(thread.block_idx.x)
+    out, after = y.get_mut(i), z.get_mut(i)
+    if out is not None:
+        out.value = x[i.get()]
+    thread.sync_grid()
+    if after is not None:
+        after.value = written[len(x) - 1 - i.get()] + own[3 - thread.thread_idx.x]
+
+
+@kernel(sanitize=BOTH)
+def met_by_the_block(x: Slice[f32], y: DisjointSlice[f32], written: Slice[f32], z: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out, after = y.get_mut(i), z.get_mut(i)
     thread.sync_grid()
     if out is not None:
-        out.value = f32(1)
+        out.value = x[i.get()]  # write
+    thread.sync_threads()
+    if after is not None:
+        after.value = written[len(x) - 1 - i.get()]  # read
 
 
-def test_a_cooperative_kernel_runs_as_it_is_and_says_so() -> None:
-    with pytest.warns(RuntimeWarning, match=r"met_by_the_grid.*sync_grid\(\)"):
-        y = d2h(met_by_the_grid[2, 4](zeros(8)).last()).sync()
-    assert y.sum() == 8
+def test_the_grids_barrier_orders_blocks_and_keeps_what_each_has_in_shared_memory() -> None:
+    x, between = numbers(8), zeros(8).sync()
+    *_, z = met_by_the_grid[2, 4](h2d(x), between, between, zeros(8)).sync()
+    np.testing.assert_array_equal(d2h(z).sync(), x[::-1] + np.repeat([0, 1], 4))
+
+
+def test_blocks_race_behind_the_grids_barrier_as_before_it() -> None:
+    between = zeros(8).sync()
+    error = found(met_by_the_block, h2d(numbers(8)), between, between, zeros(8), grid=2, block=4)
+    assert (error.kind, error.block != error.other.block if error.other else False) == ("race", True)
+    assert error.other is not None
+    assert {error.line, error.other.line} == {line_of(met_by_the_block, "write"), line_of(met_by_the_block, "read")}
+
+
+def test_more_blocks_than_can_meet_are_refused_at_the_launch() -> None:
+    between = zeros(8).sync()
+    with pytest.raises(oxide.LaunchError, match=r"needs all blocks on the device at once"):
+        met_by_the_grid[2**14, 4](h2d(numbers(8)), between, between, zeros(8)).sync()
+
+
+# A thread whose value is nobody's
+
+
+@kernel(sanitize=BOTH)
+def until_a_one(x: Slice[f32], y: DisjointSlice[i64]) -> None:
+    i = thread.index_1d()
+    k = i.get()
+    while x[k] != f32(1):  # read
+        k += 1
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = k
+
+
+@kernel(unchecked=True, sanitize=BOTH)
+def until_a_one_unchecked(x: Slice[f32], y: DisjointSlice[i64]) -> None:
+    i = thread.index_1d()
+    k = i.get()
+    while x[k] != f32(1):  # read
+        k += 1
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = k
+
+
+def test_a_loop_past_the_end_of_its_slice_ends() -> None:
+    with pytest.raises(oxide.BoundsError, match=r"x\[3\] is outside x") as caught:
+        until_a_one[1, 1](h2d(np.zeros(3, np.float32)), zeros(1, np.int64)).sync()
+    assert caught.value.line == line_of(until_a_one, "read")
+    error = found(until_a_one_unchecked, h2d(np.zeros(3, np.float32)), zeros(1, np.int64), block=1)
+    assert (error.kind, error.offset) == ("out-of-bounds", 12)
+
+
+def test_a_loop_that_ends_in_time_gives_its_result() -> None:
+    x = np.array([0, 0, 1, 0, 1], np.float32)
+    for search in (until_a_one, until_a_one_unchecked):
+        *_, y = search[1, 5](h2d(x), zeros(5, np.int64)).sync()
+        np.testing.assert_array_equal(d2h(y).sync(), [2, 2, 2, 4, 4])
+
+
+@kernel(sanitize=BOTH)
+def as_often_as_it_says(written: i64, more: i64, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    bound = LocalArray(2, i64)
+    bound[written] = i64(3)
+    total = f32(0)
+    for k in range(bound[0] + more):  # read
+        total += x[k % len(x)]
+    out = y.get_mut(thread.index_1d())
+    if out is not None:
+        out.value = total
+
+
+def test_a_loop_whose_bound_was_never_written_ends() -> None:
+    error = found(as_often_as_it_says, 1, 1 << 62, h2d(numbers(3)), zeros(4), block=4)
+    assert (error.kind, error.line) == ("uninitialized", line_of(as_often_as_it_says, "read"))
+    assert d2h(as_often_as_it_says[1, 4](0, 2, h2d(numbers(3)), zeros(4)).last()).sync().tolist() == [4] * 4
+
+
+@kernel(sanitize=BOTH)
+def leaving_would_part_them(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    value = x[i.get()]
+    thread.sync_threads()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = value + f32(1)
+
+
+def test_an_unchecked_kernel_has_no_asserts_here_either() -> None:
+    unchecked = Kernel(square_roots.function, unchecked=True, sanitize=BOTH)
+    *_, y = unchecked[1, 2](h2d(np.array([4, -1], np.float32)), zeros(2)).sync()
+    np.testing.assert_array_equal(d2h(y).sync(), [8, -2])  # 0, had its thread left
+
+
+def test_where_threads_wait_for_one_another_they_stay() -> None:
+    y = zeros(4).sync()
+    with pytest.raises(oxide.BoundsError):
+        leaving_would_part_them[1, 4](h2d(numbers(3)), y).sync()
+    assert d2h(y).sync().tolist() == [1, 2, 3, 1]
 
 
 def test_a_graph_is_sanitized_at_each_launch() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda
+from numba.np.numpy_support import from_dtype
 
 from oxide import Array, Kernel, SanitizerError, d2h, f32, h2d, kernel, zeros
 
@@ -136,3 +137,46 @@ def test_an_index_past_the_end_of_a_record_is_found() -> None:
     into_a_record[1, 1](h2d(np.zeros((), RECORD)), 3).sync()
     error = found(into_a_record[1, 1](h2d(np.zeros((), RECORD)), 4))
     assert (error.kind, error.what, error.offset) == ("out-of-bounds", "record", 20)
+
+
+ODD = np.dtype([("x", np.float32), ("y", np.float32), ("z", np.float32)])  # of 12 bytes, no multiple of 8
+odd = from_dtype(ODD)
+PAIR = np.dtype([("a", np.float32), ("b", np.float32)])
+
+
+@kernel(sanitize=BOTH)
+def records_in_a_tile(x, y):
+    tile = cuda.shared.array(16, dtype=odd)
+    i = cuda.threadIdx.x
+    tile[i] = x[i]
+    cuda.syncthreads()
+    y[i] = tile[15 - i]
+
+
+@kernel(sanitize=BOTH)
+def a_field_for_each_thread(x, values):
+    i = cuda.grid(1)
+    if i % 2 == 0:
+        x[i // 2].a = values[i]
+    else:
+        x[i // 2].b = values[i]
+
+
+@kernel(sanitize=BOTH)
+def one_field_for_two_threads(x, values):
+    i = cuda.grid(1)
+    x[i // 2].a = values[i]  # write
+
+
+def test_neighbouring_records_and_fields_do_not_race() -> None:
+    records = np.random.default_rng(2).random((16, 3)).astype(np.float32).view(ODD).reshape(16)
+    *_, y = records_in_a_tile[1, 16](h2d(records), h2d(np.zeros(16, ODD))).sync()
+    np.testing.assert_array_equal(d2h(y).sync(), records[::-1])
+    pairs, values = h2d(np.zeros(8, PAIR)).sync(), numbers(16)
+    a_field_for_each_thread[1, 16](pairs, h2d(values)).sync()
+    np.testing.assert_array_equal(d2h(pairs).sync().view(np.float32), values)
+
+
+def test_two_threads_that_write_one_field_race() -> None:
+    error = found(one_field_for_two_threads[1, 16](h2d(np.zeros(8, PAIR)), h2d(numbers(16))))
+    assert (error.kind, error.what, error.line) == ("race", "x", line_of(one_field_for_two_threads, "write"))

@@ -1,0 +1,284 @@
+"""Every public kernel of the library, run under the sanitizer: a program, so that no kernel is compiled without it.
+
+Prints, for each name, "clean", or what was found. ``test_sanitized_library.py`` runs it and reads that.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import oxide_kernels as library
+from oxide import DeviceOperation, DisjointSlice, Slice, d2h, device, empty, h2d, i64, kernel, thread, u32, zeros
+from oxide.driver.cpu_sanitizer import SanitizedLaunch
+from oxide_kernels import ops
+
+SIZES = (1, 33, 1030)
+Checked = tuple[Any, Any]
+"""What a kernel gave, and what it is to be."""
+
+GENERATOR = np.random.default_rng(3)
+ERF = np.vectorize(math.erf, otypes=[np.float64])
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + ERF(x / math.sqrt(2))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+def random(*shape: int) -> np.ndarray[Any, Any]:
+    return GENERATOR.standard_normal(shape).astype(np.float32)
+
+
+def normalised(x: Any) -> Any:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def fetched(operation: DeviceOperation[Any]) -> Any:
+    return d2h(operation).sync()
+
+
+def filled(launch: Callable[..., DeviceOperation[Any]], *operands: Any, shape: Any, dtype: Any = np.float32) -> Any:
+    """What a kernel writes into its last argument, of which nothing was written before."""
+    return fetched(launch(*operands, empty(shape, dtype)).last())
+
+
+def activation(name: str) -> Iterator[Checked]:
+    for n in SIZES:
+        x = random(n)
+        yield filled(getattr(library, name), h2d(x), shape=n), ACTIVATIONS[name](x.astype(np.float64))
+        yield fetched(getattr(ops, name)(h2d(x))), ACTIVATIONS[name](x.astype(np.float64))
+
+
+def axpy() -> Iterator[Checked]:
+    for n in SIZES:
+        x, y = random(n), random(n)
+        yield fetched(library.axpy(2.5, h2d(x), h2d(y)).last()), 2.5 * x + y
+        yield fetched(ops.axpy(2.5, h2d(x), h2d(y))), 2.5 * x + y
+
+
+def reductions() -> Iterator[Checked]:
+    for n in SIZES:
+        x, y = random(n), random(n)
+        yield filled(library.reduce_sum, h2d(x), shape=1), [x.sum(dtype=np.float64)]
+        yield filled(library.reduce_max, h2d(x), shape=1), [x.max()]
+        yield filled(library.argmax, h2d(x), shape=1, dtype=np.int64), [x.argmax()]
+        yield filled(library.dot, h2d(x), h2d(y), shape=1), [x.astype(np.float64) @ y]
+        yield fetched(ops.reduce_sum(h2d(x))), x.sum(dtype=np.float64)
+        yield fetched(ops.reduce_max(h2d(x))), x.max()
+        yield fetched(ops.argmax(h2d(x))), x.argmax()
+        yield fetched(ops.dot(h2d(x), h2d(y))), x.astype(np.float64) @ y
+
+
+def scans() -> Iterator[Checked]:
+    for n in (*SIZES, 5000):
+        x = random(n)
+        sums = np.cumsum(x, dtype=np.float64)
+        yield filled(library.inclusive_scan, h2d(x), shape=n), sums
+        yield filled(library.exclusive_scan, h2d(x), shape=n), sums - x
+        yield fetched(ops.inclusive_scan(h2d(x))), sums
+        yield fetched(ops.exclusive_scan(h2d(x))), sums - x
+
+
+def rows() -> Iterator[Checked]:
+    for n in (33, 1028, 5000):
+        x, weight, bias = random(3, n), random(n), random(n)
+        wide = x.astype(np.float64)
+        exponentials = np.exp(wide - wide.max(-1, keepdims=True))
+        softmax = exponentials / exponentials.sum(-1, keepdims=True)
+        layer = normalised(wide) * weight + bias
+        root = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-5) * weight
+        yield filled(library.softmax, h2d(x), shape=(3, n)), softmax
+        yield fetched(ops.softmax(h2d(x))), softmax
+        yield filled(library.layer_norm, h2d(x), h2d(weight), h2d(bias), shape=(3, n)), layer
+        yield fetched(ops.layer_norm(h2d(x), h2d(weight), h2d(bias))), layer
+        yield filled(library.rms_norm, h2d(x), h2d(weight), shape=(3, n)), root
+        yield fetched(ops.rms_norm(h2d(x), h2d(weight))), root
+
+
+def layout() -> Iterator[Checked]:
+    for m, n in ((1, 1), (33, 5), (40, 70)):
+        x, indices = random(m, n), GENERATOR.integers(0, m, 7).astype(np.int32)
+        yield filled(library.transpose, m, n, h2d(x), shape=(n, m)), x.T
+        yield fetched(ops.transpose(h2d(x))), x.T
+        yield filled(library.gather, n, h2d(x), h2d(indices), shape=(7, n)), x[indices]
+        yield fetched(ops.gather(h2d(x), h2d(indices))), x[indices]
+
+
+def histogram() -> Iterator[Checked]:
+    for n, bins in ((1, 1), (1000, 33), (700, 5000)):
+        values = GENERATOR.integers(0, bins, n).astype(np.uint32)
+        counts = np.bincount(values, minlength=bins)
+        yield fetched(library.histogram(h2d(values), zeros(bins, np.uint32)).last()), counts
+        yield fetched(ops.histogram(h2d(values), bins)), counts
+
+
+def products() -> Iterator[Checked]:
+    for m, k, n in ((1, 1, 1), (33, 9, 17), (66, 20, 68)):
+        a, b, c, vector = random(m, k), random(k, n), random(m, n), random(k)
+        product = a.astype(np.float64) @ b
+        for gemm in (library.sgemm_naive[(-(-n // 16), -(-m // 16)), (16, 16)], library.sgemm_tiled):
+            found = fetched(gemm(m, n, k, 1.5, h2d(a), h2d(b), 0.5, h2d(c)).last())
+            yield found, 1.5 * product + 0.5 * c
+        yield fetched(ops.sgemm_tiled(h2d(a), h2d(b))), product
+        for matvec in (library.matvec_naive, library.matvec):
+            yield filled(matvec, m, k, h2d(a), h2d(vector), shape=m), a.astype(np.float64) @ vector
+        yield fetched(ops.matvec(h2d(a), h2d(vector))), a.astype(np.float64) @ vector
+
+
+def maps() -> Iterator[Checked]:
+    for n in SIZES:
+        x, y = random(n), random(n)
+        yield filled(library.map_, lambda v: v + v, h2d(x), shape=n), 2 * x
+        yield filled(library.zip_map, lambda v, w: v - w, h2d(x), h2d(y), shape=n), x - y
+
+
+@device
+def compose(f: Any, g: Any) -> Any:
+    """Two affine maps modulo 2**16, the first one first: not commutative."""
+    a = (f >> 16) * (g >> 16) & 0xFFFF
+    b = (g >> 16) * (f & 0xFFFF) + (g & 0xFFFF) & 0xFFFF
+    return a << 16 | b
+
+
+IDENTITY = 1 << 16
+
+
+@kernel
+def with_an_operator(op: Callable[[u32, u32], u32], identity: u32, x: Slice[u32], y: DisjointSlice[u32]) -> None:
+    index = thread.index_1d()
+    value = x[index.get()]
+    result = library.block_reduce(op, value)
+    result = result * u32(3) + library.block_inclusive_scan(op, value)
+    result = result * u32(3) + library.block_exclusive_scan(op, value, identity)
+    result = result * u32(3) + library.warp_reduce(op, value)
+    result = result * u32(3) + library.warp_inclusive_scan(op, value)
+    result = result * u32(3) + library.warp_exclusive_scan(op, value, identity)
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = result
+
+
+@kernel
+def of_sums(x: Slice[i64], y: DisjointSlice[i64]) -> None:
+    index = thread.index_1d()
+    value = x[index.get()]
+    result = library.block_sum(value, i64)
+    result = result * 3 + library.block_max(value, i64)
+    result = result * 3 + library.block_min(value, i64)
+    result = result * 3 + library.block_inclusive_sum(value, i64)
+    result = result * 3 + library.block_exclusive_sum(value, i64)
+    result = result * 3 + library.warp_inclusive_sum(value, i64)
+    result = result * 3 + library.block_broadcast(value, thread.block_dim.x - 1, i64)
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = result
+
+
+def in_a_block() -> Iterator[Checked]:
+    """What threads do together, all of it in two kernels."""
+    for threads in (1, 31, 33, 100):
+        numbers = GENERATOR.integers(0, 100, 2 * threads)
+        expected: list[int] = []
+        for values in numbers.reshape(2, threads):
+            for place, value in enumerate(values):
+                result = values.sum() * 3 + values.max()
+                result = (result * 3 + values.min()) * 3 + values[: place + 1].sum()
+                result = (result * 3 + values[:place].sum()) * 3 + values[place // 32 * 32 : place + 1].sum()
+                expected.append(int(result * 3 + values[-1]))
+                del value
+        yield filled(of_sums[2, threads], h2d(numbers), shape=2 * threads, dtype=np.int64), expected
+        maps = GENERATOR.integers(0, 2**32, 2 * threads).astype(np.uint32)
+        found = filled(with_an_operator[2, threads], compose, IDENTITY, h2d(maps), shape=2 * threads, dtype=np.uint32)
+        yield found, [_with_an_operator(block, place) for block in maps.reshape(2, threads) for place in range(threads)]
+
+
+def _with_an_operator(block: Any, place: int) -> int:
+    values = [int(value) for value in block]
+    first, end = place // 32 * 32, min(place // 32 * 32 + 32, len(values))
+    parts = [
+        values,
+        values[: place + 1],
+        values[:place],
+        values[first:end],
+        values[first : place + 1],
+        values[first:place],
+    ]
+    result = 0
+    for part in parts:
+        composed = IDENTITY
+        for value in part:
+            a = (composed >> 16) * (value >> 16) & 0xFFFF
+            b = (value >> 16) * (composed & 0xFFFF) + (value & 0xFFFF) & 0xFFFF
+            composed = a << 16 | b
+        result = (result * 3 + composed) % 2**32
+    return result
+
+
+CASES: dict[Callable[[], Iterator[Checked]], tuple[str, ...]] = {
+    **{(lambda name=name: activation(name)): (name, f"ops.{name}") for name in ACTIVATIONS},
+    axpy: ("axpy", "ops.axpy"),
+    reductions: tuple(
+        f"{ops_}{name}" for name in ("reduce_sum", "reduce_max", "argmax", "dot") for ops_ in ("", "ops.")
+    ),
+    scans: ("inclusive_scan", "exclusive_scan", "ops.inclusive_scan", "ops.exclusive_scan"),
+    rows: tuple(f"{ops_}{name}" for name in ("softmax", "layer_norm", "rms_norm") for ops_ in ("", "ops.")),
+    layout: ("transpose", "gather", "ops.transpose", "ops.gather"),
+    histogram: ("histogram", "ops.histogram"),
+    products: ("sgemm_naive", "sgemm_tiled", "matvec_naive", "matvec", "ops.sgemm_tiled", "ops.matvec"),
+    maps: ("map_", "zip_map"),
+    in_a_block: (
+        *(f"block_{name}" for name in ("broadcast", "reduce", "sum", "max", "min")),
+        *(f"block_{kind}_{name}" for kind in ("inclusive", "exclusive") for name in ("scan", "sum")),
+        *(f"warp_{name}" for name in ("reduce", "inclusive_scan", "exclusive_scan", "inclusive_sum")),
+    ),
+}
+
+
+def check(case: Callable[[], Iterator[Checked]]) -> str:
+    """ "clean", or what is wrong."""
+    launches = SANITIZED.count
+    try:
+        for found, expected in case():
+            found, expected = np.asarray(found), np.asarray(expected)
+            if found.dtype.kind == "f":
+                scale = max(1.0, float(np.abs(expected).max(initial=0)))
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * scale)
+            else:
+                np.testing.assert_array_equal(found, expected)
+    except Exception as error:
+        return " ".join([type(error).__name__, str(error), *getattr(error, "__notes__", [])]).replace("\n", " ")
+    return "clean" if SANITIZED.count > launches else "nothing was sanitized"
+
+
+class _Counted:
+    """How many launches the sanitizer looked into."""
+
+    count = 0
+
+
+SANITIZED = _Counted()
+
+
+def main() -> None:
+    run = SanitizedLaunch.__call__
+
+    def counted(launch: SanitizedLaunch) -> None:
+        SANITIZED.count += 1
+        run(launch)
+
+    SanitizedLaunch.__call__ = counted  # type: ignore[method-assign]
+    for case, names in CASES.items():
+        result = check(case)
+        for name in names:
+            sys.stdout.write(f"{name}: {result}\n")
+        sys.stdout.flush()  # who reads it waits for each
+
+
+if __name__ == "__main__":
+    main()

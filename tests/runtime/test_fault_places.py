@@ -1,0 +1,153 @@
+"""A kernel's fault is found when the run has completed; its notes say which kernel, and where in the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+import oxide
+from oxide import (
+    BoundsError,
+    DisjointSlice,
+    Slice,
+    f32,
+    h2d,
+    kernel,
+    ones,
+    thread,
+    u32,
+    value,
+    with_context,
+    zeros,
+)
+
+TABLE = np.arange(100, dtype=np.float32)
+
+
+@kernel(block=32)
+def pick(table: Slice[f32], number: u32, x: DisjointSlice[f32]) -> None:
+    element = x.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = table[number]
+
+
+def refuse(number: int, x: Any) -> Any:
+    """A launch that fails where there is no such number."""
+    return pick(h2d(TABLE), number, x)
+
+
+def run_by_sync(operation: oxide.DeviceOperation[Any]) -> None:
+    operation.sync()
+
+
+def run_by_await(operation: oxide.DeviceOperation[Any]) -> None:
+    async def main() -> None:
+        await operation
+
+    trio.run(main)
+
+
+def run_by_async_on(operation: oxide.DeviceOperation[Any]) -> None:
+    stream = oxide.devices()[0].new_stream()
+    operation.async_on(stream)
+    stream.synchronize()
+
+
+def run_as_graph(operation: oxide.DeviceOperation[Any]) -> None:
+    operation.graph().launch().sync()
+
+
+def notes_of(operation: oxide.DeviceOperation[Any], run: Callable[[Any], None]) -> list[str]:
+    with pytest.raises(BoundsError) as raised:
+        run(operation)
+    return list(raised.value.__notes__)
+
+
+everywhere = pytest.mark.parametrize("run", [run_by_sync, run_by_await, run_by_async_on, run_as_graph])
+
+
+@everywhere
+def test_the_stage_of_a_chain_is_named_with_its_function(run: Callable[[Any], None]) -> None:
+    def second(box: Any) -> Any:
+        return refuse(500, box)
+
+    notes = notes_of(ones(8).map(lambda box: box).and_then(second).last().map(lambda box: box), run)
+    assert notes[0] == "in <oxide launch of pick>"
+    assert notes[1].startswith("in stage 3 of a chain, and_then(test_the_stage_of_a_chain_is_named_with_its_function")
+    assert notes[1].endswith(f"second at {__file__}:{second.__code__.co_firstlineno})")
+    assert not any("stage" in note for note in notes[2:])
+
+
+def test_of_several_launches_of_a_kernel_the_one_that_failed_is_named() -> None:
+    for wrong in range(4):
+        numbers = [500 if stage == wrong else stage for stage in range(4)]
+        chain: oxide.DeviceOperation[Any] = zeros(8)
+        for number in numbers:
+            chain = chain.and_then(lambda box, number=number: refuse(number, box).last())
+        assert f"in stage {wrong + 2} of a chain" in notes_of(chain, run_by_sync)[1]
+
+
+def test_parts_of_a_zip_and_nested_operations_are_named_innermost_first() -> None:
+    def inside(box: Any) -> Any:
+        return oxide.zip(value(1), with_context(lambda _: refuse(500, box)))
+
+    operation = oxide.zip(refuse(1, zeros(8)), ones(8).and_then(inside), refuse(2, zeros(8)))
+    notes = notes_of(operation, run_by_sync)
+    found = [note.split("(")[0] for note in notes]
+    assert found[:5] == [
+        "in <oxide launch of pick>",
+        "in with_context",
+        "in part 2 of a zip of 2",
+        "in stage 2 of a chain, and_then",
+        "in part 2 of a zip of 3",
+    ]
+
+
+def test_what_comes_after_a_chain_is_not_taken_for_a_part_of_it() -> None:
+    operation = oxide.zip(zeros(8).and_then(lambda box: refuse(1, box)), refuse(500, zeros(8)))
+    notes = notes_of(operation, run_by_sync)
+    assert notes[:2] == ["in <oxide launch of pick>", "in part 2 of a zip of 2"]
+    for argument in (
+        zeros(8).and_then(value),
+        oxide.zip(zeros(8), value(1)).first(),
+        with_context(lambda _: zeros(8)),
+    ):
+        (note,) = notes_of(refuse(500, argument), run_by_sync)
+        assert note.startswith("found when <oxide launch of pick> had run on ")
+
+
+def test_a_graph_that_launches_a_kernel_at_two_places_names_both_and_where_it_was_launched() -> None:
+    graph = zeros(8).and_then(lambda box: refuse(1, box).last()).and_then(lambda box: refuse(500, box)).graph()
+    notes = notes_of(value(0).and_then(lambda _: graph.launch()), run_by_sync)
+    assert "stage 2 of a chain" in notes[1]
+    assert "; or in stage 3 of a chain" in notes[1]
+    assert "in stage 2 of a chain" in notes[2]
+
+
+def test_launches_at_one_place_share_a_record() -> None:
+    from oxide.driver.cpu import CpuDriver
+    from oxide.testing import use_driver
+
+    with use_driver(CpuDriver()):
+        box = zeros(8).sync()
+
+        class Many(oxide.DeviceOperation[None]):
+            def execute(self, context: Any) -> None:
+                for number in range(90):
+                    refuse(number, box).run(context)
+
+        Many().sync()
+        slots = oxide.runtime.context.current_runtime().fault_slots
+        assert len(slots._returned) == 4096 // 64
+
+
+def test_consumers_of_a_shared_operation_find_the_stage_of_its_source() -> None:
+    source = zeros(8).and_then(lambda box: refuse(500, box)).shared()
+    for _ in range(2):
+        notes = notes_of(value(0).and_then(lambda _: source), run_by_sync)
+        assert "in stage 2 of a chain" in notes[1]
+        assert len([note for note in notes if "stage" in note]) == 1

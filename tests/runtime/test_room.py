@@ -1,0 +1,160 @@
+"""Memory that is nobody's and in flight: drain waits for it, and an allocation that finds no room does, for a while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+import oxide
+from oxide import d2h, devices, full, reclaim, zeros
+from oxide.driver.cpu import CpuDriver
+from oxide.errors import OutOfMemoryError
+from oxide.runtime import room
+from oxide.runtime.future import FutureState
+from oxide.testing import DelegatingDriver, step_driver, use_driver
+from tests.runtime.faulting_launches import VECTOR, product
+
+MIB = 1 << 20
+
+
+class Full(DelegatingDriver):
+    """Room for 10 MiB. An allocation that is refused opens the gate, if that is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(CpuDriver())
+        self.gate = threading.Event()
+        self.opens_gate = True
+        self.refused = 0
+
+    def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return super().invoke(method, *arguments, **keywords)
+        except OutOfMemoryError:
+            self.refused += 1
+            if self.opens_gate:
+                self.gate.set()
+            raise
+
+    def gated_stream(self) -> oxide.Stream:
+        stream = devices()[0].new_stream()
+        stream.launch_host_function(lambda: self.gate.wait(30) and None)
+        return stream
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
+    monkeypatch.setenv("OXIDE_CPU_MEMORY", str(10 * MIB))
+    with use_driver(Full()) as driver:
+        try:
+            yield driver
+        finally:
+            driver.gate.set()
+
+
+def test_an_allocation_waits_for_a_box_that_was_dropped_in_flight(driver: Full) -> None:
+    stream, box = driver.gated_stream(), zeros(6 * MIB, "u1").sync()
+    d2h(box).async_on(stream)
+    del box
+    assert zeros(6 * MIB, "u1").sync().nbytes == 6 * MIB
+    assert driver.refused
+
+
+def test_an_allocation_waits_for_results_of_async_on_that_were_dropped(driver: Full) -> None:
+    stream = driver.gated_stream()
+    zeros(6 * MIB, "u1").async_on(stream)
+    assert zeros(6 * MIB, "u1").sync().nbytes == 6 * MIB
+    assert driver.refused
+
+
+def test_an_allocation_waits_for_work_whose_task_was_cancelled(driver: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "LOOP_PATIENCE_SECONDS", 30.0)
+    stream = driver.gated_stream()
+    policy = oxide.SingleStream()
+
+    async def main() -> None:
+        policy.next_stream(devices()[0]).join(stream)
+        futures = [zeros(6 * MIB, "u1").schedule(policy)]
+
+        async def wait() -> None:
+            await futures[0]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            while futures[0].state is not FutureState.EXECUTING:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        futures.clear()
+        assert (await zeros(6 * MIB, "u1")).nbytes == 6 * MIB
+
+    trio.run(main)
+    assert driver.refused
+
+
+def test_work_that_waits_for_this_thread_is_given_up_and_the_message_says_so(
+    driver: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "PATIENCE_SECONDS", 0.02)
+    driver.opens_gate = False
+    stream, box = driver.gated_stream(), zeros(6 * MIB, "u1").sync()
+    d2h(box).async_on(stream)
+    del box
+    with pytest.raises(OutOfMemoryError, match=r"0\.02 s of waiting for dropped work did not see its end.*cpu:0 holds"):
+        zeros(6 * MIB, "u1").sync()
+    driver.gate.set()
+    assert zeros(6 * MIB, "u1").sync().nbytes == 6 * MIB
+
+
+def test_where_nothing_was_dropped_the_error_comes_at_once(driver: Full) -> None:
+    held = zeros(6 * MIB, "u1").sync()
+    busy = driver.gated_stream()
+    with pytest.raises(OutOfMemoryError) as raised:
+        zeros(6 * MIB, "u1").sync()
+    assert "waiting" not in str(raised.value)
+    assert driver.refused == 2
+    assert held.nbytes == 6 * MIB
+    del busy
+
+
+def test_work_on_another_device_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXIDE_CPU_MEMORY", str(10 * MIB))
+    monkeypatch.setenv("OXIDE_CPU_DEVICES", "2")
+    gate = threading.Event()
+    with use_driver(CpuDriver(devices=2)):
+        try:
+            held = zeros(6 * MIB, "u1").sync()
+            stream = devices()[1].new_stream()
+            stream.launch_host_function(lambda: gate.wait(30) and None)
+            zeros(6 * MIB, "u1").async_on(stream)
+            with pytest.raises(OutOfMemoryError) as raised:
+                zeros(6 * MIB, "u1").sync()
+            assert "waiting" not in str(raised.value)
+            assert held.nbytes
+        finally:
+            gate.set()
+
+
+def test_drain_waits_for_what_async_on_submitted_and_gives_its_memory_back() -> None:
+    with use_driver(step_driver()) as driver:
+        stream = devices()[0].new_stream()
+        for number in range(20):
+            full(MIB, number).async_on(stream)
+        reclaim.drain()
+        assert driver.live_allocations.device_count == 0
+        kept = full(1000, 7).async_on(stream)
+        reclaim.drain()
+        np.testing.assert_array_equal(d2h(kept).sync(), 7)
+
+
+def test_drain_leaves_an_error_of_async_on_to_synchronize() -> None:
+    stream = devices()[0].new_stream()
+    product(VECTOR[:-1]).async_on(stream)
+    product(VECTOR).async_on(stream)
+    reclaim.drain()
+    with pytest.raises(oxide.BoundsError):
+        stream.synchronize()
+    stream.synchronize()
