@@ -54,6 +54,7 @@ format: $(VENV)/.test
 
 # The compiled modules go into oxide/compiled and are used while their sources stay as they are.
 native: $(VENV)/.test
+	@$(BIN)/python -m pip install --quiet 'setuptools>=77'
 	@OXIDE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --build-lib . --build-temp build/native || \
 		{ echo 'make native: nothing was compiled, the interpreted modules run as before' >&2; exit 1; }
 	@$(BIN)/python -m oxide info

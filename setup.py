@@ -66,7 +66,7 @@ class BuildNative(build_ext):
         # Now, and not when all is compiled: an edit in between must be seen.
         self.fingerprints = _native().fingerprints(str(HERE / "oxide"), [*MODULES, C_SOURCE])
         try:
-            compiled = mypycify(["--config-file", "native.ini", *paths], group_name="oxide")
+            compiled = mypycify(["--config-file", "native.ini", *paths], group_name="oxide", opt_level="2")
         except SystemExit as error:
             raise SystemExit(f"oxide: mypyc refused the source, see above; {WITHOUT}") from error
         launcher = Extension("oxide.driver.cuda_call", [f"oxide/{C_SOURCE}"])

@@ -199,7 +199,7 @@ def zip(
 ) -> DeviceOperation[tuple[A, B, C, D]]: ...
 @overload
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: ...
-def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
+def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
     """Any number of operations to one that yields the tuple of their results. They run on one stream, in order."""
     for operation in operations:
         if isinstance(operation, DeviceOperation):
@@ -291,7 +291,8 @@ class Shared(DeviceOperation[T]):
                 break
             source = source.source
         if len(pending) > _DEEP:
-            for shared_operation in reversed(pending):
+            pending.reverse()
+            for shared_operation in pending:
                 with suppress(Exception):  # it is raised again where the next asks for the result
                     shared_operation.run(context)
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, final
 
 from oxide.driver.base import GraphHandle
 from oxide.errors import DeviceError, GraphError
+from oxide.native import Given
 from oxide.runtime.capture import Recording
 from oxide.runtime.context import Device
 from oxide.runtime.nesting import raise_if_nested
@@ -54,7 +55,7 @@ class CudaGraph(Generic[T]):
         output, self._output = self._output, None
         return output
 
-    def update(self, operation: DeviceOperation[U]) -> U:
+    def update(self, operation: Given[DeviceOperation[U]]) -> U:
         """Runs ``operation`` on the graph's stream and returns its result at once, in flight: new inputs, say, with
         ``memcpy(box, array)``. Host arrays have been read when this returns, whatever their size. The launches that
         follow run after it and use what it wrote. A fault of its kernels is raised by the next launch, and by
@@ -105,7 +106,7 @@ class CudaGraph(Generic[T]):
         return self.stream.device
 
     @staticmethod
-    def scope(stream: Stream) -> GraphScope:
+    def scope(stream: Given[Stream]) -> GraphScope:
         """``with CudaGraph.scope(stream) as s: s.record(op)``, and then ``s.graph``: operations recorded one by one.
 
         Inside, nothing is allocated on the device and nothing runs: see ``GraphScope``.
@@ -162,7 +163,7 @@ class GraphScope:
         self._inside = True
         return self
 
-    def record(self, operation: DeviceOperation[U]) -> U:
+    def record(self, operation: Given[DeviceOperation[U]]) -> U:
         """Records what ``operation`` submits and returns what it yields: handles, filled when the graph is launched.
 
         An operation that raises records nothing.

@@ -257,7 +257,9 @@ class DeviceOperation(Generic[T]):
 
                 device = find_device(context.runtime, self._placement)
                 if device is not context.device:
-                    return run_placed(context, device, self)
+                    result = run_placed(context, device, self)
+                    context.levels = levels
+                    return result
             result = self.execute(context)
             context.levels = levels
             return result
