@@ -12,7 +12,9 @@ import platform
 import sys
 from collections.abc import Sequence
 
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel import Kernel, Specialization
+from oxide.compiler.signature import SCALARS
+from oxide.device.types import ScalarType
 from oxide.errors import OxideError
 from oxide.native import form
 
@@ -25,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="show a kernel's bounds checks, PTX, LLVM IR or native assembly")
     inspect.add_argument("kernel", help="module:kernel, for example oxide_kernels:sgemm_naive")
+    inspect.add_argument("types", nargs="*", help="what a generic kernel's type variables are, for example T=f32")
     what = inspect.add_mutually_exclusive_group()
     what.add_argument("--checks", action="store_true", help="where each bounds check is, and why (the default)")
     what.add_argument("--ptx", action="store_true", help="the PTX")
@@ -38,14 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         kernel = _find(options.kernel)
+        special = kernel.specialize(**dict(map(_type, options.types)))
         if options.ptx:
-            print(kernel.ptx())
+            print(special.ptx())
         elif options.llvm:
-            print(kernel.llvm_ir())
+            print(special.llvm_ir())
         elif options.asm:
-            print(kernel.native_asm())
+            print(special.native_asm())
         else:
-            _show_checks(kernel)
+            _show_checks(kernel, special)
     except (OxideError, LookupError) as error:
         print(f"oxide inspect: {error.args[0]}", file=sys.stderr)
         return 2
@@ -67,11 +71,19 @@ def _find(path: str) -> Kernel:
     return kernel
 
 
-def _show_checks(kernel: Kernel) -> None:
+def _type(given: str) -> tuple[str, ScalarType]:
+    """``T=f32`` as the name and the type."""
+    name, _, scalar = given.partition("=")
+    if scalar not in SCALARS:
+        raise LookupError(f"{given}: say what a type variable is as in T=f32; the types are {', '.join(SCALARS)}")
+    return name, SCALARS[scalar]
+
+
+def _show_checks(kernel: Kernel, special: Specialization) -> None:
     print(f"{kernel.name}, {kernel.function.__code__.co_filename}")
     if kernel.unchecked:
         print("  unchecked: no access is checked")
-    for check in kernel.checks():
+    for check in special.checks():
         print(f"  {check}")
 
 

@@ -1,45 +1,52 @@
-"""Activation functions, element by element, four elements a thread: that reaches the memory's bandwidth."""
+"""Activation functions, element by element, four elements a thread: that reaches the memory's bandwidth.
+
+Elements are f16, bf16, f32 or f64; narrow ones are computed in f32 and rounded once, at the end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
-from oxide import DisjointSlice, Slice, device, f32, kernel, thread
+from oxide import DisjointSlice, Slice, bf16, device, f16, f32, f64, kernel, thread
+
+from .accumulators import widen
+
+T = TypeVar("T", f16, bf16, f32, f64)
 
 
 @kernel(block=256, items_per_thread=4)
-def relu(input: Slice[f32], output: DisjointSlice[f32]) -> None:
-    """``output = max(0, input)``, float32; NaN stays NaN. Both may be the same buffer."""
+def relu(input: Slice[T], output: DisjointSlice[T]) -> None:
+    """``output = max(0, input)``; NaN stays NaN. Both may be the same buffer."""
     _by_fours(relu_of, input, output)
 
 
 @device
-def relu_of(x: f32) -> f32:
+def relu_of(x: T) -> T:
     """0 for a negative number, else the number."""
-    return f32(0.0) if x < f32(0.0) else x
+    return type(x)(0) if x < type(x)(0) else x
 
 
 @kernel(block=256, items_per_thread=4)
-def gelu(input: Slice[f32], output: DisjointSlice[f32]) -> None:
-    """``output = input * Φ(input)``, float32, Φ the normal distribution's. Both may be the same buffer."""
+def gelu(input: Slice[T], output: DisjointSlice[T]) -> None:
+    """``output = input * Φ(input)``, Φ the normal distribution's. Both may be the same buffer."""
     _by_fours(gelu_of, input, output)
 
 
 @kernel(block=256, items_per_thread=4)
-def silu(input: Slice[f32], output: DisjointSlice[f32]) -> None:
-    """``output = input * sigmoid(input)``, float32. Both may be the same buffer."""
+def silu(input: Slice[T], output: DisjointSlice[T]) -> None:
+    """``output = input * sigmoid(input)``. Both may be the same buffer."""
     _by_fours(silu_of, input, output)
 
 
 @kernel(block=256, items_per_thread=4)
-def sigmoid(input: Slice[f32], output: DisjointSlice[f32]) -> None:
-    """``output = 1 / (1 + exp(-input))``, float32. Both may be the same buffer."""
+def sigmoid(input: Slice[T], output: DisjointSlice[T]) -> None:
+    """``output = 1 / (1 + exp(-input))``. Both may be the same buffer."""
     _by_fours(sigmoid_of, input, output)
 
 
 @device
-def _by_fours(f: Callable[[f32], f32], input: Slice[f32], output: DisjointSlice[f32]) -> None:
+def _by_fours(f: Callable[[T], T], input: Slice[T], output: DisjointSlice[T]) -> None:
     """``output = f(input)`` for a thread's four elements: as one vector where both buffers begin on its boundary."""
     first, length, out = 4 * thread.index_1d().get(), len(output), output.unchecked_mut
     if first + 4 <= length and input.is_aligned(4) and output.is_aligned(4):
@@ -51,18 +58,22 @@ def _by_fours(f: Callable[[f32], f32], input: Slice[f32], output: DisjointSlice[
 
 
 @device
-def silu_of(x: f32) -> f32:
+def silu_of(x: T) -> T:
     """``x`` times the logistic function of it."""
-    return x * sigmoid_of(x)
+    wide = widen(x)
+    return wide * sigmoid_of(wide)  # type: ignore[no-any-return]
 
 
 @device
-def gelu_of(x: f32) -> f32:
+def gelu_of(x: T) -> T:
     """``x`` times the probability that a normal number is less than it."""
-    return f32(0.5) * x * (f32(1) + math.erf(x * f32(math.sqrt(0.5))))
+    wide = widen(x)
+    kind = type(wide)
+    return kind(0.5) * wide * (kind(1) + math.erf(wide * kind(math.sqrt(0.5))))  # type: ignore[no-any-return]
 
 
 @device
-def sigmoid_of(x: f32) -> f32:
+def sigmoid_of(x: T) -> T:
     """The logistic function; 0 and 1 far out, as the exponential is infinite or 0 there."""
-    return f32(1) / (f32(1) + math.exp(-x))
+    wide = widen(x)
+    return type(wide)(1) / (type(wide)(1) + math.exp(-wide))  # type: ignore[no-any-return]

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from oxide import AtomicSlice, DeviceBox, DeviceOperation, SharedArray, Slice, atomic, kernel, thread, u32
+from oxide import (
+    AtomicSlice,
+    DeviceBox,
+    DeviceOperation,
+    SharedArray,
+    Slice,
+    atomic,
+    i32,
+    i64,
+    kernel,
+    thread,
+    u8,
+    u16,
+    u32,
+)
 
 from .operands import Operand, with_boxes
+
+V = TypeVar("V", u8, u16, u32, i32, i64)
 
 _BLOCK = 256
 _MOST_BLOCKS = 1056
@@ -14,7 +30,8 @@ _IN_SHARED_MEMORY = 4096
 
 
 def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Adds to ``counts[v]`` how often ``v`` is in ``values``; both are u32. Yields the two.
+    """Adds to ``counts[v]`` how often ``v`` is in ``values``, u8, u16, u32, i32 or i64; counts are u32. Yields
+    the two.
 
     A value that is no index of ``counts`` is a ``BoundsError``, and the other counts are then not to be relied on. With
     up to 4096 bins a block counts in its own shared memory first, where many threads may meet at one bin."""
@@ -28,14 +45,14 @@ def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ..
 
 
 @kernel
-def _in_shared_memory(values: Slice[u32], counts: AtomicSlice[u32]) -> None:
+def _in_shared_memory(values: Slice[V], counts: AtomicSlice[u32]) -> None:
     bins = SharedArray(_IN_SHARED_MEMORY, u32)
     for i in range(thread.thread_idx.x, len(counts), thread.block_dim.x):
         bins[i] = 0
     thread.sync_threads()
     for i in range(thread.index_1d().get(), len(values), thread.grid_dim.x * thread.block_dim.x):
         value = values[i]
-        if value < len(counts):
+        if 0 <= value < len(counts):
             bins.fetch_add(value, 1, scope=atomic.BLOCK)
         else:
             counts.fetch_add(value, 1)  # which reports it
@@ -46,6 +63,6 @@ def _in_shared_memory(values: Slice[u32], counts: AtomicSlice[u32]) -> None:
 
 
 @kernel
-def _in_global_memory(values: Slice[u32], counts: AtomicSlice[u32]) -> None:
+def _in_global_memory(values: Slice[V], counts: AtomicSlice[u32]) -> None:
     for i in range(thread.index_1d().get(), len(values), thread.grid_dim.x * thread.block_dim.x):
         counts.fetch_add(values[i], 1)

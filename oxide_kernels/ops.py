@@ -15,6 +15,7 @@ from typing import Any
 from oxide import DeviceBox, DeviceOperation, dup, empty, i64, u32, zeros
 
 from . import activations, gemm, layout, reductions, rows, scans, vector
+from .accumulators import total_dtype
 from .histograms import histogram as count_into
 from .matrix_vector import matvec as multiply_into
 from .operands import Operand, with_boxes
@@ -48,23 +49,23 @@ def axpy(a: float, x: Operand, y: Operand) -> Result:
 
 
 def reduce_sum(x: Operand) -> Result:
-    """The sum, a box without axes."""
-    return with_boxes(lambda x: empty(()).and_then(lambda result: reductions.reduce_sum(x, result)).last(), x)
+    """The sum, a box without axes; an i64 or u64 of integers, else of the dtype of ``x``."""
+    return _number(reductions.reduce_sum, lambda x: total_dtype(x.dtype), x)
 
 
 def reduce_max(x: Operand) -> Result:
-    """The greatest, a box without axes."""
-    return with_boxes(lambda x: empty(()).and_then(lambda result: reductions.reduce_max(x, result)).last(), x)
+    """The greatest, a box without axes, of the dtype of ``x``."""
+    return _number(reductions.reduce_max, lambda x: x.dtype, x)
 
 
 def argmax(x: Operand) -> Result:
     """Where the greatest is first, in the order of memory: an i64, a box without axes."""
-    return with_boxes(lambda x: empty((), i64).and_then(lambda result: reductions.argmax(x, result)).last(), x)
+    return _number(reductions.argmax, lambda x: i64, x)
 
 
 def dot(a: Operand, b: Operand) -> Result:
-    """The sum of the products, a box without axes."""
-    return with_boxes(lambda a, b: empty(()).and_then(lambda result: reductions.dot(a, b, result)).last(), a, b)
+    """The sum of the products, a box without axes, of the dtype that ``reduce_sum`` gives."""
+    return _number(reductions.dot, lambda a: total_dtype(a.dtype), a, b)
 
 
 def inclusive_scan(x: Operand) -> Result:
@@ -85,7 +86,7 @@ def softmax(x: Operand) -> Result:
 def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) -> Result:
     """Each row, the last axis, with mean 0 and variance 1, times ``weight`` and plus ``bias``."""
     return with_boxes(
-        lambda x, w, b: empty(x.shape).and_then(lambda result: rows.layer_norm(x, w, b, result, eps)).last(),
+        lambda x, w, b: empty(x.shape, x.dtype).and_then(lambda result: rows.layer_norm(x, w, b, result, eps)).last(),
         x,
         weight,
         bias,
@@ -95,7 +96,7 @@ def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) ->
 def rms_norm(x: Operand, weight: Operand, eps: float = 1e-5) -> Result:
     """Each row, the last axis, with a mean square of 1, times ``weight``."""
     return with_boxes(
-        lambda x, w: empty(x.shape).and_then(lambda result: rows.rms_norm(x, w, result, eps)).last(), x, weight
+        lambda x, w: empty(x.shape, x.dtype).and_then(lambda result: rows.rms_norm(x, w, result, eps)).last(), x, weight
     )
 
 
@@ -112,14 +113,14 @@ def transpose(x: Operand) -> Result:
 
 
 def gather(table: Operand, indices: Operand) -> Result:
-    """``table[indices]``: a row for each of ``indices``, i32. Raises ``ValueError`` for a table without axes."""
+    """``table[indices]``: a row for each of ``indices``, i32 or i64. Raises ``ValueError`` for a table without axes."""
 
     def rows_of(table: DeviceBox, indices: DeviceBox) -> Result:
         if not table.shape:
             raise ValueError("gather: the table has no axes, so no rows")
         row = table.shape[1:]
         width = table.size // table.shape[0] if table.shape[0] else 1
-        made = empty((*indices.shape, *row))
+        made = empty((*indices.shape, *row), table.dtype)
         return made.and_then(lambda result: layout.gather(width, table, indices, result)).last()
 
     return with_boxes(rows_of, table, indices)
@@ -137,7 +138,7 @@ def matvec(matrix: Operand, vector: Operand) -> Result:
         if len(a.shape) != 2 or x.shape != a.shape[1:]:
             raise ValueError(f"matvec: a matrix of shape {a.shape} does not go with a vector of shape {x.shape}")
         m, n = a.shape
-        return empty(m).and_then(lambda result: multiply_into(m, n, a, x, result)).last()
+        return empty(m, a.dtype).and_then(lambda result: multiply_into(m, n, a, x, result)).last()
 
     return with_boxes(product, matrix, vector)
 
@@ -154,6 +155,17 @@ def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:
     return with_boxes(product, a, b)
 
 
+def _number(
+    function: Callable[..., DeviceOperation[Any]], dtype: Callable[[DeviceBox], Any], *operands: Operand
+) -> Result:
+    """``function(*boxes, output)`` with an output without axes, of the dtype that follows from the first box."""
+
+    def made(*boxes: DeviceBox) -> Result:
+        return empty((), dtype(boxes[0])).and_then(lambda result: function(*boxes, result)).last()
+
+    return with_boxes(made, *operands)
+
+
 def _like(function: Callable[[DeviceBox, DeviceBox], DeviceOperation[Any]], x: Operand) -> Result:
-    """``function(x, output)`` with an output of the shape of ``x``."""
-    return with_boxes(lambda x: empty(x.shape).and_then(lambda result: function(x, result)).last(), x)
+    """``function(x, output)`` with an output of the shape and dtype of ``x``."""
+    return with_boxes(lambda x: empty(x.shape, x.dtype).and_then(lambda result: function(x, result)).last(), x)

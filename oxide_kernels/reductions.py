@@ -2,33 +2,52 @@
 
 Each takes two launches: blocks that fill the device walk over the input together and leave a part each, and one more
 block combines the parts, always in the same order. So a result is the same at every run, and a float sum is nearly as
-exact as one in pairs, as each thread's is short."""
+exact as one in pairs, as each thread's is short.
+
+Elements are f16, bf16, f32, f64, i32, u32, i64 or u64. Sums and products are made and left in f32 or f64, or for
+integers in i64 or u64, as NumPy's are; of f16 and bf16 the result is rounded to them."""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from oxide import (
+    ArgumentError,
     DeviceBox,
     DeviceOperation,
     DisjointSlice,
+    Kernel,
     SharedArray,
     Slice,
+    bf16,
     bool_,
     device,
     empty,
+    f16,
     f32,
+    f64,
+    i32,
     i64,
     kernel,
     thread,
+    u32,
+    u64,
     unroll,
     warp,
     zip,
 )
 
+from .accumulators import accumulator, total, total_dtype
 from .cooperative import block_sum
 from .operands import Operand, box_of, with_boxes
+
+T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)
+A = TypeVar("A", f32, f64, i32, u32, i64, u64)
+"""What the blocks' parts are."""
 
 BLOCK = 256
 _LAST_BLOCK = 1024
@@ -36,20 +55,32 @@ _MOST_BLOCKS = 1056
 
 
 def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` the sum of ``input``, float32; 0 of none. Yields input and output."""
-    return _in_two(_partial_sums, _sum_of_partials, input, output)
+    """``output[0] =`` the sum of ``input``, 0 of none; an i64 of signed and a u64 of unsigned integers, else of the
+    input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
+
+    def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        _check("reduce_sum", x, result, total_dtype(x.dtype))
+        return _in_two(_partial_sums, _sum_of_partials, total(x.dtype), x, result)
+
+    return with_boxes(both, input, output)
 
 
 def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` the greatest of ``input``, float32; NaN if one is. Yields input and output.
+    """``output[0] =`` the greatest of ``input``, of its dtype; NaN if one is. Yields input and output.
 
-    Raises ``ValueError`` for an empty input, which has none.
+    Raises ``ValueError`` for an empty input, which has none, and ``ArgumentError`` for other dtypes.
     """
-    return _in_two(_partial_maxima, _max_of_partials, _not_empty("reduce_max", input), output)
+
+    def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        _check("reduce_max", x, result, x.dtype)
+        wide = accumulator(x.dtype)
+        return _in_two(*_maxima(wide), wide, x, result)
+
+    return with_boxes(both, _not_empty("reduce_max", input), output)
 
 
 def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` where the greatest of ``input``, float32, is first, an i64; a NaN counts as the greatest, as in
+    """``output[0] =`` where the greatest of ``input`` is first, an i64; a NaN counts as the greatest, as in
     NumPy. Yields input and output.
 
     Raises ``ValueError`` for an empty input, which has none.
@@ -58,7 +89,7 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         blocks = _blocks(x)
         return (
-            zip(empty(blocks), empty(blocks, i64))
+            zip(empty(blocks, accumulator(x.dtype)), empty(blocks, i64))
             .and_then(lambda scratch: _partial_argmax[blocks, BLOCK](x, *scratch))
             .and_then(lambda done: _argmax_of_partials[1, BLOCK](done[1], done[2], result))
             .map(lambda done: (x, result))
@@ -68,12 +99,14 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
 
 
 def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` the sum of ``a[i] * b[i]``, float32. Yields the three. ``LaunchError`` where lengths differ."""
+    """``output[0] =`` the sum of ``a[i] * b[i]``, of the dtype that ``reduce_sum`` gives. Yields the three.
+    ``LaunchError`` where lengths differ, ``ArgumentError`` where dtypes do."""
 
     def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        _check("dot", x, result, total_dtype(x.dtype))
         blocks = _blocks(x)
         return (
-            empty(blocks)
+            empty(blocks, total(x.dtype))
             .and_then(lambda scratch: _partial_dots[blocks, BLOCK](x, y, scratch))
             .and_then(lambda done: _sum_of_partials[1, _LAST_BLOCK](done[2], result))
             .map(lambda done: (x, y, result))
@@ -95,23 +128,28 @@ def _blocks(x: DeviceBox) -> int:
     return max(1, min(_MOST_BLOCKS, -(-x.size // (BLOCK * 16))))
 
 
-def _in_two(parts: Any, whole: Any, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-        blocks = _blocks(x)
-        return (
-            empty(blocks)
-            .and_then(lambda scratch: parts[blocks, BLOCK](x, scratch))
-            .and_then(lambda done: whole[1, _LAST_BLOCK](done[1], result))
-            .map(lambda done: (x, result))
+def _check(name: str, x: DeviceBox, result: DeviceBox, dtype: np.dtype[Any]) -> None:
+    if result.dtype != dtype:
+        raise ArgumentError(
+            f"{name}: the output is {result.dtype}, and of an input of {x.dtype} it is {dtype}; make it with "
+            f"zeros((), np.{dtype})"
         )
 
-    return with_boxes(both, input, output)
+
+def _in_two(parts: Kernel, whole: Kernel, wide: Any, x: DeviceBox, result: DeviceBox) -> DeviceOperation[Any]:
+    blocks = _blocks(x)
+    return (
+        empty(blocks, wide)
+        .and_then(lambda scratch: parts[blocks, BLOCK](x, scratch))
+        .and_then(lambda done: whole[1, _LAST_BLOCK](done[1], result))
+        .map(lambda done: (x, result))
+    )
 
 
 @kernel
-def _partial_sums(input: Slice[f32], parts: DisjointSlice[f32]) -> None:
+def _partial_sums(input: Slice[T], parts: DisjointSlice[A]) -> None:
     first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
-    s0, s1, s2, s3 = f32(0), f32(0), f32(0), f32(0)
+    s0, s1, s2, s3 = parts.dtype(0), parts.dtype(0), parts.dtype(0), parts.dtype(0)
     done = 0
     if input.is_aligned(4):
         # Four vectors at a time, so that their ways from memory overlap.
@@ -120,35 +158,35 @@ def _partial_sums(input: Slice[f32], parts: DisjointSlice[f32]) -> None:
         for turn in range(rounds):
             for i in unroll(range(4)):
                 a, b, c, d = input.unchecked.load4(4 * (first + (4 * turn + i) * stride))
-                s0 += a
-                s1 += b
-                s2 += c
-                s3 += d
+                s0 += parts.dtype(a)
+                s1 += parts.dtype(b)
+                s2 += parts.dtype(c)
+                s3 += parts.dtype(d)
         done = 16 * rounds * stride
     for i in range(done + first, len(input), stride):
-        s0 += input[i]
-    total = block_sum((s0 + s1) + (s2 + s3), f32)
+        s0 += parts.dtype(input[i])
+    total = block_sum((s0 + s1) + (s2 + s3), parts.dtype)
     if thread.thread_idx.x == 0:
         parts.unchecked_mut[thread.block_idx.x] = total
 
 
 @kernel
-def _sum_of_partials(parts: Slice[f32], output: DisjointSlice[f32]) -> None:
-    total = f32(0)
+def _sum_of_partials(parts: Slice[A], output: DisjointSlice[T]) -> None:
+    total = parts.dtype(0)
     for i in range(thread.thread_idx.x, len(parts), thread.block_dim.x):
         total += parts[i]
-    total = block_sum(total, f32)
+    total = block_sum(total, parts.dtype)
     index = thread.index_1d()
     if index.get() == 0:
         result = output.get_mut(index)
         if result is not None:
-            result.value = total
+            result.value = output.dtype(total)
 
 
 @kernel(requires=("len(a) == len(b)",))
-def _partial_dots(a: Slice[f32], b: Slice[f32], parts: DisjointSlice[f32]) -> None:
+def _partial_dots(a: Slice[T], b: Slice[T], parts: DisjointSlice[A]) -> None:
     first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
-    s0, s1, s2, s3 = f32(0), f32(0), f32(0), f32(0)
+    s0, s1, s2, s3 = parts.dtype(0), parts.dtype(0), parts.dtype(0), parts.dtype(0)
     done = 0
     if a.is_aligned(4) and b.is_aligned(4):
         rounds = len(a) // 4 // (2 * stride)
@@ -157,72 +195,80 @@ def _partial_dots(a: Slice[f32], b: Slice[f32], parts: DisjointSlice[f32]) -> No
                 at = 4 * (first + (2 * turn + i) * stride)
                 a0, a1, a2, a3 = a.unchecked.load4(at)
                 b0, b1, b2, b3 = b.unchecked.load4(at)
-                s0 += a0 * b0
-                s1 += a1 * b1
-                s2 += a2 * b2
-                s3 += a3 * b3
+                s0 += parts.dtype(a0) * parts.dtype(b0)
+                s1 += parts.dtype(a1) * parts.dtype(b1)
+                s2 += parts.dtype(a2) * parts.dtype(b2)
+                s3 += parts.dtype(a3) * parts.dtype(b3)
         done = 8 * rounds * stride
     for i in range(done + first, len(a), stride):
-        s0 += a[i] * b[i]
-    total = block_sum((s0 + s1) + (s2 + s3), f32)
+        s0 += parts.dtype(a[i]) * parts.dtype(b[i])
+    total = block_sum((s0 + s1) + (s2 + s3), parts.dtype)
     if thread.thread_idx.x == 0:
         parts.unchecked_mut[thread.block_idx.x] = total
 
 
+@functools.cache
+def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
+    """The two kernels of ``reduce_max`` whose parts are of the type ``wide``."""
+    least = -math.inf if wide in (f32, f64) else int(np.iinfo(wide.dtype).min)
+    invalid = math.nan if wide in (f32, f64) else 0
+
+    @device
+    def block_greatest(value: A, some_nan: bool_) -> Any:
+        """The greatest of the block's values, in every thread; NaN if any thread has seen one."""
+        of_warps = SharedArray(32, wide)
+        in_warp = warp.reduce_max(value)
+        if warp.lane_id() == 0:
+            of_warps[warp.warp_id()] = in_warp
+        some_nan = thread.sync_threads_or(some_nan)
+        greatest = of_warps[0]
+        for number in range(1, thread.block_dim.x // 32):
+            if of_warps[number] > greatest:
+                greatest = of_warps[number]
+        return wide(invalid) if some_nan else greatest
+
+    @kernel
+    def _partial_maxima(input: Slice[T], parts: DisjointSlice[A]) -> None:
+        first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
+        greatest, some_nan = wide(least), False
+        done = 0
+        if input.is_aligned(4):
+            rounds = len(input) // 4 // (4 * stride)
+            for turn in range(rounds):
+                for i in unroll(range(4)):
+                    p, q, r, s = input.unchecked.load4(4 * (first + (4 * turn + i) * stride))
+                    a, b, c, d = wide(p), wide(q), wide(r), wide(s)
+                    some_nan = some_nan or a != a or b != b or c != c or d != d
+                    greatest = max(max(max(a, b), max(c, d)), greatest)
+            done = 16 * rounds * stride
+        for i in range(done + first, len(input), stride):
+            a = wide(input[i])
+            some_nan = some_nan or a != a
+            if a > greatest:
+                greatest = a
+        greatest = block_greatest(greatest, some_nan)
+        if thread.thread_idx.x == 0:
+            parts.unchecked_mut[thread.block_idx.x] = greatest
+
+    @kernel
+    def _max_of_partials(parts: Slice[A], output: DisjointSlice[T]) -> None:
+        greatest, some_nan = wide(least), False
+        for i in range(thread.thread_idx.x, len(parts), thread.block_dim.x):
+            some_nan = some_nan or parts[i] != parts[i]
+            if parts[i] > greatest:
+                greatest = parts[i]
+        greatest = block_greatest(greatest, some_nan)
+        index = thread.index_1d()
+        if index.get() == 0:
+            result = output.get_mut(index)
+            if result is not None:
+                result.value = greatest
+
+    return _partial_maxima, _max_of_partials
+
+
 @device
-def block_greatest(value: f32, some_nan: bool_) -> f32:
-    """The greatest of the block's values, in every thread; NaN if any thread has seen one."""
-    of_warps = SharedArray(32, f32)
-    in_warp = warp.reduce_max(value)
-    if warp.lane_id() == 0:
-        of_warps[warp.warp_id()] = in_warp
-    some_nan = thread.sync_threads_or(some_nan)
-    greatest = of_warps[0]
-    for number in range(1, thread.block_dim.x // 32):
-        if of_warps[number] > greatest:
-            greatest = of_warps[number]
-    return f32(math.nan) if some_nan else greatest
-
-
-@kernel
-def _partial_maxima(input: Slice[f32], parts: DisjointSlice[f32]) -> None:
-    first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
-    greatest, some_nan = f32(-math.inf), False
-    done = 0
-    if input.is_aligned(4):
-        rounds = len(input) // 4 // (4 * stride)
-        for turn in range(rounds):
-            for i in unroll(range(4)):
-                a, b, c, d = input.unchecked.load4(4 * (first + (4 * turn + i) * stride))
-                some_nan = some_nan or a != a or b != b or c != c or d != d
-                greatest = max(max(max(a, b), max(c, d)), greatest)
-        done = 16 * rounds * stride
-    for i in range(done + first, len(input), stride):
-        some_nan = some_nan or input[i] != input[i]
-        if input[i] > greatest:
-            greatest = input[i]
-    greatest = block_greatest(greatest, some_nan)
-    if thread.thread_idx.x == 0:
-        parts.unchecked_mut[thread.block_idx.x] = greatest
-
-
-@kernel
-def _max_of_partials(parts: Slice[f32], output: DisjointSlice[f32]) -> None:
-    greatest, some_nan = f32(-math.inf), False
-    for i in range(thread.thread_idx.x, len(parts), thread.block_dim.x):
-        some_nan = some_nan or parts[i] != parts[i]
-        if parts[i] > greatest:
-            greatest = parts[i]
-    greatest = block_greatest(greatest, some_nan)
-    index = thread.index_1d()
-    if index.get() == 0:
-        result = output.get_mut(index)
-        if result is not None:
-            result.value = greatest
-
-
-@device
-def beats(x: f32, at: i64, y: f32, other: i64) -> bool_:
+def beats(x: A, at: i64, y: A, other: i64) -> bool_:
     """Whether ``x`` is greater than ``y``, or as great and earlier. A NaN is greater than any number."""
     if x != x:
         return y == y or at < other
@@ -230,9 +276,9 @@ def beats(x: f32, at: i64, y: f32, other: i64) -> bool_:
 
 
 @device
-def block_first_greatest(value: f32, at: i64) -> tuple[f32, i64]:
+def block_first_greatest(value: A, at: i64) -> tuple[A, i64]:
     """The greatest of the block's values and its place, the first of equals; in thread 0. Blocks of ``BLOCK``."""
-    values, places = SharedArray(BLOCK, f32), SharedArray(BLOCK, i64)
+    values, places = SharedArray(BLOCK, type(value)), SharedArray(BLOCK, i64)
     t = thread.thread_idx.x
     values[t] = value
     places[t] = at
@@ -248,12 +294,12 @@ def block_first_greatest(value: f32, at: i64) -> tuple[f32, i64]:
 
 
 @kernel
-def _partial_argmax(input: Slice[f32], values: DisjointSlice[f32], places: DisjointSlice[i64]) -> None:
+def _partial_argmax(input: Slice[T], values: DisjointSlice[A], places: DisjointSlice[i64]) -> None:
     first = thread.index_1d().get()
     place = min(first, len(input) - 1)
-    greatest = input[place]
+    greatest = values.dtype(input[place])
     for i in range(first, len(input), thread.grid_dim.x * BLOCK):
-        value = input[i]
+        value = values.dtype(input[i])
         if beats(value, i, greatest, place):
             greatest = value
             place = i
@@ -264,7 +310,7 @@ def _partial_argmax(input: Slice[f32], values: DisjointSlice[f32], places: Disjo
 
 
 @kernel
-def _argmax_of_partials(values: Slice[f32], places: Slice[i64], output: DisjointSlice[i64]) -> None:
+def _argmax_of_partials(values: Slice[A], places: Slice[i64], output: DisjointSlice[i64]) -> None:
     first = min(thread.thread_idx.x, len(values) - 1)
     greatest, place = values[first], places[first]
     for i in range(thread.thread_idx.x, len(values), BLOCK):

@@ -142,6 +142,7 @@ _THREAD = {
     thread.index_2d,
     thread.index_2d_row,
     thread.index_2d_col,
+    thread.nanosleep,
     thread.sync_grid,
     thread.sync_threads,
     thread.sync_threads_count,

@@ -30,7 +30,7 @@ def definitions(shared: SharedMemory) -> str:
         for field, register in enumerate(REGISTERS)
         for place, axis in enumerate("xyz")
     ]
-    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS, _NOTHING]
+    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS, _YIELD, _NOTHING]
     texts += [
         f"define ptr @oxide.shared.static.{number}(ptr %context) alwaysinline {{\n"
         f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
@@ -88,15 +88,21 @@ define i32 @oxide.register.warpsize(ptr %context) alwaysinline {
 }
 """
 
-_NOTHING = """
+_YIELD = """
+declare i32 @sched_yield()
 define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
+  %ignored = call i32 @sched_yield()
   ret void
 }
+"""
+"""Whoever sleeps waits for a block on another worker, and that one may be waiting for this processor."""
+
+_NOTHING = """
 define void @oxide.breakpoint() alwaysinline {
   ret void
 }
 """
-"""What has no effect on the CPU: its threads do not spin beside one another, and no debugger is attached to them."""
+"""What has no effect on the CPU: no debugger is attached to its threads."""
 
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)

@@ -15,6 +15,7 @@ from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
 from .signature import Closed
+from .streaming import hinted
 
 FEATURES = "+ptx86"
 """PTX ISA 8.6: old enough for a wide range of drivers; architectures that it does not know need a newer one."""
@@ -88,7 +89,7 @@ def _module(
     portable = llvm.parse_assembly(kernel.text)
     module = link(
         [
-            _HEADER + _constants_in_their_bank(kernel.text),
+            _HEADER + hinted(_constants_in_their_bank(kernel.text)),
             _HEADER + check,
             _HEADER + _registers(),
             _HEADER + _fast_tanh(kernel.text, target.arch),

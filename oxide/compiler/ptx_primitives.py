@@ -9,7 +9,7 @@ from .primitives import GRID_BARRIER, SharedMemory, declared_once
 def definitions(text: str, shared: SharedMemory, arch: str) -> str:
     """Definitions of the primitives for a kernel's IR; what it does not use is dropped before instructions are
     selected."""
-    texts = [_shared(shared), _INSTRUCTIONS]
+    texts = [_shared(shared), _nanosleep(arch), _INSTRUCTIONS]
     if "@oxide.unanimous(" in text:
         texts.append(_UNANIMOUS)
     if "@oxide.block." in text:
@@ -58,11 +58,14 @@ define i1 @oxide.unanimous(i1 %condition) alwaysinline convergent {
 }
 """
 
+
+def _nanosleep(arch: str) -> str:
+    """The instruction, which compute capability 7.0 brought."""
+    rests = 'call void asm sideeffect "nanosleep.u32 $0;", "r"(i32 %nanoseconds)' if _capability(arch) >= 70 else ""
+    return f"define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {{\n  {rests}\n  ret void\n}}"
+
+
 _INSTRUCTIONS = """
-define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
-  call void asm sideeffect "nanosleep.u32 $0;", "r"(i32 %nanoseconds)
-  ret void
-}
 define void @oxide.breakpoint() alwaysinline {
   call void asm sideeffect "brkpt;", ""()
   ret void

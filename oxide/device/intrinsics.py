@@ -62,5 +62,15 @@ def rsqrt(x: float) -> float:
     _only_in_a_kernel("rsqrt")
 
 
+def to_bits(x: float) -> int:
+    """The bits of an ``f32`` as a ``u32``, of an ``f64`` as a ``u64``: CUDA's ``__float_as_uint``, named as in Rust."""
+    _only_in_a_kernel("to_bits")
+
+
+def from_bits(bits: int) -> float:
+    """The ``f32`` that has the bits of a ``u32`` or ``i32``, or the ``f64`` those of a ``u64`` or ``i64``."""
+    _only_in_a_kernel("from_bits")
+
+
 def _only_in_a_kernel(name: str) -> NoReturn:
     raise TypeError(f"intrinsics.{name} has a meaning only inside a @kernel, where the compiler gives it one")

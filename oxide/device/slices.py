@@ -16,7 +16,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
 
 from .thread import ThreadIndex
-from .vectors import Alignment, UncheckedMutSlice, VectorReads
+from .vectors import Alignment, Streaming, UncheckedMutSlice, VectorReads
 
 T = TypeVar("T")
 
@@ -52,6 +52,11 @@ class Slice(VectorReads[T], Alignment):
         _only_in_a_kernel("Slice")
 
     @property
+    def dtype(self) -> type[T]:
+        """The elements' type, for a kernel that is generic in it: ``a.dtype(0)``, ``SharedArray(32, a.dtype)``."""
+        _only_in_a_kernel("Slice")
+
+    @property
     def unchecked(self) -> UncheckedSlice[T]:
         """The slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or brings the whole
         device context down: nothing catches it. For an index that you know to be inside and the compiler does not."""
@@ -66,6 +71,11 @@ class UncheckedSlice(VectorReads[T]):
         _only_in_a_kernel("UncheckedSlice")
 
     def __getitem__(self, index: int) -> T:
+        _only_in_a_kernel("UncheckedSlice")
+
+    @property
+    def streaming(self) -> Streaming[T]:
+        """Its vectors, of elements that nobody needs again soon."""
         _only_in_a_kernel("UncheckedSlice")
 
 
@@ -105,6 +115,11 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     def get_remainder(self, index: ThreadIndex) -> Any:
         """What there is of this thread's tile where it is not whole; None where it is whole, or has no element. A
         matrix's elements after its last whole row belong to no tile."""
+        _only_in_a_kernel("DisjointSlice")
+
+    @property
+    def dtype(self) -> type[T]:
+        """The type of the elements, as of a ``Slice``."""
         _only_in_a_kernel("DisjointSlice")
 
     @property

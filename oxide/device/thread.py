@@ -124,5 +124,16 @@ def sync_grid() -> None:
     _only_in_a_kernel("thread.sync_grid")
 
 
+def nanosleep(nanoseconds: int) -> None:
+    """Rests for about so many nanoseconds, at most twice as many: between two looks at what another block is to write.
+
+    A GPU takes up to a million, and none before compute capability 7.0, where it goes on at once. The CPU device lets
+    other threads of the operating system go first, whatever the number: without it a block that waits takes the
+    processor from the one that it waits for. Wait only for blocks that are sure to have begun, as one that has given
+    its number away is; nothing else promises that they run at the same time. CUDA's name is ``__nanosleep``.
+    """
+    _only_in_a_kernel("thread.nanosleep")
+
+
 def _only_in_a_kernel(name: str) -> NoReturn:
     raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")

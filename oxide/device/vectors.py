@@ -55,6 +55,19 @@ class Alignment:
 
 
 @final
+class Streaming(VectorReads[T], VectorWrites[T]):
+    """What ``a.unchecked.streaming`` and ``c.unchecked_mut.streaming`` are: vectors that nobody needs again soon.
+
+    On a GPU they are the first to leave the caches, CUDA's ``__ldcs`` and ``__stcs``: for a kernel that reads each
+    element once and writes each once, and so leaves room for what others keep there. It asks for both: the one without
+    the other may be slower. On the CPU device they are ordinary vectors. Of a ``Slice``, it has the reads alone.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("Streaming")
+
+
+@final
 class UncheckedMutSlice(VectorReads[T], VectorWrites[T]):
     """What ``c.unchecked_mut`` of a ``DisjointSlice`` is: the output without any of its rules.
 
@@ -70,6 +83,11 @@ class UncheckedMutSlice(VectorReads[T], VectorWrites[T]):
         _only_in_a_kernel("UncheckedMutSlice")
 
     def __setitem__(self, index: int, value: T) -> None:
+        _only_in_a_kernel("UncheckedMutSlice")
+
+    @property
+    def streaming(self) -> Streaming[T]:
+        """Its vectors, of elements that nobody needs again soon."""
         _only_in_a_kernel("UncheckedMutSlice")
 
 

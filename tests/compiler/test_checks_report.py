@@ -111,11 +111,20 @@ def test_inspect_shows_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("option", "expected"),
-    [("--ptx", ".visible .entry relu"), ("--llvm", "@oxide.in_bounds"), ("--asm", "oxide_run_blocks")],
+    [("--ptx", ".visible .entry matvec_naive"), ("--llvm", "@oxide.in_bounds"), ("--asm", "oxide_run_blocks")],
 )
 def test_inspect_shows_what_a_kernel_becomes(option: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "oxide_kernels:relu", option]) == 0
+    assert main(["inspect", "oxide_kernels:matvec_naive", option]) == 0
     assert expected in capsys.readouterr().out
+
+
+def test_inspect_shows_a_generic_kernel_for_the_types_that_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "oxide_kernels:relu", "T=f64", "--ptx"]) == 0
+    assert ".f64" in capsys.readouterr().out
+    assert main(["inspect", "oxide_kernels:relu"]) == 2
+    assert "relu is generic in T" in capsys.readouterr().err
+    assert main(["inspect", "oxide_kernels:relu", "T=float"]) == 2
+    assert "T=float: say what a type variable is as in T=f32; the types are i8" in capsys.readouterr().err
 
 
 def test_inspect_says_what_there_is_instead(capsys: pytest.CaptureFixture[str]) -> None:

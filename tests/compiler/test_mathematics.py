@@ -249,6 +249,25 @@ def test_saturate_and_rsqrt() -> None:
         assert ulps(run(unary(intrinsics.rsqrt, dtype), values), 1 / np.sqrt(values.astype(np.float64))) <= 3
 
 
+@pytest.mark.parametrize(("dtype", "signed", "unsigned"), [(f32, i32, u32), (f64, i64, u64)], ids=str)
+def test_the_bits_of_floats_and_back(dtype: Any, signed: Any, unsigned: Any) -> None:
+    size = dtype.dtype.itemsize
+    x = np.random.default_rng(15).integers(0, 2**63, 1025, dtype=np.uint64).astype(f"u{size}").view(dtype.dtype)
+    x[:6] = 0, -0.0, np.inf, np.nan, np.finfo(dtype.dtype).smallest_subnormal, -1
+    bits = x.view(unsigned.dtype)
+    assert run(unary(intrinsics.to_bits, dtype, unsigned), x, dtype=unsigned.dtype).tolist() == bits.tolist()
+    for integer in (signed, unsigned):
+        found = run(unary(intrinsics.from_bits, integer, dtype), bits.view(integer.dtype), dtype=dtype.dtype)
+        assert found.view(unsigned.dtype).tolist() == bits.tolist()
+
+
+def test_bits_are_of_floats_of_32_and_64_bits() -> None:
+    with pytest.raises(CompileError, match="to_bits takes an f32 or f64, not i32"):
+        unary(intrinsics.to_bits, i32).ptx()
+    with pytest.raises(CompileError, match="from_bits takes 32- and 64-bit integers, not f32"):
+        unary(intrinsics.from_bits, f32).ptx()
+
+
 FAST: dict[str, tuple[float, float]] = {
     "exp": (-5, 5), "exp10": (-2, 2), "log": (0.1, 9), "log2": (0.1, 9), "log10": (0.1, 9),
     "sin": (-3, 3), "cos": (-3, 3), "tan": (-1, 1),

@@ -12,7 +12,17 @@ import pytest
 from oxide import CompileError, DisjointSlice, Slice, f32, f64, i32, kernel, thread, u32
 from oxide.compiler.kernel import Kernel
 from oxide.driver.base import Target
-from oxide_kernels import matvec_naive, relu, sgemm_naive
+from oxide_kernels import matvec_naive, sgemm_naive
+
+
+@kernel(block=256)
+def relu(input: Slice[f32], output: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = output.get_mut(index)
+    if element is not None:
+        x = input[index.get()]
+        element.value = f32(0.0) if x < f32(0.0) else x
+
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0), (10, 0)]
 KERNELS = [sgemm_naive, matvec_naive, relu]

@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver")
 from oxide.driver.cuda_module import parameter_layout
-from oxide_kernels import relu, sgemm_naive
+from oxide_kernels import matvec_naive, sgemm_naive
 
 
 def test_the_parameters_take_what_the_compiler_packs() -> None:
-    for kernel in (relu, sgemm_naive):
+    for kernel in (matvec_naive, sgemm_naive):
         packed = struct.calcsize("@" + "".join(p.struct_format for p in kernel.parameters) + "Q")
         assert parameter_layout(kernel.ptx(), kernel.name)[1] == packed
 

@@ -555,7 +555,7 @@ def test_machine_code_for_a_gpu_says_that_it_is_not_sanitized() -> None:
 def test_a_kernel_that_is_not_sanitized_has_nothing_of_it() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plain = copy_of(relu, ())
+        plain = copy_of(matvec_naive, ())
         assert plain.specialize().code(CpuDriver().device_info(0).target).sanitized is None
         assert "oxide.place" not in plain.llvm_ir()
 

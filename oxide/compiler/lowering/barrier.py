@@ -1,4 +1,4 @@
-"""``thread.sync_threads()``, its counting forms and ``thread.sync_grid()``.
+"""``thread.sync_threads()``, its counting forms, ``thread.sync_grid()`` and ``thread.nanosleep(…)``.
 
 They are calls that each back end defines, with the number of the place."""
 
@@ -40,6 +40,21 @@ class SyncGrid(AbstractTemplate):  # type: ignore[misc]
 @lowering_registry.lower(thread.sync_grid)
 def _lower_sync_grid(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     call_primitive(builder, ir.VoidType(), GRID_BARRIER, (), site(builder, "sync_grid()"))
+    return context.get_dummy_value()
+
+
+@typing_registry.register_global(thread.nanosleep)
+class Nanosleep(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 1 or kws or not isinstance(types.unliteral(args[0]), types.Integer):
+            note("thread.nanosleep takes an integer, the nanoseconds")
+            return None
+        return signature(types.none, types.uint32)
+
+
+@lowering_registry.lower(thread.nanosleep, types.uint32)
+def _lower_nanosleep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    call_primitive(builder, ir.VoidType(), "oxide.nanosleep", args)
     return context.get_dummy_value()
 
 

@@ -154,6 +154,28 @@ def _lower_saturate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 _register(intrinsics.saturate, 1, "intrinsics.saturate", _floats("intrinsics.saturate"), _lower_saturate)
 
 
+def _typed_to_bits(args: tuple[Any, ...]) -> Any:
+    if args[0] not in (types.float32, types.float64):
+        note(f"intrinsics.to_bits takes an f32 or f64, not {display(args[0])}; convert it, as in f32(x)")
+        return None
+    return signature(types.uint32 if args[0] == types.float32 else types.uint64, *args)
+
+
+def _typed_from_bits(args: tuple[Any, ...]) -> Any:
+    if not (isinstance(args[0], types.Integer) and args[0].bitwidth in (32, 64)):
+        note(f"intrinsics.from_bits takes 32- and 64-bit integers, not {display(args[0])}; convert it, as in u32(x)")
+        return None
+    return signature(types.float32 if args[0].bitwidth == 32 else types.float64, *args)
+
+
+def _lower_bits(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.bitcast(args[0], context.get_value_type(sig.return_type))
+
+
+_register(intrinsics.to_bits, 1, "intrinsics.to_bits", _typed_to_bits, _lower_bits)
+_register(intrinsics.from_bits, 1, "intrinsics.from_bits", _typed_from_bits, _lower_bits)
+
+
 def _fast(function: Any, count: int, name: str) -> None:
     shown = f"fast.{function.__name__}"
 

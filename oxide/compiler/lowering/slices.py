@@ -147,6 +147,9 @@ class SliceSetItem(AbstractTemplate):  # type: ignore[misc]
 class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
     key = SliceType
 
+    def resolve_dtype(self, kind: Any) -> Any:
+        return types.NumberClass(kind.dtype) if isinstance(kind.dtype, types.Number | types.Boolean) else None
+
     def resolve_get_mut(self, kind: Any) -> Any:
         if not kind.mutable:
             note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
@@ -154,6 +157,11 @@ class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
         from .tiles import GetTile
 
         return types.BoundFunction(GetTile if kind.tile else GetMut, kind)
+
+
+@lowering_registry.lower_getattr(SliceType, "dtype")
+def _lower_dtype(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.get_dummy_value()
 
 
 class GetMut(AbstractTemplate):  # type: ignore[misc]

@@ -29,6 +29,22 @@ _WIDEST = 16
 _METHODS = {"load2": 2, "load4": 4, "store2": 2, "store4": 4}
 
 
+class StreamingType(types.Type):  # type: ignore[misc]
+    """The vectors of a slice, or of an output if ``mutable``, that need not stay in a cache."""
+
+    def __init__(self, dtype: Any, parameter: str, mutable: bool) -> None:
+        self.dtype = dtype
+        self.parameter = parameter
+        self.mutable = mutable
+        super().__init__(f"Streaming{'Mut' if mutable else ''}[{display(dtype)}] {parameter}")
+
+
+@register_model(StreamingType)
+class StreamingModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+
+
 class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
     """The output that came in as ``parameter``, without its rules."""
 
@@ -44,6 +60,8 @@ class UncheckedMutSliceModel(core_models.StructModel):  # type: ignore[misc]
         super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
 
 
+@lowering_registry.lower_getattr(UncheckedSliceType, "streaming")
+@lowering_registry.lower_getattr(UncheckedMutSliceType, "streaming")
 @lowering_registry.lower_getattr(SliceType, "unchecked_mut")
 def _lower_unchecked_mut(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return value
@@ -99,7 +117,10 @@ class _Methods(AttributeTemplate):  # type: ignore[misc]
                 f"{shown}.unchecked_mut.{name}(…)"
             )
             return None
-        if name.startswith("store") and isinstance(kind, SliceType | UncheckedSliceType):
+        reads = isinstance(kind, SliceType | UncheckedSliceType) or (
+            isinstance(kind, StreamingType) and not kind.mutable
+        )
+        if name.startswith("store") and reads:
             note(f"{shown} is a Slice, which is read-only; declare an output as DisjointSlice[…]")
             return None
         return types.BoundFunction(_TEMPLATES[name], kind)
@@ -123,10 +144,21 @@ class SliceVectors(_Methods):
 class UncheckedSliceVectors(_Methods):
     key = UncheckedSliceType
 
+    def resolve_streaming(self, kind: Any) -> Any:
+        return StreamingType(kind.dtype, kind.parameter, mutable=False)
+
 
 @typing_registry.register_attr
 class UncheckedMutSliceVectors(_Methods):
     key = UncheckedMutSliceType
+
+    def resolve_streaming(self, kind: Any) -> Any:
+        return StreamingType(kind.dtype, kind.parameter, mutable=True)
+
+
+@typing_registry.register_attr
+class StreamingVectors(_Methods):
+    key = StreamingType
 
 
 @typing_registry.register_attr
@@ -205,6 +237,7 @@ def _lower_load(kind: Any, name: str) -> None:
         with builder.if_then(checked, likely=True):
             loaded = builder.load(builder.bitcast(address, vector.as_pointer()))
             loaded.align = _alignment(context, dtype, count)
+            _mark(builder, sig.args[0], loaded)
             builder.store(loaded, result)
         loaded = builder.load(result)
         elements = [builder.extract_element(loaded, ir.Constant(_SITE, place)) for place in range(count)]
@@ -226,16 +259,22 @@ def _lower_store(kind: Any, name: str) -> None:
             stored = builder.insert_element(stored, element, ir.Constant(_SITE, place))
         checked, address = _locate(context, builder, sig, args, name)
         with builder.if_then(checked, likely=True):
-            builder.store(stored, builder.bitcast(address, vector.as_pointer())).align = _alignment(
-                context, dtype, count
-            )
+            storing = builder.store(stored, builder.bitcast(address, vector.as_pointer()))
+            storing.align = _alignment(context, dtype, count)
+            _mark(builder, sig.args[0], storing)
         return context.get_dummy_value()
 
 
-for _kind in (SliceType, UncheckedSliceType, UncheckedMutSliceType, BlockArrayType):
+def _mark(builder: Any, kind: Any, access: Any) -> None:
+    """Says of a load or store that it streams, which the back ends may heed; nothing else in the IR depends on it."""
+    if isinstance(kind, StreamingType):
+        access.set_metadata("oxide.streaming", builder.module.add_metadata([_BIT(1)]))
+
+
+for _kind in (SliceType, UncheckedSliceType, UncheckedMutSliceType, StreamingType, BlockArrayType):
     for _name in ("load2", "load4"):
         _lower_load(_kind, _name)
-for _kind in (UncheckedMutSliceType, BlockArrayType):
+for _kind in (UncheckedMutSliceType, StreamingType, BlockArrayType):
     for _name in ("store2", "store4"):
         _lower_store(_kind, _name)
 

@@ -1,0 +1,97 @@
+"""Vectors that stream, on a GPU: the front end's mark on a load or a store becomes the instruction with the hint.
+
+LLVM has a mark of its own, ``!nontemporal``, and its NVPTX back end ignores it; so the hint takes inline assembly. That
+comes last, when the sanitizer and the bounds checks have seen ordinary loads and stores, which it is on a processor.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ACCESS = re.compile(
+    r"^(?:(?P<result>\s*%\S+ = )load (?P<loaded><(?P<loads>\d+) x (?P<load>\w+)>)"
+    r"|(?P<indent>\s*)store (?P<stored><(?P<stores>\d+) x (?P<store>\w+)>) (?P<value>[^\n]+?)"
+    r"), ptr (?P<pointer>\S+), align \d+[^\n]*!oxide\.streaming[^\n]*$",
+    re.MULTILINE,
+)
+_BITS = {"float": 32, "double": 64}
+_WIDEST = 4
+"""How many 32-bit words one instruction moves."""
+
+
+def hinted(text: str) -> str:
+    """A kernel's IR in which the vectors that stream are moved by functions, and those functions. Vectors of less than
+    32 bits stay as they are."""
+    definitions: dict[str, str] = {}
+
+    def call(match: re.Match[str]) -> str:
+        vector = match["loaded"] or match["stored"]
+        element = match["load"] or match["store"]
+        bits = int(match["loads"] or match["stores"]) * (_BITS.get(element) or int(element[1:]))
+        if bits % 32:
+            return match[0]
+        how = "load" if match["loaded"] else "store"
+        name = f"oxide.streaming.{how}.v{match['loads'] or match['stores']}{element}"
+        definitions[name] = (_load if match["loaded"] else _store)(name, vector, bits // 32)
+        if match["loaded"]:
+            return f"{match['result']}call {vector} @{name}(ptr {match['pointer']})"
+        return f"{match['indent']}call void @{name}({vector} {match['value']}, ptr {match['pointer']})"
+
+    text = _ACCESS.sub(call, text)
+    return "\n".join([text, *definitions.values()])
+
+
+def _load(name: str, vector: str, words: int) -> str:
+    lines = [f"define {vector} @{name}(ptr %pointer) alwaysinline {{", *_GLOBAL]
+    parts, made = _parts(words), "poison"
+    for place, count in parts:
+        kind = "i32" if count == 1 else f"{{ {', '.join(['i32'] * count)} }}"
+        lines.append(
+            f"  %part.{place} = call {kind} asm sideeffect "
+            f'"ld.global.cs{_suffix(count)} {_operands(0, count)}, [${count}{_offset(place)}];", '
+            f'"{",".join(["=r"] * count)},l,~{{memory}}"(ptr addrspace(1) %global)'
+        )
+        for word in range(count):
+            number = place + word
+            if count > 1:
+                lines.append(f"  %word.{number} = extractvalue {kind} %part.{place}, {word}")
+            source = f"%word.{number}" if count > 1 else f"%part.{place}"
+            lines.append(f"  %made.{number} = insertelement <{words} x i32> {made}, i32 {source}, i32 {number}")
+            made = f"%made.{number}"
+    return "\n".join(
+        [*lines, f"  %vector = bitcast <{words} x i32> {made} to {vector}", f"  ret {vector} %vector", "}"]
+    )
+
+
+def _store(name: str, vector: str, words: int) -> str:
+    lines = [f"define void @{name}({vector} %vector, ptr %pointer) alwaysinline {{", *_GLOBAL]
+    lines.append(f"  %words = bitcast {vector} %vector to <{words} x i32>")
+    lines += [f"  %word.{number} = extractelement <{words} x i32> %words, i32 {number}" for number in range(words)]
+    for place, count in _parts(words):
+        listed = ", ".join(f"i32 %word.{place + word}" for word in range(count))
+        lines.append(
+            f'  call void asm sideeffect "st.global.cs{_suffix(count)} [$0{_offset(place)}], {_operands(1, count)};", '
+            f'"l,{",".join(["r"] * count)},~{{memory}}"(ptr addrspace(1) %global, {listed})'
+        )
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+_GLOBAL = ("  %global = addrspacecast ptr %pointer to ptr addrspace(1)",)
+
+
+def _parts(words: int) -> list[tuple[int, int]]:
+    """The words of each instruction: the first one's number, and how many."""
+    return [(place, min(words, _WIDEST)) for place in range(0, words, _WIDEST)]
+
+
+def _suffix(count: int) -> str:
+    return ".b32" if count == 1 else f".v{count}.b32"
+
+
+def _operands(first: int, count: int) -> str:
+    listed = ", ".join(f"${first + number}" for number in range(count))
+    return listed if count == 1 else f"{{{listed}}}"
+
+
+def _offset(place: int) -> str:
+    return f"+{4 * place}" if place else ""
