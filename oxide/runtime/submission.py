@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from oxide.runtime.places import Place
     from oxide.runtime.timeline import Mark, Timeline
 
+    Launched = dict[int, tuple[Specialization, tuple[Place | None, ...]]]
+    """Kernels by number, each with where it was launched."""
+
 T = TypeVar("T")
 
 _WORD = struct.Struct("@Q")
@@ -181,7 +184,8 @@ class ExecutionContext:
             if launched is not None:
                 if launched[1][0] is place:
                     return report.slot.word
-                report = None  # what a slot says is which kernel: launched elsewhere, it needs another
+                if not report.next_lane():  # what a record says is which kernel: launched elsewhere, it needs another
+                    report = None
         if report is None:
             report = self._slot = FaultReport(self.runtime.fault_slots.acquire())
             self._faults.append(report)
@@ -249,25 +253,38 @@ class FaultReport:
     """A fault slot and the kernels that may have written it, each with where it was launched. Those of a graph ran
     where the graph was launched, at ``graph_place``."""
 
-    __slots__ = ("graph_place", "kernels", "slot")
+    __slots__ = ("_before", "graph_place", "kernels", "slot")
 
     def __init__(self, slot: FaultSlot) -> None:
         self.slot = slot
-        self.kernels: dict[int, tuple[Specialization, tuple[Place | None, ...]]] = {}
+        self.kernels: Launched = {}  # those that may have written the slot's present record
         self.graph_place: Place | None = None
+        self._before: tuple[Launched, ...] = ()  # and those for each record before it
+
+    def next_lane(self) -> bool:
+        """Goes on to the slot's next record; False at its last."""
+        if not self.slot.next_lane():
+            return False
+        self._before += (self.kernels,)
+        self.kernels = {}
+        return True
 
     def raise_fault(self) -> None:
-        """Raises the fault that a kernel recorded, if one did. Only once the device is past the submission."""
+        """Raises the fault that a kernel recorded, if one did, the first of several. Only once the device is past the
+        submission."""
         if self.slot.claimed():
             from oxide.compiler.faults import read_fault
 
-            record = self.slot.record[0]
-            specialization, places = self.kernels[int(record["kernel_id"])]
-            fault = read_fault(record, specialization.kernel.name, specialization.sites)
-            if fault is not None:
-                for note in (*launch_notes(specialization.kernel.name, places), *place_notes(self.graph_place)):
-                    add_note_once(fault, note)
-                raise fault
+            for lane, kernels in enumerate((*self._before, self.kernels)):
+                record = self.slot.record(lane)
+                if record is None:
+                    continue
+                specialization, places = kernels[int(record[0]["kernel_id"])]
+                fault = read_fault(record[0], specialization.kernel.name, specialization.sites)
+                if fault is not None:
+                    for note in (*launch_notes(specialization.kernel.name, places), *place_notes(self.graph_place)):
+                        add_note_once(fault, note)
+                    raise fault
 
 
 @final
