@@ -107,7 +107,7 @@ def test_a_build_that_cannot_be_had_says_so_and_leaves_the_package_as_it_is(tmp_
         check=False,
     )
     assert run.returncode == 1
-    assert "oxide: mypyc, which makes the compiled form, is not there (none here)" in run.stderr
+    assert "oxide: the compiled form is made by mypyc, which is not there (none here)" in run.stderr
     assert "runs interpreted" in run.stderr
     assert not (tmp_path / "out").exists()
 

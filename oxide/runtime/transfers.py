@@ -92,7 +92,7 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
 class DeviceToHost(DeviceOperation["NDArray[Any]"]):
     """See ``d2h``."""
 
-    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
+    def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
@@ -209,7 +209,7 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 class Duplicate(DeviceOperation[DeviceBox]):
     """See ``dup``."""
 
-    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
+    def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
