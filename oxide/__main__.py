@@ -1,21 +1,24 @@
 """``python -m oxide inspect module:kernel``: what a kernel becomes, shown without a GPU.
 
+A generic kernel is told what ``specialize`` takes: ``inspect module:scale T=f32 --ptx``.
+
 ``python -m oxide info``: which form of the package runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import os
 import platform
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+import oxide
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import SCALARS
-from oxide.device.types import ScalarType
-from oxide.errors import OxideError
+from oxide.errors import ArgumentError, OxideError
 from oxide.native import form
 
 
@@ -25,61 +28,99 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m oxide", description="Looks inside kernels and at the installation."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    inspect = commands.add_parser("inspect", help="show a kernel's bounds checks, PTX, LLVM IR or native assembly")
+    inspect = commands.add_parser(
+        "inspect", help="show a kernel's bounds checks, PTX, LLVM IR, native assembly or resources"
+    )
     inspect.add_argument("kernel", help="module:kernel, for example oxide_kernels:sgemm_naive")
-    inspect.add_argument("types", nargs="*", help="what a generic kernel's type variables are, for example T=f32")
+    inspect.add_argument(
+        "types",
+        nargs="*",
+        metavar="name=type",
+        help="for a generic kernel what specialize() takes: T=f32, x=Array[f32, 1], or f=module:function",
+    )
     what = inspect.add_mutually_exclusive_group()
     what.add_argument("--checks", action="store_true", help="where each bounds check is, and why (the default)")
     what.add_argument("--ptx", action="store_true", help="the PTX")
     what.add_argument("--llvm", action="store_true", help="the IR that both back ends start from")
     what.add_argument("--asm", action="store_true", help="the assembly for this machine's CPU")
+    what.add_argument("--resources", action="store_true", help="registers, memory and occupancy, where there is a GPU")
+    inspect.add_argument("--block", type=int, help="threads of a block, for --resources; the kernel's own by default")
     commands.add_parser("info", help="say whether the host path runs compiled or interpreted")
-    options = parser.parse_args(arguments)
+    options, behind = parser.parse_known_args(arguments)  # argparse takes no types that follow an option
+    if any(each.startswith("-") for each in behind):
+        parser.error(f"unrecognized arguments: {' '.join(behind)}")
     if options.command == "info":
         print(f"oxide in {os.path.dirname(os.path.abspath(__file__))}, Python {platform.python_version()}")
         print(f"host path: {form()}")
         return 0
     try:
-        kernel = _find(options.kernel)
-        special = kernel.specialize(**dict(map(_type, options.types)))
+        kernel = _specialized(_find(options.kernel), options.kernel, [*options.types, *behind])
         if options.ptx:
-            print(special.ptx())
+            print(kernel.ptx())
         elif options.llvm:
-            print(special.llvm_ir())
+            print(kernel.llvm_ir())
         elif options.asm:
-            print(special.native_asm())
+            print(kernel.native_asm())
+        elif options.resources:
+            for name, value in dataclasses.asdict(kernel.resources(options.block)).items():
+                print(f"{name}: {value}")
         else:
-            _show_checks(kernel, special)
+            _show_checks(kernel)
     except (OxideError, LookupError) as error:
         print(f"oxide inspect: {error.args[0]}", file=sys.stderr)
         return 2
     return 0
 
 
-def _find(path: str) -> Kernel:
+def _module(path: str) -> tuple[Any, str]:
+    """The module of ``module:name``, and the name."""
     module_name, _, name = path.partition(":")
-    sys.path.insert(0, os.getcwd())
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name), name
     except ModuleNotFoundError as error:
         raise LookupError(f"{path}: {error}; name a module that can be imported from here") from None
+
+
+def _find(path: str) -> Kernel:
+    module, name = _module(path)
     kernels = [key for key, value in vars(module).items() if isinstance(value, Kernel)]
     kernel = vars(module).get(name)
     if not isinstance(kernel, Kernel):
         found = f"its kernels are {', '.join(kernels)}" if kernels else "it has no kernels"
-        raise LookupError(f"{path}: {module_name} has no kernel {name or '(none was named)'}; {found}")
+        if callable(kernel):
+            found = f"{name} is a function, which chooses among kernels when it is called; {found}"
+        raise LookupError(f"{path}: {module.__name__} has no kernel {name or '(none was named)'}; {found}")
     return kernel
 
 
-def _type(given: str) -> tuple[str, ScalarType]:
-    """``T=f32`` as the name and the type."""
-    name, _, scalar = given.partition("=")
-    if scalar not in SCALARS:
-        raise LookupError(f"{given}: say what a type variable is as in T=f32; the types are {', '.join(SCALARS)}")
-    return name, SCALARS[scalar]
+def _specialized(kernel: Kernel, path: str, types: Sequence[str]) -> Specialization:
+    """The kernel for what ``name=type`` says. Raises ``ArgumentError``, and ``LookupError`` for a type that is none."""
+    module, _ = _module(path)
+    given: dict[str, Any] = {}
+    for each in types:
+        name, equals, text = (part.strip() for part in each.partition("="))
+        try:
+            if not equals:
+                raise ValueError("write name=type, as in T=f32")
+            if ":" in text:
+                owner, attribute = _module(text)
+                given[name] = getattr(owner, attribute)
+            else:
+                given[name] = eval(text, {**vars(oxide), **vars(module)})
+        except (SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
+            raise LookupError(f"{path}: {each!r} says no type: {error}") from None
+    try:
+        return kernel.specialize(**given)
+    except ArgumentError as error:
+        if given:
+            raise
+        raise LookupError(f"{error.args[0]}; here the types follow the kernel, as in {path} T=f32") from None
 
 
-def _show_checks(kernel: Kernel, special: Specialization) -> None:
+def _show_checks(special: Specialization) -> None:
+    kernel = special.kernel
     print(f"{kernel.name}, {kernel.function.__code__.co_filename}")
     if kernel.unchecked:
         print("  unchecked: no access is checked")

@@ -105,10 +105,9 @@ def directory(*, create: bool = False) -> str | None:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(place, 0o700)
         found = os.stat(place)
-    except FileNotFoundError:
-        return None
     except OSError as error:
-        _warn(f"the cache in {place} cannot be used ({error.strerror or error})")
+        if create or not isinstance(error, FileNotFoundError):
+            _warn(f"the cache in {place} cannot be used ({error.strerror or error})")
         return None
     if not stat.S_ISDIR(found.st_mode):
         _warn(f"the cache was to be in {place}, which is no directory")

@@ -84,8 +84,10 @@ class BoundsError(KernelFault, IndexError):
         file: str,
         line: int,
     ) -> None:
+        unsized = length == 0 and parameter.startswith("DynamicSharedArray")
+        advice = " (its bytes are LaunchConfig(shared_mem_bytes=…))" if unsized else ""
         super().__init__(
-            f"kernel {kernel}: {parameter}[{index}] is outside {parameter}, which has {length} elements; "
+            f"kernel {kernel}: {parameter}[{index}] is outside {parameter}, which has {length} elements{advice}; "
             f"block {block}, thread {thread}, at {file}:{line}"
         )
         self.kernel = kernel

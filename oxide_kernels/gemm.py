@@ -124,7 +124,12 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
             place = (half, quad // quads_of_b, quad % quads_of_b * 4)
             b_tile.store4(place, b_next[q, 0], b_next[q, 1], b_next[q, 2], b_next[q, 3])
 
-    @kernel(block=threads, max_registers=128, requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"))
+    @kernel(
+        block=threads,
+        max_registers=128,
+        requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"),
+        unchecked=vectors,  # the addresses of vectors too: the launch has looked at them
+    )
     def sgemm_tiled(
         m: u32, n: u32, k: u32, alpha: f32, a: Slice[f32], b: Slice[f32], beta: f32, c: DisjointSlice[f32]
     ) -> None:

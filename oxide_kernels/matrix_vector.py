@@ -55,7 +55,10 @@ def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
     """The kernel whose rows belong to ``threads`` threads; with ``vectors`` they begin at a multiple of a
     vector's bytes."""
 
-    @kernel(requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"))
+    @kernel(
+        requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"),
+        unchecked=vectors,  # the addresses of vectors too: the launch has looked at them
+    )
     def matvec(m: u32, n: u32, matrix: Slice[T], vector: Slice[T], output: DisjointSlice[T]) -> None:
         row = thread.block_idx.x * (_BLOCK // threads) + thread.thread_idx.x // threads
         if row >= m:

@@ -33,6 +33,7 @@ from oxide import (
     f64,
     fast,
     i64,
+    intrinsics,
     kernel,
     thread,
     unroll,
@@ -225,14 +226,14 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
     def greatest(value: Any, of_warps: SharedArray[Any]) -> Any:
         """The greatest over the row's threads, in each of them; ``of_warps`` as for ``total``."""
         for step in unroll(range(steps)):
-            value = max(value, warp.shuffle_xor(value, 1 << (steps - 1 - step)))
+            value = intrinsics.fmax(value, warp.shuffle_xor(value, 1 << (steps - 1 - step)))
         if threads > 32:
             if thread.thread_idx.x % 32 == 0:
                 of_warps[thread.thread_idx.x % threads // 32] = value
             thread.sync_threads()
             value = of_warps[0]
             for number in unroll(range(1, threads // 32)):
-                value = max(value, of_warps[number])
+                value = intrinsics.fmax(value, of_warps[number])
         return value
 
     return row, column, load, store, total, greatest
@@ -247,7 +248,7 @@ def _softmax(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
     row, _, load, store, total, greatest = _tools(threads, held, form, wide)
     exponential = _exponential(wide)
 
-    @kernel(max_registers=_REGISTERS, requires=_INPUT_AND_OUTPUT)
+    @kernel(max_registers=_REGISTERS, unchecked=form != "any", requires=_INPUT_AND_OUTPUT)
     def softmax(rows: i64, width: i64, input: Slice[T], output: DisjointSlice[T]) -> None:
         if row() >= rows:
             return
@@ -257,7 +258,8 @@ def _softmax(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
         for v in unroll(range(held)):
             x[v, 0], x[v, 1], x[v, 2], x[v, 3] = load(input, start, width, v, wide(-math.inf), True)
         for v in unroll(range(held)):
-            most = max(most, max(max(x[v, 0], x[v, 1]), max(x[v, 2], x[v, 3])))
+            first, second = intrinsics.fmax(x[v, 0], x[v, 1]), intrinsics.fmax(x[v, 2], x[v, 3])
+            most = intrinsics.fmax(most, intrinsics.fmax(first, second))
         most = greatest(most, SharedArray(32, wide))
         weight = wide(0)
         for v in unroll(range(held)):
@@ -276,7 +278,11 @@ def _layer_norm(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
     row, column, load, store, total, _ = _tools(threads, held, form, wide)
     whole = form == "whole"
 
-    @kernel(max_registers=_REGISTERS, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width", "len(bias) >= width"))
+    @kernel(
+        max_registers=_REGISTERS,
+        unchecked=form != "any",
+        requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width", "len(bias) >= width"),
+    )
     def layer_norm(
         rows: i64,
         width: i64,
@@ -323,7 +329,7 @@ def _layer_norm(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
 def _rms_norm(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
     row, _, load, store, total, _ = _tools(threads, held, form, wide)
 
-    @kernel(max_registers=_REGISTERS, requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width"))
+    @kernel(max_registers=_REGISTERS, unchecked=form != "any", requires=(*_INPUT_AND_OUTPUT, "len(weight) >= width"))
     def rms_norm(rows: i64, width: i64, eps: E, input: Slice[T], weight: Slice[T], output: DisjointSlice[T]) -> None:
         if row() >= rows:
             return
@@ -444,5 +450,5 @@ def greatest_wide(value: Any) -> Any:
     thread.sync_threads()
     value = of_warps[0]
     for number in unroll(range(1, 32)):
-        value = max(value, of_warps[number])
+        value = intrinsics.fmax(value, of_warps[number])
     return value

@@ -12,9 +12,8 @@ import ast
 import builtins
 import inspect
 import math
-import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias, final
 
@@ -26,12 +25,14 @@ from ..device.types import ScalarType, of_dtype
 from ..device.unroll import unroll
 from ..device.views import MatrixView, zip_exact
 from ..errors import CompileError
+from . import advice
 from .arguments import NumberType
 from .assignment import unassigned_read
+from .constructs import PRINT_KEYWORDS, UNSUPPORTED
 from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
-from .source import located, trees
+from .source import column_of, located, parse_definition
 from .tuples import Fields
 
 Uniform: TypeAlias = tuple[str, object] | None
@@ -50,6 +51,8 @@ class Uses:
     numba_cuda: bool = False
     """Whether it calls functions of numba-cuda."""
     sync_grid: bool = False
+    constants: dict[int, str] = field(default_factory=dict)
+    """What the kernel calls the arrays outside it, by ``id``."""
     leaves: CompileError | None = None
     """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
 
@@ -92,48 +95,11 @@ def _is_number(parameter: Closed) -> bool:
 
 def _has_source(function: Callable[..., Any]) -> bool:
     try:
-        _parse(function)
+        parse_definition(function)
     except CompileError:
         return False
     return True
 
-
-_UNSUPPORTED: dict[type[ast.AST], str] = {
-    ast.Try: "try is not supported in kernels: nothing raises there; test for the case instead",
-    ast.TryStar: "try is not supported in kernels: nothing raises there; test for the case instead",
-    ast.Raise: "raise is not supported in kernels: return early instead",
-    ast.With: "with is not supported in kernels",
-    ast.AsyncWith: "async code is not supported in kernels",
-    ast.AsyncFor: "async code is not supported in kernels",
-    ast.AsyncFunctionDef: "async code is not supported in kernels",
-    ast.Await: "async code is not supported in kernels",
-    ast.Yield: "yield is not supported in kernels: write results through a DisjointSlice",
-    ast.YieldFrom: "yield is not supported in kernels: write results through a DisjointSlice",
-    ast.Lambda: "lambda is not supported in kernels: write a @device function",
-    ast.FunctionDef: "a nested function is not supported in kernels: write a @device function at module level",
-    ast.ClassDef: "a class is not supported in kernels",
-    ast.ListComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
-    ast.SetComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
-    ast.DictComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
-    ast.GeneratorExp: "a generator is not supported in kernels: write a for loop over range(...)",
-    ast.List: "a list is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
-    ast.Dict: "a dict is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
-    ast.Set: "a set is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
-    ast.JoinedStr: "strings are not supported in kernels",
-    ast.Import: "import is not supported in kernels: import at module level",
-    ast.ImportFrom: "import is not supported in kernels: import at module level",
-    ast.Global: "global is not supported in kernels: write results through a DisjointSlice",
-    ast.Nonlocal: "nonlocal is not supported in kernels: write results through a DisjointSlice",
-    ast.NamedExpr: ":= is not supported in kernels: assign on a line of its own, before",
-    ast.Delete: "del is not supported in kernels",
-    ast.Starred: "* arguments are not supported in kernels: write each argument",
-    ast.Match: "match is not supported in kernels: write if and elif",
-    ast.Slice: "a[i:j] is not supported in kernels: loop over the indices",
-    ast.MatMult: "@ is not supported in kernels: write the loops",
-    ast.In: "in is not supported in kernels: write a loop that compares",
-    ast.NotIn: "not in is not supported in kernels: write a loop that compares",
-    ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
-}
 
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
 _BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
@@ -157,10 +123,7 @@ _WARP, _INTRINSICS, _FAST, _DEBUG = (
     {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
     for module in (warp, intrinsics, fast, debug)
 )
-_MATH_NAMES = """acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist erf erfc exp exp2
-expm1 fabs factorial floor fma fmod frexp gamma gcd hypot isclose isfinite isinf isnan isqrt lcm ldexp lgamma log log10
-log1p log2 modf nextafter perm pow prod radians remainder sin sinh sqrt sumprod tan tanh trunc ulp"""
-_MATH = {getattr(math, name) for name in _MATH_NAMES.split() if hasattr(math, name)}
+_MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
 _UNRESOLVED = object()
 _CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
 _LARGEST = 2**64 - 1
@@ -186,7 +149,7 @@ class _Body:
         self.uses = uses
         self.callers = (*callers, function)
         self.is_kernel = is_kernel
-        self.tree, self.indent = _parse(function)
+        self.tree, self.indent = parse_definition(function)
         arguments = self.tree.args
         if numba_style:
             pass  # numba says what it does not take
@@ -253,10 +216,12 @@ class _Body:
         if self.numba_style:
             self._visit_numba(node)
             return
-        problem = _UNSUPPORTED.get(type(node))
+        problem = UNSUPPORTED.get(type(node))
         if problem is not None:
             raise self._error(node, problem)
         match node:
+            case ast.JoinedStr() | ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
+                raise self._error(node, advice.of_text(node))
             case ast.Call():
                 self._call(node)
                 return
@@ -267,6 +232,8 @@ class _Body:
                 if isinstance(node, ast.Attribute) and self._resolve(node) is _UNRESOLVED:
                     self._visit(node.value)
                 return
+            case ast.Constant(value=str()):
+                raise self._error(node, "strings are not supported in kernels, but in print and as an assert's message")
             case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
             case ast.Constant(value=int(value)) if value > _LARGEST:
@@ -298,8 +265,8 @@ class _Body:
             case _:
                 pass
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.operator | ast.cmpop) and type(child) in _UNSUPPORTED:
-                raise self._error(node, _UNSUPPORTED[type(child)])
+            if isinstance(child, ast.operator | ast.cmpop) and type(child) in UNSUPPORTED:
+                raise self._error(node, UNSUPPORTED[type(child)])
             if not isinstance(child, ast.expr_context):
                 self._visit(child)
 
@@ -316,7 +283,9 @@ class _Body:
             local = self.assigned if self.is_kernel else {*self.assigned, *self.parameters}
             fine = isinstance(node, ast.Name) and node.id in local
         if not fine:
-            raise self._error(node, "a for loop in a kernel goes over range(...), a view or zip_exact(...)")
+            problem = "a for loop in a kernel goes over range(...), a view or zip_exact(...)"
+            name = getattr(self._resolve(node.func), "__name__", "") if isinstance(node, ast.Call) else ""
+            raise self._error(node, advice.of_builtin(f"{name}(...)", name) if name in advice.BUILTINS else problem)
 
     def _fields(self, node: ast.expr) -> Fields | None:
         """What a tuple that was passed is made of; None of anything else."""
@@ -343,10 +312,10 @@ class _Body:
             if not (_is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
         if called is print and node.keywords:
-            raise self._error(node, "print in a kernel takes no sep, end or file: a call is one line")
+            raise self._error(node, PRINT_KEYWORDS)
         for keyword in node.keywords:
             if keyword.arg is None:
-                raise self._error(keyword.value, _UNSUPPORTED[ast.Starred])
+                raise self._error(keyword.value, UNSUPPORTED[ast.Starred])
         if called is _UNRESOLVED:
             self._visit(node.func)
             return
@@ -460,16 +429,29 @@ class _Body:
         """A name that is read other than to call it."""
         value = self._resolve(node)
         if value is _UNRESOLVED:
+            self._refuse_attribute_of_class(node)
             if self._function_of(node) is not None:
                 raise self._error(
                     node, f"{ast.unparse(node)} is a function: it can only be called, or passed to a device function"
                 )
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
-                raise self._error(node, f"{node.id} is not defined")
+                raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return
         if callable(value) and not isinstance(value, ScalarType) and not _is_numbas(value):
-            raise self._error(node, f"{ast.unparse(node)} can only be called in a kernel, not stored or passed")
+            shown = ast.unparse(node)
+            if self._is_known(value) or isinstance(value, DeviceFunction):
+                raise self._error(node, f"{shown} can only be called in a kernel, not stored or passed")
+            raise self._error(node, advice.of_value(shown, value))
         self._usable(node, value)
+
+    def _refuse_attribute_of_class(self, node: ast.expr) -> None:
+        inner = node
+        while isinstance(inner, ast.Attribute) and isinstance(node, ast.Attribute):
+            holder = self._resolve(inner.value)
+            if isinstance(holder, type) and not _is_numbas(holder):
+                kind = holder if inner is node else None
+                raise self._error(node, advice.of_attribute(ast.unparse(node), kind, node.attr))
+            inner = inner.value
 
     def _usable(self, node: ast.expr, value: Any) -> None:
         """Refuses an outside object that kernels know nothing of."""
@@ -493,11 +475,7 @@ class _Body:
             | np.bool_,
         ):
             return
-        known = (
-            isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST | _DEBUG
-        )
-        if known or isinstance(value, ModuleType):
+        if self._is_known(value) or isinstance(value, ModuleType):
             return
         shown = ast.unparse(node)
         if isinstance(value, np.ndarray):
@@ -510,13 +488,14 @@ class _Body:
                 raise self._error(node, f"{shown} keeps a list of sums, which kernels cannot: add in f64")
             names = ", ".join(sorted(function.__name__ for function in _MATH))
             raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
-        if isinstance(value, FunctionType):
-            raise self._error(node, f"{shown} is an ordinary Python function: mark it with @device to call it here")
-        if callable(value):
-            raise self._error(node, f"{shown} cannot be called in a kernel; for a conversion use f32(x), i64(x), …")
-        raise self._error(
-            node,
-            f"{shown} is a {type(value).__name__}, which kernels cannot use: pass it as a parameter, or use a number",
+        raise self._error(node, advice.of_value(shown, value, called=callable(value)))
+
+    @staticmethod
+    def _is_known(value: Any) -> bool:
+        """Whether it is a function or a type of the language of kernels."""
+        return (
+            isinstance(value, BuiltinFunctionType | FunctionType | type)
+            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST | _DEBUG
         )
 
     def _is_dtype(self, node: ast.expr) -> bool:
@@ -525,6 +504,7 @@ class _Body:
         return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
 
     def _constant_array(self, node: ast.expr, shown: str, array: np.ndarray[Any, Any]) -> None:
+        self.uses.constants[id(array)] = shown
         if of_dtype(array.dtype) is None:
             raise self._error(
                 node, f"{shown} is an array of {array.dtype}; constant arrays are of oxide's scalar types"
@@ -547,7 +527,8 @@ class _Body:
             base = self._resolve(node.value)
             if isinstance(base, ModuleType) or (isinstance(base, type) and _is_numbas(base)):
                 if not hasattr(base, node.attr):
-                    raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}")
+                    near = advice.similar(node.attr, [name for name in vars(base) if name[0] != "_"])
+                    raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}{near}")
                 found = getattr(base, node.attr)
                 return _UNRESOLVED if isinstance(found, property) else found  # as threadIdx.x, which has no value here
         return _UNRESOLVED
@@ -555,27 +536,9 @@ class _Body:
     def _error(self, node: ast.AST, problem: str) -> CompileError:
         line = getattr(node, "lineno", self.function.__code__.co_firstlineno)
         column = getattr(node, "col_offset", None)
-        return located(self.function, problem, line, None if column is None else column + self.indent)
-
-
-def _parse(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
-    """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
-    if function in trees:
-        return trees[function], 0
-    try:
-        source = inspect.getsource(function)
-    except OSError:
-        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file") from None
-    flat = textwrap.dedent(source)
-    try:
-        (definition,) = ast.parse(flat).body
-    except (SyntaxError, ValueError):
-        definition = ast.Pass()
-    if not isinstance(definition, ast.FunctionDef):
-        raise located(function, f"{function.__name__} must be written with def, on lines of its own")
-    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
-    first = source.split("\n", 1)[0]
-    return definition, len(first) - len(flat.split("\n", 1)[0])
+        if column is not None:
+            column = column_of(self.function.__code__.co_filename, (line, column + self.indent, line, 0))
+        return located(self.function, problem, line, column)
 
 
 def _is_numbas(value: Any) -> bool:

@@ -73,6 +73,7 @@ _FIELDS = {
 _BLOCK = "{ " + ", ".join(_FIELDS.values()) + " }"
 _NUMBER = {name: number for number, name in enumerate(_FIELDS)}
 
+SUSPENSION = "oxide.suspension"
 _SUSPENSION = re.compile(
     r"  (?P<how>%\S+) = call i1 @oxide\.suspension\(\)\n  br i1 (?P=how), label (?P<target>%\S+), label %\S+\n"
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -25,15 +26,17 @@ from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass
+from numba.cuda.core.imputils import fix_returning_optional
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
+from numba.cuda.types.ext_types import GridGroup
 
 from ..device.types import bool_
-from ..errors import CompileError
+from ..errors import OxideError
 from .arguments import ArgumentType
-from .diagnostics import compile_error
+from .diagnostics import NO_TEXT, NO_UFUNC, Failure, compile_error
 from .faults import FaultSite
 from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
@@ -41,9 +44,11 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     barrier,
     constant,
     half,
+    inference,
     mathematics,
     numba_vocabulary,
     python_mathematics,
+    python_numbers,
     ranges,
     shared,
     tiles,
@@ -58,7 +63,7 @@ from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.argument_types import argument_type, numba_type
 from .lowering.function import DeviceDispatcher, function_type
 from .lowering.numba_functions import compiled_with, twin_of
-from .lowering.registry import lowering_registry, note, session, sites, typing_registry
+from .lowering.registry import lowering_registry, note, session, shared_places, sites, typing_registry
 from .lowering.types import (
     NUMBA_TYPES,
     conversion_problem,
@@ -70,6 +75,7 @@ from .lowering.types import (
 )
 from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
+from .source import SourcePlace
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
 """Whose semantics a kernel has: those of oxide's typed vocabulary, the same with numba-cuda's functions to call, or
@@ -79,11 +85,12 @@ numba-cuda's."""
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
     """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, the kernel's symbol,
-    and all sites known, in the numbering that the modules use."""
+    and all sites known and all places of shared arrays, in the numbering that the modules use."""
 
     modules: tuple[str, ...]
     symbol: str
     sites: tuple[FaultSite, ...]
+    shared_places: Mapping[int, SourcePlace]
 
 
 @global_compiler_lock
@@ -95,31 +102,34 @@ def lower(
     style: Style,
     *,
     located: bool = False,
+    constants: Mapping[int, str] | None = None,
 ) -> LoweredKernel:
     """Types and lowers a kernel; with ``located``, its loads, stores and calls carry their places in the source.
-    Raises ``CompileError`` in the user's terms."""
+    ``constants`` are what it calls the arrays outside it, by ``id``. Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     session.notes.clear()
+    session.failures.clear()
     session.fastmath = fastmath
     session.located = located
+    session.constants = constants or {}
     session.numba_style, session.overloads = style == "numba", style != "oxide"
-    session.file, session.line = function.__code__.co_filename, 0
+    session.file, session.line, session.span = function.__code__.co_filename, 0, None
     try:
         with compiled_with(compile_function):
             result = compile_function(function, args, types.void)
-    except CompileError:
+    except OxideError:
         raise
     except Exception as error:
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
         full = os.environ.get("OXIDE_TRACEBACK") == "full"
-        place = (session.file, session.line)
-        if "NRT required" in str(error):
-            note("an array would be allocated here, and a kernel allocates nothing: copy it element by element")
-        raise compile_error(name, function, error, session.notes, place) from (error if full or not expected else None)
+        failure = session.failures[-1] if session.failures else Failure("", 0, None, str(error), ())
+        raise compile_error(name, function, failure, numba_style=session.numba_style) from (
+            error if full or not expected else None
+        )
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = [result.library, *_linked(result.library)]
     modules = tuple(dict.fromkeys(str(module) for library in libraries for module in library.modules))
-    return LoweredKernel(modules, result.fndesc.llvm_func_name, tuple(sites))
+    return LoweredKernel(modules, result.fndesc.llvm_func_name, tuple(sites), shared_places)
 
 
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
@@ -135,25 +145,42 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     if session.fastmath:
         flags.fastmath = True
     typing_context, target_context = _contexts()
-    with utils.numba_target_override(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.NumbaWarning)
-        result = numba_compiler.compile_extra(
-            typingctx=typing_context,
-            targetctx=target_context,
-            func=function,
-            args=args,
-            return_type=return_type,
-            flags=flags,
-            locals={},
-            pipeline_class=_Pipeline,
-            call_conv=CUDACallConv(target_context),
-            abi_info={},
-        )
+    notes = len(session.notes)
+    try:
+        with utils.numba_target_override(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", errors.NumbaWarning)
+            result = numba_compiler.compile_extra(
+                typingctx=typing_context,
+                targetctx=target_context,
+                func=function,
+                args=args,
+                return_type=return_type,
+                flags=flags,
+                locals={},
+                pipeline_class=_Pipeline,
+                call_conv=CUDACallConv(target_context),
+                abi_info={},
+            )
+    except Exception as error:
+        inference.record_failure(error, function, notes)
+        raise
     result.library.finalize()
+    for library in _waiting.pop(result.fndesc.llvm_func_name, ()):
+        _called_back.setdefault(library, []).append(result.library)
     return result
 
 
+# Functions that call each other: those that call one which is still being compiled, by its symbol; and what each calls
+# of these. numba's own links may have no circle.
+_waiting: dict[str, list[Any]] = {}
+_called_back: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.callstack = inference.PlacedCallStack()
+
     def load_additional_registries(self) -> None:
         super().load_additional_registries()
         self.install_registry(typing_registry)
@@ -166,10 +193,13 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        args = half.half_arguments(func, args)
+        args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
         if not session.numba_style:
             _refuse(func, args)
             args = mathematics.power_arguments(func, args)
+        elif _makes_text(func, args):
+            # At once: numba would compile its own formatting of numbers, for seconds, and then need memory for it.
+            raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
             if session.numba_style:
                 return super().resolve_function_type(func, args, kws)
@@ -179,6 +209,11 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         except core_errors.TypingError as error:
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
             raise errors.TypingError(str(error)) from error
+
+    def resolve_getattr(self, typ: Any, attr: str) -> Any:
+        if isinstance(typ, GridGroup) and attr == "sync":
+            return types.BoundFunction(numba_vocabulary.GridGroupSync, typ)
+        return super().resolve_getattr(typ, attr)
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
         mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
@@ -211,6 +246,13 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_setattr(target, attr, value)
 
 
+def _makes_text(function: Any, args: Any) -> bool:
+    named = {getattr(function, "typing_key", function), getattr(function, "instance_type", None)}
+    return bool(named & {str, types.unicode_type}) and not all(
+        isinstance(types.unliteral(argument), types.UnicodeType) for argument in args
+    )
+
+
 def _refuse(function: Any, args: Any) -> None:
     """Refuses what numba would take, but with another meaning than the author's."""
     key = getattr(function, "typing_key", function)
@@ -234,9 +276,16 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         try:
             return super().get_ufunc_info(ufunc_key)
         except KeyError:
-            name = ufunc_key.__name__
-            note(f"np.{name} is not supported in kernels; use math.{name}, or write it for each element")
-            raise errors.TypingError(f"np.{name}") from None
+            raise errors.TypingError(f"{NO_UFUNC} np.{ufunc_key.__name__}") from None
+
+    def call_unresolved(self, builder: Any, name: str, sig: Any, args: Any) -> Any:
+        _waiting.setdefault(name, []).append(self.active_code_library)
+        kind = self.call_conv.get_function_type(sig.return_type, sig.args)
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        status, result = self.call_conv.call_function(builder, function, sig.return_type, sig.args, args)
+        with cgutils.if_unlikely(builder, status.is_error):
+            self.call_conv.return_status_propagate(builder, status)
+        return fix_returning_optional(self, builder, sig, status, result)
 
     @property
     def enable_nrt(self) -> bool:
@@ -256,7 +305,7 @@ class _Lower(CUDALower):  # type: ignore[misc]
         self.call_helper = self.call_conv.init_call_helper(self.builder)
 
     def notify_loc(self, loc: Any) -> None:
-        session.file, session.line = loc.filename, loc.line
+        inference.follow(loc)
         if session.located:
             # llvmlite puts this on every instruction that follows; ir.py keeps it where memory is touched.
             place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
@@ -288,6 +337,16 @@ class _Lower(CUDALower):  # type: ignore[misc]
         ]
         return lower_mixed_comparison(self.builder, op, kinds, *operands)
 
+    def _lower_call_RecursiveCall(self, fnty: Any, expr: Any, signature: Any) -> Any:
+        kind = fnty.dispatcher_type
+        if signature.args not in kind.dispatcher.overloads:
+            return super()._lower_call_RecursiveCall(fnty, expr, signature)
+        # Compiled since, for other types than those of the function that calls itself here.
+        arguments = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
+        call = self.context.get_function(kind, signature)
+        self.context.add_linking_libs(call.libs)
+        return call(self.builder, arguments, self.loc)
+
 
 class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
     @property
@@ -313,12 +372,19 @@ class _CheckReturns(AnalysisPass):  # type: ignore[misc]
                 value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
                 why = conversion_problem(state.return_type, value)
                 if why is not None:
-                    note(f"{state.func_id.func_name} is declared to return {display(state.return_type)} and {why}")
-                    raise errors.TypingError(f"{why} at {returned.loc.filename} ({returned.loc.line})")
+                    declared = f"{state.func_id.func_name} is declared to return {display(state.return_type)}"
+                    raise inference.refused_at(returned.loc, f"{declared} and {why}")
         return False
 
 
 class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        managers = super().define_pipelines()
+        for manager in managers:
+            manager.passes = inference.replace_passes(manager.passes)
+            manager.finalize()
+        return managers
+
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         passes = super().define_cuda_lowering_pipeline(state)
         passes.passes = [
@@ -375,4 +441,5 @@ def _linked(library: Any) -> list[Any]:
         if linked not in found:
             found.append(linked)
             pending.extend(linked._linking_libraries)
+            pending.extend(_called_back.get(linked, ()))
     return found

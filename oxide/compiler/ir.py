@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from . import atomics, half, instructions, numba_runtime
+from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime
 from .faults import FaultSite
 from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .source import located
@@ -60,6 +60,8 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
         [
             str(module),
             shared_conversions,
+            clearing.portable_definitions(str(module)),
+            decimal_rounding.portable_definitions(str(module)),
             _site_definitions(used),
             atomics.definitions(str(module)),
             _known_functions(function, module),
@@ -72,7 +74,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
         if waits:
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
-    text, shared = place_shared_memory(function, _pure_mathematics(str(module)))
+    text, shared = place_shared_memory(function, _pure_mathematics(str(module)), lowered.shared_places)
     places = tuple(lowered.sites[number] for number in used)
     return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
 

@@ -74,6 +74,10 @@ class Kernel:
         dispatcher, function = function, getattr(function, "py_func", function)
         self.adopted = dispatcher is not function
         """Whether it is a numba-cuda kernel, made by ``kernel(dispatcher)``."""
+        if not hasattr(function, "__code__"):
+            from .misuse import no_function
+
+            raise no_function(function)
         functools.update_wrapper(self, function)
         self.function = function
         self.name: str = function.__name__
@@ -123,6 +127,13 @@ class Kernel:
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
         return self._launch(None, args, kwargs)
+
+    if not TYPE_CHECKING:  # a type checker is to know what there is not
+
+        def __getattr__(self, name: str) -> Any:
+            from .misuse import no_attribute
+
+            raise no_attribute(self.__dict__.get("name", "?"), name)
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
@@ -234,7 +245,13 @@ class Specialization:
         self.parameters = parameters
         self._entry = entry_of(kernel, parameters)
         kept = self._entry.facts() if self._entry is not None else None
-        self._facts: Facts = kept if kept is not None else _front_end(kernel, parameters)
+        if kept is None:
+            from .diagnostics import placed_errors
+
+            with placed_errors(kernel.name, kernel.function):
+                self._facts: Facts = _front_end(kernel, parameters)
+        else:
+            self._facts = kept
         self.uses_index_1d: bool = self._facts.uses_index_1d
         self.uses_index_2d: bool = self._facts.uses_index_2d
         self.kernel_id: int = _stable_hash(kernel, parameters)
@@ -279,10 +296,14 @@ class Specialization:
 
     def native_asm(self) -> str:
         """The assembly for this machine's CPU."""
+        from .diagnostics import placed_errors
         from .native import host_target, native_assembly
 
-        unchecked = self.kernel.unchecked
-        return native_assembly(self.portable, self.parameters, self.kernel_id, host_target(), unchecked=unchecked)
+        kernel = self.kernel
+        with placed_errors(kernel.name, kernel.function):
+            return native_assembly(
+                self.portable, self.parameters, self.kernel_id, host_target(), unchecked=kernel.unchecked
+            )
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
         """Registers, memory, spills and occupancy on the GPU that operations run on; see ``Kernel.resources``."""
@@ -316,7 +337,10 @@ class Specialization:
             if code is None and entry is not None:
                 code = entry.code(target)
             if code is None:
-                code = self._compile(target, kinds)
+                from .diagnostics import placed_errors
+
+                with placed_errors(self.kernel.name, self.kernel.function):
+                    code = self._compile(target, kinds)
                 if entry is not None:
                     entry.keep_code(code)
             self._codes[target] = code
@@ -368,8 +392,16 @@ class Specialization:
         from .sanitizer import compile_sanitized
 
         kernel = self.kernel
-        _, style = _style(kernel, self.parameters)
-        lowered = lower(kernel.name, kernel.function, self.parameters, kernel.fastmath, style, located=True)
+        uses, style = _style(kernel, self.parameters)
+        lowered = lower(
+            kernel.name,
+            kernel.function,
+            self.parameters,
+            kernel.fastmath,
+            style,
+            located=True,
+            constants=uses.constants,
+        )
         portable = translate(kernel.function, lowered, kernel.fastmath)
         if kernel.unchecked:
             portable = leave_assertions_out(portable)
@@ -397,7 +429,7 @@ def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
     from .ir import translate
 
     uses, style = _style(kernel, parameters)
-    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style)
+    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style, constants=uses.constants)
     portable = translate(kernel.function, lowered, kernel.fastmath)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:

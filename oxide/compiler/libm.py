@@ -1,5 +1,6 @@
 """The CPU's side of libdevice: each ``__nv_*`` function that a kernel calls, as a call of the C library's.
 
+What the C library has not is in ``libdevice_words``, ``libdevice_special`` and ``libdevice_rounding``.
 The functions of the C library are in the process already. Their errors are at most an ulp or two, as libdevice's are;
 the two devices may differ in the last bit. The fast approximations are the ordinary functions here.
 """
@@ -10,7 +11,7 @@ import re
 from typing import Any
 
 from ..errors import CompileError
-from . import libdevice_words, plain_math
+from . import libdevice_rounding, libdevice_special, libdevice_words, plain_math
 
 _UNARY = """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p logb cbrt
 erf erfc tgamma lgamma round j0 j1 y0 y1"""
@@ -41,14 +42,24 @@ def definitions(kernel: str, module: Any) -> str:
     open_functions = [f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")]
     texts: list[str] = []
     for symbol in open_functions:
-        text = plain_math.definition(symbol) or _definition(symbol) or libdevice_words.definition(symbol)
-        if text is None:
+        parts = _definitions(symbol)
+        if not parts:
             raise CompileError(
                 f"kernel {kernel}: {symbol.removeprefix('__nv_')} is a function of NVIDIA's libdevice that the CPU "
                 "device has no counterpart of; run the kernel on a CUDA device, or compute it from oxide's math"
             )
-        texts.append(text)
-    return "\n".join(dict.fromkeys("\n".join(texts).split("\n\n")))
+        texts += parts
+    return "\n".join(dict.fromkeys(texts))
+
+
+def _definitions(symbol: str) -> list[str]:
+    """What defines a function: texts that each declare or define one, so that several functions may share them."""
+    text = plain_math.definition(symbol) or _definition(symbol) or libdevice_words.definition(symbol)
+    if text is not None:
+        return text.split("\n\n")
+    called, texts = libdevice_special.definitions(symbol)
+    declared = "".join(_declare(base, "double")[1] for base in called)
+    return [*declared.split("\n\n"), *texts] if texts else libdevice_rounding.definitions(symbol)
 
 
 def _definition(symbol: str) -> str | None:

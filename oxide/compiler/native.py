@@ -20,6 +20,7 @@ from .ir import PortableKernel, link
 from .optimise import optimise, simplify
 from .position_range import CHECKED_BLOCKS
 from .signature import Closed
+from .source import located_in
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
@@ -96,7 +97,8 @@ def _module(
     # A schedule of the threads that can be chosen needs them apart, barriers or not.
     suspends = kernel.suspends or target.seeded
     entry = entry_of(kernel)
-    called = [libm.definitions(kernel.name, portable), half.native_definitions(kernel.name, kernel.text, target)]
+    mathematics = libm.definitions(kernel.name, portable)
+    called = [mathematics, half.native_definitions(kernel.name, kernel.text + mathematics, target)]
     text, extremes = _plain_extremes(kernel.text)
     called += extremes
     support = [native_primitives.definitions(kernel.shared), native_primitives.ALLOCATOR, *called]
@@ -120,9 +122,29 @@ def _module(
         fast.get_function(CHECKED_BLOCKS).linkage = "internal"
         module = fast
     for function in module.functions:
+        if function.is_declaration and function.name == coroutines.SUSPENSION:
+            raise _waits_in_a_recursion(kernel)
         if function.is_declaration and function.name.startswith(("oxide.", "llvm.nvvm.")):
             raise CompileError(f"kernel {kernel.name}: {function.name} is an instruction that only a GPU has")
     return module, machine
+
+
+def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
+    """Threads wait only where everything is inlined into one coroutine, which a function that calls itself is not."""
+    problem = (
+        f"kernel {kernel.name}: a function that calls itself waits for other threads here, which the CPU device cannot "
+        "do: write it as a loop, or wait outside of it"
+    )
+    for function in _DEFINITION.finditer(kernel.text):
+        waits = _WAITS.search(function["body"])
+        if waits is not None and f"{function['name']}(" in function["body"]:
+            site = kernel.sites[int(waits["site"])]
+            return located_in(site.file, site.line, problem)
+    return CompileError(problem)
+
+
+_DEFINITION = re.compile(r"^define [^\n]*?(?P<name>@[^\s(]+)\([^\n]*\{\n(?P<body>.*?)^\}", re.MULTILINE | re.DOTALL)
+_WAITS = re.compile(r"call [^@\n]*@oxide\.(?:block|warp|grid)\.[^\n]*i32 (?P<site>\d+)\)")
 
 
 def _plain_extremes(text: str) -> tuple[str, list[str]]:

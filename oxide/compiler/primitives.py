@@ -17,11 +17,11 @@ Here is what both back ends need to know of them; ``ptx_primitives.py`` and ``co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .source import located
+from .source import SourcePlace, column_of, located_in
 
 PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.block.", "oxide.warp.", "oxide.stop.")
 """The names of functions that take the context and that a back end defines."""
@@ -58,22 +58,31 @@ def cooperates(module: Any) -> bool:
     return any(function.name == GRID_BARRIER for function in module.functions)
 
 
-def place_shared_memory(kernel: Callable[..., Any], text: str) -> tuple[str, SharedMemory]:
-    """Numbers the static arrays of a kernel from 0 and lays them out. Raises ``CompileError`` over the limit."""
+def place_shared_memory(
+    kernel: Callable[..., Any], text: str, places: Mapping[int, SourcePlace]
+) -> tuple[str, SharedMemory]:
+    """Numbers the static arrays of a kernel from 0 and lays them out. Raises ``CompileError`` over the limit, at the
+    array that goes over it."""
     found = sorted({tuple(map(int, match.groups())) for match in _STATIC.finditer(text)})
     numbers = {number: dense for dense, (number, _, _) in enumerate(found)}
     text = _STATIC.sub(lambda match: f"@oxide.shared.static.{numbers[int(match[1])]}", text)
     arrays: list[tuple[int, int, int]] = []
     end = 0
-    for _, size, alignment in found:
+    over = None
+    for number, size, alignment in found:
         offset = -(-end // alignment) * alignment
         arrays.append((offset, size, alignment))
         end = offset + size
-    if end > STATIC_LIMIT:
-        raise located(
-            kernel,
+        if end > STATIC_LIMIT and over is None:
+            over = number
+    if over is not None:
+        file, line, span = places[over]
+        raise located_in(
+            file,
+            line,
             f"kernel {kernel.__name__}: its SharedArrays take {end} bytes together, and a block has {STATIC_LIMIT}; "
             "make them smaller, or use DynamicSharedArray(dtype) with LaunchConfig(shared_mem_bytes=…)",
+            column_of(file, span),
         )
     return text, SharedMemory(tuple(arrays), end, "@oxide.shared.dynamic" in text)
 

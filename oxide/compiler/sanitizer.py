@@ -22,12 +22,14 @@ import llvmlite.binding as llvm
 from ..driver.base import Code, Target
 from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from ..errors import CompileError
-from . import native, native_primitives, sanitizer_runtime
+from . import clearing, native, native_primitives, sanitizer_runtime
 from .affine import BRANCH
 from .arguments import ArgumentType, ArrayType, RecordType, TupleType
 from .hoist import may_meet
 from .ir import PortableKernel, link
 from .parameters import word_types
+from .sanitizer_origins import NAME, Origins
+from .sanitizer_types import TYPE, size_of
 from .signature import Closed, NumbaParameter
 
 _MAX_ACCESSES = 1 << 16
@@ -45,10 +47,10 @@ def compile_sanitized(
 ) -> Code:
     """A host object file whose accesses are checked, with what the driver needs to run it. Raises ``CompileError``."""
     pointers, views = _pointers(signature)
-    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(kernel.text))
+    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(clearing.left_out(kernel.text)))
     module = llvm.parse_assembly("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
     head, body, tail = _split(_simplified(module, native.host_machine(target)), kernel.symbol)
-    instrumenter = _Instrumenter(name, kernel, pointers, views, body, _places(tail))
+    instrumenter = _Instrumenter(name, kernel, pointers, views, head, body, _places(tail))
     lines = [
         line for line in (*head, *instrumenter.lines, *tail) if not line.startswith("declare ") or "held" not in line
     ]
@@ -137,7 +139,7 @@ def _held_declarations(text: str) -> list[str]:
 
 
 def _local_arrays_held(text: str) -> str:
-    return _LOCAL.sub(lambda m: f"{m[1]}call ptr @oxide.held.local(i64 {_size(m[2])}, i64 {m[3]})", text)
+    return _LOCAL.sub(lambda m: f"{m[1]}call ptr @oxide.held.local(i64 {size_of(m[2])}, i64 {m[3]})", text)
 
 
 def _simplified(module: Any, machine: Any) -> str:
@@ -175,37 +177,70 @@ def _places(lines: list[str]) -> dict[str, tuple[str, int]]:
 
 # The kernel's accesses
 
-_NAME = r'[%@](?:"[^"]*"|[-\w.$]+)'
-_ASSIGNED = re.compile(rf"^  (?P<name>{_NAME}) = (?P<what>.*)$")
 _LOAD = re.compile(
-    rf"^(?P<head>  {_NAME} = load (?:volatile )?)(?P<type>[^,]*(?:\{{.*\}})?[^,]*), ptr (?P<pointer>{_NAME}), align "
+    rf"^(?P<head>  {NAME} = load (?:volatile )?)(?P<type>{TYPE}), ptr (?P<pointer>{NAME}), align "
     r"(?P<align>\d+)(?P<rest>.*)$"
 )
 _STORE = re.compile(
-    rf"^(?P<head>  store (?:volatile )?)(?P<type><[^>]*>|\{{.*?\}}|\[[^\]]*\]|\S+) (?P<value>.*), "
-    rf"ptr (?P<pointer>{_NAME}), align (?P<align>\d+)(?P<rest>.*)$"
+    rf"^(?P<head>  store (?:volatile )?)(?P<type>{TYPE}) (?P<value>.*), "
+    rf"ptr (?P<pointer>{NAME}), align (?P<align>\d+)(?P<rest>.*)$"
 )
 _ATOMIC = re.compile(
-    rf"^(?P<head>  (?:{_NAME} = )?call [^@]*@oxide\.held\.atomic\.(?P<operation>\w+)\.\w(?P<bits>\d+)\.(?P<scope>\w+)\."
-    rf"(?P<ordering>\d)\(ptr )(?P<pointer>{_NAME})(?P<rest>.*)$"
+    rf"^(?P<head>  (?:{NAME} = )?call [^@]*@oxide\.held\.atomic\.(?P<operation>\w+)\.\w(?P<bits>\d+)\.(?P<scope>\w+)\."
+    rf"(?P<ordering>\d)\(ptr )(?P<pointer>{NAME})(?P<rest>.*)$"
 )
 _RAW_ATOMIC = re.compile(  # numba-cuda's own, which are relaxed
-    rf"^(?P<head>  {_NAME} = (?:atomicrmw|cmpxchg) (?:volatile |weak )*(?:\w+ )?ptr )(?P<pointer>{_NAME})"
+    rf"^(?P<head>  {NAME} = (?:atomicrmw|cmpxchg) (?:volatile |weak )*(?:\w+ )?ptr )(?P<pointer>{NAME})"
     r"(?P<rest>, (?P<type>\w+) .*)$"
 )
 _FENCE = re.compile(r"^  call void @oxide\.held\.fence\.\w+\.(?P<ordering>\d)\(")
-_BARRIER = re.compile(rf"^  (?:{_NAME} = )?call \w+ @oxide\.block\.barrier")
+_BARRIER = re.compile(rf"^  (?:{NAME} = )?call \w+ @oxide\.block\.barrier")
 _WARP_SYNC = re.compile(r"^  call void @oxide\.warp\.sync\(ptr (?P<context>\S+), i32 (?P<mask>[^,]+), ")
 _HELD_LOCAL = re.compile(
-    rf"^  (?P<name>{_NAME}) = call ptr @oxide\.held\.local\(i64 (?P<bytes>\d+), i64 (?P<align>\d+)\)"
+    rf"^  (?P<name>{NAME}) = call ptr @oxide\.held\.local\(i64 (?P<bytes>\d+), i64 (?P<align>\d+)\)"
 )
-_CHECK = re.compile(rf"^  (?P<name>{_NAME}) = call i1 @oxide\.(?:in_bounds|aligned)\(")
+_CHECK = re.compile(rf"^  (?P<name>{NAME}) = call i1 @oxide\.(?:in_bounds|aligned)\(")
 _LABEL = re.compile(r'^(?P<name>"[^"]*"|[-\w$.]+):')
 _FROM = re.compile(r", (?P<block>%(?:\"[^\"]*\"|[-\w$.]+)) \]")
 _LEAVING = "%oxide.leaves"
 _PLACED = re.compile(r", !oxide\.place (!\d+)")
 
 _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
+
+
+_ALLOCA = re.compile(rf"^  (?P<name>{NAME}) = alloca (?P<type>{TYPE})(?:, i\d+ (?P<count>\d+))?, align")
+_SHARED = re.compile(rf"^  (?P<name>{NAME}) = call ptr @oxide\.shared\.(?:static\.\d+|dynamic)\(")
+_METADATA = re.compile(r", ![^\n]*$")
+_REGION_KINDS = ("device", "shared", "local", "constant", "stack")
+"""Of the memory that an access may go to; ``oxide.sanitize.chosen`` tells them by their place here."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Region:
+    """A piece of memory that a pointer comes from: a parameter's ``view``, or an array, or the call that gives it, of
+    so many bytes."""
+
+    kind: str
+    what: str
+    array: str = ""
+    bytes: str = ""
+    offset: int = 0
+    view: int = -1
+
+
+_UNKNOWN = _Region("device", "memory")
+_GLOBAL = re.compile(rf"^(?P<name>@{NAME[4:]}) = (?:\w+ )*?(?P<space>addrspace\(\d+\) )?constant (?P<type>{TYPE}) ")
+
+
+def _constants(head: list[str]) -> dict[str, tuple[str, str]]:
+    """The module's constant arrays: where each is, as an operand, and its bytes."""
+    found = {}
+    for line in head:
+        if match := _GLOBAL.match(line):
+            name, space = match["name"], match["space"]
+            operand = f"addrspacecast (ptr {space}{name} to ptr)" if space else name
+            found[name] = operand, str(size_of(match["type"]))
+    return found
 
 
 class _Instrumenter:
@@ -222,6 +257,7 @@ class _Instrumenter:
         kernel: PortableKernel,
         pointers: tuple[PointerWord, ...],
         views: dict[int, int],
+        head: list[str],
         body: list[str],
         places: dict[str, tuple[str, int]],
     ) -> None:
@@ -231,13 +267,15 @@ class _Instrumenter:
         self._numbers = itertools.count()
         self._known: dict[Access, int] = {}
         header = body[0]
-        arguments = re.findall(rf"({_NAME})(?=[,)])", header[header.index("(") :])
+        arguments = re.findall(rf"({NAME})(?=[,)])", header[header.index("(") :])
         self._context = arguments[0]
         self._views = {argument: views[word] for word, argument in enumerate(arguments[1:]) if word in views}
         self._pointers = pointers
-        self._definitions = {match["name"]: match["what"] for line in body if (match := _ASSIGNED.match(line))}
+        self._origins = Origins(body, self._views)
+        self._constants = _constants(head)
         self._local_bytes = {match["name"]: int(match["bytes"]) for line in body if (match := _HELD_LOCAL.match(line))}
         self._place = ("", 0)
+        self._others = self._arrays_but_parameters(body)
         self.shared_shift, self.pointers = self._granules(body, pointers)
         self._leaves = not (
             kernel.suspends
@@ -251,6 +289,7 @@ class _Instrumenter:
         lines: list[str] = []
         for line in body:
             self._rewrite(line, lines, allocas)
+        lines = self._origins.with_choices(lines)
         lines[2:2] = allocas  # behind the header and the entry's label
         if self._ends:
             lines = [self._from_the_last_part(line) if " = phi " in line else line for line in lines]
@@ -262,18 +301,18 @@ class _Instrumenter:
         shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
         for line in body:
             if match := _LOAD.match(line) or _STORE.match(line):
-                granule = min(_power(_size(match["type"])), int(match["align"]))
+                granule = min(_power(size_of(match["type"])), int(match["align"]))
             elif match := _ATOMIC.match(line):
                 granule = int(match["bits"]) // 8
             elif match := _RAW_ATOMIC.match(line):
-                granule = _size(match["type"])
+                granule = size_of(match["type"])
             else:
                 continue
-            roots = self._roots(match["pointer"], set())
-            if any("@oxide.shared." in self._definitions.get(root, "") for root in roots):
+            regions = [self._region(root) for root in self._origins.roots(match["pointer"])] or [_UNKNOWN]
+            if any(region.kind == "shared" for region in regions):
                 shared = min(shared, granule)
-            known = {self._views[root] for root in roots if root in self._views}
-            for number in known if len(roots) == 1 else range(len(pointers)):
+            known = {region.view for region in regions if region.kind == "device"}
+            for number in range(len(pointers)) if _UNKNOWN in regions else known:
                 granules[number] = min(granules[number], granule)
         return shared.bit_length() - 1, tuple(
             dataclasses.replace(pointer, granule=granule) for pointer, granule in zip(pointers, granules, strict=True)
@@ -289,12 +328,12 @@ class _Instrumenter:
         if placed := _PLACED.search(line):
             self._place = self._places[placed[1]]
         if match := _LOAD.match(line):
-            pointer = self._checked(lines, match["pointer"], _size(match["type"]), int(match["align"]), 0)
+            pointer = self._checked(lines, match["pointer"], size_of(match["type"]), int(match["align"]), 0)
             lines.append(f"{match['head']}{match['type']}, ptr {pointer}, align 1{match['rest']}")
         elif (match := _STORE.match(line)) and match["pointer"] in self._local_bytes and "!oxide.place" not in line:
             lines.append(line)  # numba-cuda's own zeros, which no author may rely on
         elif match := _STORE.match(line):
-            pointer = self._checked(lines, match["pointer"], _size(match["type"]), int(match["align"]), WRITE)
+            pointer = self._checked(lines, match["pointer"], size_of(match["type"]), int(match["align"]), WRITE)
             lines.append(f"{match['head']}{match['type']} {match['value']}, ptr {pointer}, align 1{match['rest']}")
         elif match := _ATOMIC.match(line):
             ordering, operation = int(match["ordering"]), match["operation"]
@@ -306,7 +345,7 @@ class _Instrumenter:
             lines.append(f"{match['head']}{pointer}{match['rest']}")
             self._fence(lines, "acquire", ordering in _ACQUIRING)
         elif match := _RAW_ATOMIC.match(line):
-            size = _size(match["type"])
+            size = size_of(match["type"])
             pointer = self._checked(lines, match["pointer"], size, size, WRITE | ALSO_READS | ATOMIC)
             lines.append(f"{match['head']}{pointer}{match['rest']}")
         elif (match := _CHECK.match(line)) and match["name"] in self._branched_on:
@@ -328,7 +367,7 @@ class _Instrumenter:
         elif match := _HELD_LOCAL.match(line):
             size = int(match["bytes"])
             allocas.append(f"  {match['name']} = alloca [{2 * size} x i8], align {max(16, int(match['align']))}")
-            shadow = f"%sanitize.{next(self._numbers)}"
+            shadow = self._fresh()
             lines.append(f"  {shadow} = getelementptr i8, ptr {match['name']}, i64 {size}")
             lines.append(f"  call void @llvm.memset.p0.i64(ptr {shadow}, i8 0, i64 {size}, i1 false)")
         else:
@@ -336,38 +375,126 @@ class _Instrumenter:
 
     def _checked(self, lines: list[str], pointer: str, size: int, align: int, what: int) -> str:
         """Where an access goes that is checked first; the pointer itself where it is a variable's."""
-        roots = self._roots(pointer, set())
-        root = next(iter(roots)) if len(roots) == 1 else None
         head = f"ptr {self._context}, ptr {pointer}, i64 {size}, i64 {align}, i64 "
-        if root is None:
-            call = f"device({head}{self._number('memory') | what}, i64 -1)"
-        elif root in self._views:
-            call = (
-                f"device({head}{self._number(self._pointers[self._views[root]].name) | what}, i64 {self._views[root]})"
-            )
-        elif root in self._local_bytes:
-            call = f"local({head}{self._number('a LocalArray') | what}, ptr {root}, i64 {self._local_bytes[root]})"
-        elif static := re.search(r"@oxide\.shared\.static\.(\d+)\(", self._definitions.get(root, "")):
-            offset, length, _ = self._kernel.shared.arrays[int(static[1])]
-            number = self._number("a SharedArray") | what
-            call = f"shared({head}{number}, ptr {root}, i64 {length}, i64 {offset}, i64 {self.shared_shift})"
-        elif "@oxide.shared.dynamic(" in self._definitions.get(root, ""):
-            length_of = f"%sanitize.{next(self._numbers)}"
-            lines.append(f"  {length_of} = call i64 @oxide.shared.dynamic.bytes(ptr {self._context})")
-            offset = native_primitives.static_bytes(self._kernel.shared)
-            number = self._number("a DynamicSharedArray") | what
-            call = f"shared({head}{number}, ptr {root}, i64 {length_of}, i64 {offset}, i64 {self.shared_shift})"
-        elif root.startswith("@") or self._definitions.get(root, "").startswith("alloca "):
-            return pointer
+        regions = {self._origins.number(root): self._region(root) for root in self._origins.roots(pointer)}
+        if len(regions) > 1:
+            call = self._check_of_several(lines, head, pointer, what, regions)
         else:
-            call = f"device({head}{self._number('memory') | what}, i64 -1)"
-        result = f"%sanitize.{next(self._numbers)}"
+            region = next(iter(regions.values()), _UNKNOWN)
+            if region.kind == "stack":
+                return pointer
+            number = self._number(region.what) | what
+            words = self._words_of(lines, region) if region is not _UNKNOWN else [self._anywhere(lines, pointer, "-1")]
+            call = f"{region.kind}({head}{number}, {', '.join(words)})"
+        result = self._fresh()
         lines.append(f"  {result} = call ptr @oxide.sanitize.{call}")
         if self._leaves:
-            goes_on = f"%sanitize.{next(self._numbers)}"
+            goes_on = self._fresh()
             lines.append(f"  {goes_on} = call i1 @oxide.sanitize.goes_on(ptr {self._context})")
             self._go_on(lines, goes_on)
         return result
+
+    def _check_of_several(
+        self, lines: list[str], head: str, pointer: str, what: int, regions: dict[int, _Region]
+    ) -> str:
+        """The check of an access that goes to one of several regions, as its pointer's origin says."""
+        chosen = self._origins.chosen(pointer)
+        whats = {region.what for region in regions.values()}
+        number = str(self._number(min(whats) if len(whats) == 1 else _UNKNOWN.what) | what)
+        words = ["i64 0", "ptr null", "i64 0", "i64 0", "i64 0"]
+        for origin, region in regions.items():
+            it_is = self._fresh()
+            lines.append(f"  {it_is} = icmp eq i64 {chosen}, {origin}")
+            if len(whats) > 1:
+                number = self._selected(lines, it_is, f"i64 {self._number(region.what) | what}", f"i64 {number}")[4:]
+            if region.kind != "device":
+                place = self._words_of(lines, region)
+                own = [f"i64 {_REGION_KINDS.index(region.kind)}", *place, *words[len(place) + 1 :]]
+                words = [self._selected(lines, it_is, new, old) for new, old in zip(own, words, strict=True)]
+        if all(region.kind == "device" and region is not _UNKNOWN for region in regions.values()):
+            return f"device({head}{number}, i64 {chosen})"
+        view = self._anywhere(lines, pointer, chosen)  # of several arrays in a variable in memory nobody knows which
+        return f"chosen({head}{number}, {view}, {', '.join(words)})"
+
+    def _anywhere(self, lines: list[str], pointer: str, view: str) -> str:
+        """The view, or -2 where that is -1, as nobody knows it, and the address is in an array that is no parameter."""
+        address, elsewhere = self._fresh(), "true" if self._others is None else "false"
+        lines.append(f"  {address} = ptrtoint ptr {pointer} to i64")
+        for region in self._others or ():
+            array, length, *_ = self._words_of(lines, region)
+            start, offset, inside, either = (self._fresh() for _ in range(4))
+            lines += [
+                f"  {start} = ptrtoint {array} to i64",
+                f"  {offset} = sub i64 {address}, {start}",
+                f"  {inside} = icmp ult i64 {offset}, {length.removeprefix('i64 ')}",
+                f"  {either} = or i1 {elsewhere}, {inside}",
+            ]
+            elsewhere = either
+        unknown, known, result = (self._fresh() for _ in range(3))
+        lines += [
+            f"  {unknown} = icmp eq i64 {view}, -1",
+            f"  {known} = and i1 {unknown}, {elsewhere}",
+            f"  {result} = select i1 {known}, i64 -2, i64 {view}",
+        ]
+        return f"i64 {result}"
+
+    def _selected(self, lines: list[str], condition: str, new: str, old: str) -> str:
+        if new == old:
+            return old
+        result = self._fresh()
+        lines.append(f"  {result} = select i1 {condition}, {new}, {old}")
+        return f"{new.split(' ')[0]} {result}"
+
+    def _arrays_but_parameters(self, body: list[str]) -> list[_Region] | None:
+        """All else that an address may be of that nobody could follow; None where some of that has no fixed place."""
+        found = [self._region(name) for name in (*self._constants, *self._local_bytes)]
+        blocks = 0
+        for line in body:
+            blocks += bool(_LABEL.match(line))
+            if match := _ALLOCA.match(line):
+                if blocks > 1:
+                    return None  # numba's tuples of several types are so
+                found.append(
+                    _Region("stack", "", match["name"], str(size_of(match["type"]) * int(match["count"] or 1)))
+                )
+            elif match := _SHARED.match(line):
+                found.append(self._region(match["name"]))
+        return list({(region.array, region.bytes): region for region in found}.values())
+
+    def _region(self, root: str) -> _Region:
+        definition = self._origins.definition(root)
+        if root in self._views:
+            return _Region("device", self._pointers[self._views[root]].name, view=self._views[root])
+        if root in self._local_bytes:
+            return _Region("local", "a LocalArray", root, str(self._local_bytes[root]))
+        if static := re.search(r"@oxide\.shared\.static\.(\d+)\(", definition):
+            offset, length, _ = self._kernel.shared.arrays[int(static[1])]
+            return _Region("shared", "a SharedArray", _METADATA.sub("", definition), str(length), offset)
+        if "@oxide.shared.dynamic(" in definition:
+            offset = native_primitives.static_bytes(self._kernel.shared)
+            return _Region("shared", "a DynamicSharedArray", _METADATA.sub("", definition), "", offset)
+        if root in self._constants:
+            return _Region("constant", "a constant array", *self._constants[root])
+        return _Region("stack", "") if root.startswith("@") or definition.startswith("alloca ") else _UNKNOWN
+
+    def _words_of(self, lines: list[str], region: _Region) -> list[str]:
+        """What a check is told of a region: of a view its number, of others where they are and how long."""
+        array, length = region.array, region.bytes
+        match region.kind:
+            case "device":
+                return [f"i64 {region.view}"]
+            case "shared":
+                array = self._fresh()  # once more: where it was asked for first may lie on another path
+                lines.append(f"  {array} = {region.array}")
+                if not length:
+                    length = self._fresh()
+                    lines.append(f"  {length} = call i64 @oxide.shared.dynamic.bytes(ptr {self._context})")
+                return [f"ptr {array}", f"i64 {length}", f"i64 {region.offset}", f"i64 {self.shared_shift}"]
+            case _:
+                return [f"ptr {array}", f"i64 {length}"] if array else []
+
+    def _fresh(self) -> str:
+        return f"%sanitize.{next(self._numbers)}"
 
     def _go_on(self, lines: list[str], condition: str) -> None:
         """Parts the block: a thread comes to what follows only under the condition."""
@@ -378,62 +505,6 @@ class _Instrumenter:
 
     def _from_the_last_part(self, phi: str) -> str:
         return _FROM.sub(lambda match: f", {self._ends.get(match['block'], match['block'])} ]", phi)
-
-    def _roots(self, pointer: str, seen: set[str]) -> set[str]:
-        """The values that a pointer is computed from; more than one where paths meet."""
-        if pointer in seen or pointer in ("null", "undef", "poison"):
-            return set()
-        seen.add(pointer)
-        what = self._definitions.get(pointer, "")
-        if what.startswith("getelementptr "):
-            return self._roots(re.findall(rf"ptr ({_NAME}|null|undef|poison)", what)[0], seen)
-        if what.startswith("extractvalue "):
-            whole, *place = _members(what.removeprefix("extractvalue "))
-            return self._member_roots(whole.split(" ")[-1], _numbers(place), seen)
-        if what.startswith("inttoptr "):
-            return set[str]().union(*(self._roots(each, seen) for each in self._addresses(pointer))) or {pointer}
-        if what.startswith("phi ptr "):
-            found = re.findall(rf"\[ ({_NAME}|null|undef|poison), ", what)
-        elif what.startswith("select "):
-            found = re.findall(rf"ptr ({_NAME}|null|undef|poison)", what)
-        elif what.startswith(("bitcast ptr ", "addrspacecast ptr ", "freeze ptr ")):
-            found = re.findall(_NAME, what)[:1]
-        else:
-            return {pointer}
-        return set[str]().union(*(self._roots(each, seen) for each in found))
-
-    def _addresses(self, number: str) -> list[str]:
-        """The pointers whose addresses a sum begins with: numba-cuda steps through strided arrays so."""
-        what = self._definitions.get(number, "")
-        if what.startswith("ptrtoint "):
-            return re.findall(rf"ptr ({_NAME})", what)
-        if what.startswith(("inttoptr ", "add ")):
-            return [each for operand in re.findall(_NAME, what) for each in self._addresses(operand)]
-        return []
-
-    def _member_roots(self, whole: str, place: tuple[int, ...], seen: set[str]) -> set[str]:
-        """Of a member of a structure: through those that slices, arrays and tuples are put together in."""
-        if not place:
-            return self._roots(whole, seen)
-        key = f"{whole} {place}"
-        if key in seen or whole in ("undef", "poison", "zeroinitializer"):
-            return set()
-        seen.add(key)
-        what = self._definitions.get(whole, "")
-        if what.startswith("insertvalue "):
-            base, part, *rest = _members(what.removeprefix("insertvalue "))
-            inserted = _numbers(rest)
-            if place[: len(inserted)] == inserted:
-                return self._member_roots(part.split(" ")[-1], place[len(inserted) :], seen)
-            if inserted[: len(place)] != place:
-                return self._member_roots(base.split(" ")[-1], place, seen)
-        elif what.startswith("extractvalue "):
-            base, *rest = _members(what.removeprefix("extractvalue "))
-            return self._member_roots(base.split(" ")[-1], _numbers(rest) + place, seen)
-        elif what.startswith("phi "):
-            incoming = re.findall(rf"\[ ({_NAME}|undef|poison|zeroinitializer), ", what)
-            return set[str]().union(*(self._member_roots(each, place, seen) for each in incoming))
-        return {f"{whole} {place}"}
 
     def _number(self, what: str) -> int:
         """The access's number, shifted to its place."""
@@ -455,6 +526,8 @@ _CALLED = {
     "device": "ptr @oxide.sanitize.device(ptr, ptr, i64, i64, i64, i64)",
     "shared": "ptr @oxide.sanitize.shared(ptr, ptr, i64, i64, i64, ptr, i64, i64, i64)",
     "local": "ptr @oxide.sanitize.local(ptr, ptr, i64, i64, i64, ptr, i64)",
+    "constant": "ptr @oxide.sanitize.constant(ptr, ptr, i64, i64, i64, ptr, i64)",
+    "chosen": "ptr @oxide.sanitize.chosen(ptr, ptr, i64, i64, i64, i64, i64, ptr, i64, i64, i64)",
     "join": "void @oxide.sanitize.join(ptr, i32)",
     "goes_on": "i1 @oxide.sanitize.goes_on(ptr)",
     **{name: f"void @oxide.sanitize.{name}(ptr)" for name in ("passed", "release", "acquire", "arrive")},
@@ -474,42 +547,6 @@ def _symbol(declaration: str) -> str:
     return re.escape(declaration[declaration.index("@") : declaration.index("(")])
 
 
-_SIZES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
-
-
-def _size(kind: str) -> int:
-    """Bytes of a type in memory, structures with natural alignment."""
-    kind = kind.strip()
-    if kind in _SIZES:
-        return _SIZES[kind]
-    if match := re.fullmatch(r"i(\d+)", kind):
-        return -(-int(match[1]) // 8)
-    if match := re.fullmatch(r"[<\[](\d+) x (.*)[>\]]", kind):
-        return int(match[1]) * _size(match[2])
-    parts = [part for part in _members(kind.strip("{} ")) if part]  # none in {}, a function's place
-    end, widest = 0, 1
-    for part in parts:
-        alignment = min(8, _size(part) if not part.startswith(("{", "[", "<")) else 8)
-        end = -(-end // alignment) * alignment + _size(part)
-        widest = max(widest, alignment)
-    return -(-end // widest) * widest
-
-
-def _numbers(parts: list[str]) -> tuple[int, ...]:
-    """The indices among the operands of an instruction; metadata follows them."""
-    return tuple(int(part) for part in parts if part.isdecimal())
-
-
 def _power(size: int) -> int:
     """The greatest power of two that divides it."""
     return size & -size or 1
-
-
-def _members(text: str) -> list[str]:
-    members, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "{[<") - (letter in "}]>")
-        if letter == "," and depth == 0:
-            members.append(text[start:place].strip())
-            start = place + 1
-    return [*members, text[start:].strip()]

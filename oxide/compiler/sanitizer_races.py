@@ -88,7 +88,7 @@ look:
   %ordered = call i1 @oxide.sanitize.ordered(ptr %state, i64 %time, i64 %old, i64 %who, i64 %known)
   br i1 %ordered, label %done, label %bad
 bad:
-  call void @oxide.sanitize.report(ptr %state, i64 <race_kind>, i64 %who, i64 %address, i64 %old)
+  call void @oxide.sanitize.report(ptr %state, i64 <race_kind>, i64 %who, i64 %address, i64 %old, i64 0)
   br label %done
 done:
   ret void

@@ -148,8 +148,9 @@ define i64 @oxide.sanitize.thread(ptr %context) alwaysinline {
 """
 
 _REPORT = """
-; Once for each kind and pair of accesses.
-define void @oxide.sanitize.report(ptr %state, i64 %kind, i64 %who, i64 %address, i64 %other) noinline cold {
+; Once for each kind and pair of accesses. start is where the array begins that the access should be in; 0 if any.
+define void @oxide.sanitize.report(ptr %state, i64 %kind, i64 %who, i64 %address, i64 %other, i64 %start)
+    noinline cold {
 entry:
   %outside = icmp eq i64 %kind, <out_of_bounds>
   %unwritten = icmp eq i64 %kind, <uninitialized>
@@ -197,6 +198,8 @@ write:
   store i64 %address, ptr %address.at
   %other.at = getelementptr i64, ptr %at, i64 3
   store i64 %other, ptr %other.at
+  %start.at = getelementptr i64, ptr %at, i64 4
+  store i64 %start, ptr %start.at
   %more = add i64 %count, 1
   store i64 %more, {{reports}}
   br label %done
@@ -231,7 +234,7 @@ entry:
 outside:
   br i1 <memory>, label %outside.report, label %go
 outside.report:
-  call void @oxide.sanitize.report(ptr %state, i64 <out_of_bounds>, i64 %who, i64 %at, i64 0)
+  call void @oxide.sanitize.report(ptr %state, i64 <out_of_bounds>, i64 %who, i64 %at, i64 0, i64 %lo)
   %scratch = getelementptr i8, {{scratch}}, i64 0
   ret ptr %scratch
 aligned:
@@ -242,7 +245,7 @@ aligned:
   %fine = or i1 %is_aligned, %unasked
   br i1 %fine, label %values, label %misaligned
 misaligned:
-  call void @oxide.sanitize.report(ptr %state, i64 <misaligned>, i64 %who, i64 %at, i64 0)
+  call void @oxide.sanitize.report(ptr %state, i64 <misaligned>, i64 %who, i64 %at, i64 0, i64 %lo)
   br label %values
 values:
   %offset = sub i64 %at, %start
@@ -265,7 +268,7 @@ read_more:
   %byte.more = icmp ult i64 %byte.next, %size
   br i1 %byte.more, label %read, label %was_read
 uninitialized:
-  call void @oxide.sanitize.report(ptr %state, i64 <uninitialized>, i64 %who, i64 %at, i64 0)
+  call void @oxide.sanitize.report(ptr %state, i64 <uninitialized>, i64 %who, i64 %at, i64 0, i64 %lo)
   br label %was_read
 was_read:
   %is_write = trunc i64 %who to i1
@@ -310,7 +313,7 @@ define i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what) alwaysinline
 """
 
 _REGIONS = """
-; Device memory that came in as the parameter of a view; with -1, as any.
+; Device memory that came in as the parameter of a view; with -1, as any; with -2, it may also be another's.
 define ptr @oxide.sanitize.device(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view)
     noinline {
 entry:
@@ -339,7 +342,16 @@ other:
   %number.next = add i64 %number, 1
   br label %next
 unknown:
+  %nobody.knows = icmp eq i64 %view, -2
+  %unasked = xor i1 <memory>, true
+  %passes = or i1 %nobody.knows, %unasked
+  br i1 %passes, label %go_on, label %outside
+go_on:
   ret ptr %pointer
+outside:
+  call void @oxide.sanitize.report(ptr %state, i64 <out_of_bounds>, i64 %who, i64 %at, i64 0, i64 0)
+  %scratch = getelementptr i8, {{scratch}}, i64 0
+  ret ptr %scratch
 found:
   %chosen = phi i64 [ %view, %entry ], [ %number, %try ]
   %offset = mul i64 %chosen, <view_bytes>
@@ -394,5 +406,45 @@ define ptr @oxide.sanitize.local(ptr %context, ptr %pointer, i64 %size, i64 %ali
   %go = call ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %hi,
       i64 %lo, ptr %init, ptr null, i64 0, i64 0)
   ret ptr %go
+}
+
+; A constant array, which is there for all and is written by none.
+define ptr @oxide.sanitize.constant(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, ptr %array,
+    i64 %bytes) noinline {
+  %state = call ptr @oxide.sanitize.enter(ptr %context)
+  %who = call i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what)
+  %lo = ptrtoint ptr %array to i64
+  %hi = add i64 %lo, %bytes
+  %go = call ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %hi,
+      i64 %lo, ptr null, ptr null, i64 0, i64 0)
+  ret ptr %go
+}
+
+; What of the above it is, is known only now.
+define ptr @oxide.sanitize.chosen(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view, i64 %kind,
+    ptr %array, i64 %bytes, i64 %offset, i64 %shift) noinline {
+  switch i64 %kind, label %stack [
+    i64 0, label %device
+    i64 1, label %shared
+    i64 2, label %local
+    i64 3, label %constant
+  ]
+device:
+  %in.device = call ptr @oxide.sanitize.device(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view)
+  ret ptr %in.device
+shared:
+  %in.shared = call ptr @oxide.sanitize.shared(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what,
+      ptr %array, i64 %bytes, i64 %offset, i64 %shift)
+  ret ptr %in.shared
+local:
+  %in.local = call ptr @oxide.sanitize.local(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what,
+      ptr %array, i64 %bytes)
+  ret ptr %in.local
+constant:
+  %in.constant = call ptr @oxide.sanitize.constant(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what,
+      ptr %array, i64 %bytes)
+  ret ptr %in.constant
+stack:
+  ret ptr %pointer
 }
 """

@@ -422,11 +422,12 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         scalar, tile = _tile_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
         kind = "tiles" if tile else kind
     else:
+        from .advice import of_annotation
+
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
             function,
-            f"kernel {kernel}: parameter {name} is annotated {shown}; annotate it as a scalar ({SCALAR_NAMES}), "
-            "Slice[T], DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, or not at all",
+            f"kernel {kernel}: parameter {name} is annotated {shown}; {of_annotation(annotation)}",
             *parameter_line(function, name),
         )
     if isinstance(scalar, TypeVar):
@@ -434,9 +435,11 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
 
         return open_parameter(function, kernel, name, kind, scalar, tile)
     if not isinstance(scalar, ScalarType):
+        from .advice import of_element
+
         raise located(
             function,
-            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {SCALAR_NAMES}",
+            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {of_element(scalar)}",
             *parameter_line(function, name),
         )
     if kind == "atomic" and scalar.name not in ATOMIC:

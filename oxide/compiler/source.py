@@ -8,9 +8,15 @@ import linecache
 import textwrap
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import CompileError
+
+Span: TypeAlias = tuple[int, int, int, int]
+"""Where an expression begins and ends: line, column, line, column, as Python has it: lines from 1, bytes from 0."""
+
+SourcePlace: TypeAlias = tuple[str, int, Span | None]
+"""A file, a line of it, and what there exactly, if that is known."""
 
 trees: weakref.WeakKeyDictionary[Callable[..., Any], ast.FunctionDef] = weakref.WeakKeyDictionary()
 """The trees of functions that were not compiled from their file as it is, with the lines and columns of the file."""
@@ -34,6 +40,54 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
         if column is not None and column >= indent:
             message += f"\n    {' ' * (column - indent)}^"
     return CompileError(message)
+
+
+def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
+    """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
+    if function in trees:
+        return trees[function], 0
+    try:
+        source = inspect.getsource(function)
+    except OSError:
+        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file") from None
+    flat = textwrap.dedent(source)
+    try:
+        (definition,) = ast.parse(flat).body
+    except (SyntaxError, ValueError):
+        definition = ast.Pass()
+    if not isinstance(definition, ast.FunctionDef):
+        raise located(function, f"{function.__name__} must be written with def, on lines of its own")
+    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
+    first = source.split("\n", 1)[0]
+    return definition, len(first) - len(flat.split("\n", 1)[0])
+
+
+def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
+    """The expression, or the statement, that begins and ends there, or None where the source cannot be read."""
+    if span is None:
+        return None
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+    text: ast.JoinedStr | None = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and any(isinstance(p, ast.expr) and _span(p) == span for p in node.values):
+            text = node  # a part of it stands for the whole
+        if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Expr) and _span(node) == span:
+            return text or node
+    return None
+
+
+def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int | None, int | None]:
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def column_of(file: str, span: Span | None) -> int | None:
+    """The column at which an expression begins, in characters."""
+    if span is None:
+        return None
+    return len(linecache.getline(file, span[0]).encode()[: span[1]].decode(errors="ignore"))
 
 
 def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None, int | None]:

@@ -57,6 +57,17 @@ def fma(a: float, b: float, c: float) -> float:
     _only_in_a_kernel("fma")
 
 
+def fmax(a: float, b: float) -> float:
+    """The greater of two floats, and of a NaN and a number the number: C's ``fmax``, one instruction on a GPU. The
+    built-in ``max`` is Python's."""
+    _only_in_a_kernel("fmax")
+
+
+def fmin(a: float, b: float) -> float:
+    """The lesser of two floats, and of a NaN and a number the number: C's ``fmin``."""
+    _only_in_a_kernel("fmin")
+
+
 def rsqrt(x: float) -> float:
     """``1 / sqrt(x)``; of an ``f32`` to within 2 units in the last place."""
     _only_in_a_kernel("rsqrt")

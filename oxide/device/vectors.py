@@ -71,9 +71,9 @@ class Streaming(VectorReads[T], VectorWrites[T]):
 class UncheckedMutSlice(VectorReads[T], VectorWrites[T]):
     """What ``c.unchecked_mut`` of a ``DisjointSlice`` is: the output without any of its rules.
 
-    Neither the bounds nor the alignment are checked, nor that no two threads write the same element: the kernel's
-    author shows all three. For what no ``ThreadIndex`` can say, as the 64 elements of a thread in a tiled matrix
-    product. It is cuda-oxide's ``get_unchecked_mut``.
+    Nothing checks the bounds, nor that no two threads write the same element: the kernel's author shows both. Only the
+    address of a vector is checked, as a misaligned one ends a GPU's context. For what no ``ThreadIndex`` can say, as
+    the 64 elements of a thread in a tiled matrix product. It is cuda-oxide's ``get_unchecked_mut``.
     """
 
     def __init__(self) -> None:

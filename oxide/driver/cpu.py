@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import operator
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar, final
 
 from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
@@ -92,6 +94,8 @@ class CpuDriver:
                 raise DeviceError(f"a CPU driver with {number} {what} was asked for; it needs 1 or more")
         if seed is None and not step:
             seed = _whole("OXIDE_SEED")
+        elif seed is not None:
+            seed = _checked_seed(seed)
         poison = step if poison is None else poison
         self._memory = _positive("OXIDE_CPU_MEMORY", physical_memory())
         self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
@@ -99,7 +103,11 @@ class CpuDriver:
         # With a seed and without step, whoever asks for work drives it: threads of their own would not repeat a run.
         self._driven = seed is not None and not step
         self._seeds = None if seed is None else random.Random(seed)
-        self._scheduler: Scheduler = StepScheduler(seed) if step or self._driven else WorkerScheduler(self._threads)
+        self._scheduler: Scheduler = (
+            StepScheduler(seed, partial(_keep_for_ever, (*self._heaps, self._host)))
+            if step or self._driven
+            else WorkerScheduler(self._threads)
+        )
         self._failures = self._scheduler.failures
         self._closed = False
         Tracking.wanted = Tracking.wanted or bool(requested())
@@ -147,6 +155,7 @@ class CpuDriver:
         if stream.items or stream.running:
             if not self._driven:
                 os.sched_yield()
+                self._scheduler.raise_lost(stream.device)
                 return False
             self._scheduler.synchronize(stream)
         if self._failures:
@@ -192,6 +201,7 @@ class CpuDriver:
         if point is not None and not point.passed:
             # A loop that polls must let go of the GIL, or the worker that it waits for gets it 5 ms later.
             os.sched_yield()
+            self._scheduler.raise_lost(event.device)
             return False
         if self._failures:
             self._scheduler.raise_failure(event.device)
@@ -237,8 +247,11 @@ class CpuDriver:
         return self._heaps[_check_idle(stream).device].allocate(nbytes)
 
     def free(self, address: int, stream: CpuStream) -> None:
-        """Gives device memory back once the stream has run what it holds now. After ``close``, does nothing."""
+        """Gives device memory back once the stream has run what it holds now; after ``close``, at once."""
         if self._closed:
+            heap = self._heaps[stream.device]
+            heap.retire(address)
+            heap.release(address)
             return
         heap = self._heaps[_check_idle(stream).device]
         heap.retire(address)
@@ -250,10 +263,9 @@ class CpuDriver:
         return self._host.allocate(nbytes)
 
     def free_host(self, address: int) -> None:
-        """Gives host memory back at once. After ``close``, does nothing."""
-        if not self._closed:
-            self._host.retire(address)
-            self._host.release(address)
+        """Gives host memory back at once."""
+        self._host.retire(address)
+        self._host.release(address)
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
         """From host memory of this driver's to memory of the stream's device."""
@@ -352,9 +364,8 @@ class CpuDriver:
             )
         what = f"launch {function.entry}"
         if function.sanitized is not None:
-            self._submit(
-                stream, Task(what, self._sanitized(function, grid, block, shared_bytes, params, stream.device))
-            )
+            sanitized = self._sanitized(function, grid, block, shared_bytes, params, stream.device)
+            self._submit(stream, Task(what, sanitized, kernel=True))
             return
         run: Callable[[int, int], None]
         if function.cooperative:
@@ -448,9 +459,11 @@ class CpuDriver:
                 return
 
     def close(self) -> None:
-        """Waits for the work submitted, ends the threads, and frees all memory. May be called again.
+        """Waits for the work submitted and ends the threads. May be called again.
 
-        From then on submissions raise ``DriverError``, and giving back what is already given back does nothing.
+        From then on submissions raise ``DriverError``. Memory that is not given back yet stays: a NumPy array that
+        ``d2h`` returned, or that looks at a box, is as good as before. It can still be given back, and what is left
+        goes with the driver, when nothing holds either any more.
         """
         if self._closed:
             return
@@ -461,7 +474,7 @@ class CpuDriver:
             self._closed = False
             raise
         for heap in (*self._heaps, self._host):
-            heap.release_all()
+            heap.idle = True
 
     def __del__(self) -> None:
         # A driver dropped without close() leaves no threads behind. During __init__ there may be no scheduler yet.
@@ -565,6 +578,12 @@ _HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _NOUNS: dict[type, str] = {CpuStream: "a stream", CpuEvent: "an event", CpuGraph: "a graph"}
 
 
+def _keep_for_ever(heaps: Iterable[Heap]) -> None:
+    """A kernel was left behind that may use any of their memory."""
+    for heap in heaps:
+        heap.in_use_for_ever = True
+
+
 def _check(handle: _Owned, kind: type[_Owned]) -> _Owned:
     """The handle, if it is one of this kind and has not been destroyed."""
     if type(handle) is not kind or handle.destroyed:
@@ -599,6 +618,17 @@ def _whole(variable: str) -> int | None:
     if text and not (text.isascii() and text.isdecimal()):
         raise DeviceError(f"{variable}={text!r}: a whole number of 0 or more is needed; set it so, or unset it")
     return int(text) if text else None
+
+
+def _checked_seed(seed: int) -> int:
+    """A seed that ``OXIDE_SEED`` can hold too. Raises ``TypeError`` or ``ValueError``."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed={seed!r}: a whole number of 0 or more is needed, not {type(seed).__name__}") from None
+    if number < 0:
+        raise ValueError(f"seed={seed!r}: a whole number of 0 or more is needed")
+    return number
 
 
 def _positive(variable: str, default: int) -> int:

@@ -38,10 +38,17 @@ class LiveAllocations:
 
 @final
 class Heap:
-    """The allocations of one device, or of pinned host memory. ``limit`` is in bytes; ``None`` is the system's."""
+    """The allocations of one device, or of pinned host memory. ``limit`` is in bytes; ``None`` is the system's.
+
+    Whoever holds an address holds the heap, by way of the driver. So a heap that is dropped once no work is left gives
+    back what is still allocated, and no sooner: an array on its memory may live longer than the driver is open.
+    """
 
     def __init__(self, name: str, limit: int | None, *, poison: bool) -> None:
         self.name = name
+        self._give_back = _free  # here, for __del__: at the interpreter's end the module may be gone
+        self.idle = False  # no work uses the memory any more, nor will
+        self.in_use_for_ever = False  # work that nobody waits for any more may use the memory
         self._limit = limit
         self._poison = poison
         self._lock = threading.RLock()
@@ -120,19 +127,16 @@ class Heap:
             nbytes = self._leaving.pop(address)
             self._values.pop(address, None)
             self._held -= nbytes
+        if self.in_use_for_ever:
+            return
         if self._poison:
             _memset(address, 0xFF, nbytes)
-        _free(address)
+        self._give_back(address)
 
-    def release_all(self) -> None:
-        """Gives everything back."""
-        with self._lock:
-            self._leaving.update(self._live)
-            self._live.clear()
-            self._changed()
-            addresses = list(self._leaving)
-        for address in addresses:
-            self.release(address)
+    def __del__(self) -> None:
+        if self.idle and not self.in_use_for_ever:
+            for address in (*self._live, *self._leaving):
+                self._give_back(address)
 
     def contains(self, address: int, nbytes: int) -> bool:
         """Whether a range lies inside one live allocation."""

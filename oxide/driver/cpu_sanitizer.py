@@ -124,26 +124,34 @@ class SanitizedLaunch:
                 there[:] = record
 
     def _error(self, words: list[int], views: Words) -> SanitizerError:
-        kind, who, address, other = words
+        kind, who, address, other, start = words
         access = self._access(who)
         place = self._sanitized.accesses[who >> 4 & 0xFFFF]
-        offset, inside = None, ""
-        numbers = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == place.what]
-        if numbers:
-            lo, hi, pointer = int(views[numbers[0]][0]), int(views[numbers[0]][1]), self._sanitized.pointers[numbers[0]]
+        offset, inside, element = None, "", ""
+        if (number := self._pointer(place.what, address, start, views)) is not None:
+            lo, hi, pointer = int(views[number][0]), int(views[number][1]), self._sanitized.pointers[number]
             offset = address - lo
             inside = f"{pointer.name} has {(hi - lo) // pointer.itemsize} elements of {pointer.itemsize} bytes; "
             inside += f"this is byte {offset}, element {offset // pointer.itemsize}"
+            element = f" (element {offset // pointer.itemsize})"
+        elif start:
+            inside = f"this is byte {address - start}"
         problem = {
             sanitizing.OUT_OF_BOUNDS: f"is outside it: {inside}" if inside else "is outside it",
             sanitizing.MISALIGNED: f"is at an address, {address:#x}, that is no multiple of what its type needs",
             sanitizing.UNINITIALIZED: "finds memory that nothing has written" + (f": {inside}" if inside else ""),
-            sanitizing.RACE: "is in a race: no barrier or atomic orders it"
-            + (f" (element {offset // self._sanitized.pointers[numbers[0]].itemsize})" if offset is not None else ""),
+            sanitizing.RACE: f"is in a race: no barrier or atomic orders it{element}",
         }[kind]
         name = sanitizing.REPORT_KINDS[kind]
         earlier = self._access(other) if kind == sanitizing.RACE else None
         return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
+
+    def _pointer(self, name: str, address: int, start: int, views: Words) -> int | None:
+        """Which of the parameters of that name an access is of: the one it should be in, or else the one it is in."""
+        named = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == name]
+        should = [n for n in named if start == int(views[n][0])]
+        found = [n for n in named if int(views[n][0]) <= address < int(views[n][1])]
+        return next(iter(should or found or named), None)
 
     def _access(self, who: int) -> SanitizedAccess:
         place = self._sanitized.accesses[who >> 4 & 0xFFFF]

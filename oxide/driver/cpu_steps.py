@@ -3,15 +3,20 @@
 A test builds a situation (a kernel "in flight", a copy not yet made), looks at it for as long as it likes, and then
 lets one item run. With a seed, each choice among the streams that could go on is drawn from it, and the order of
 a kernel's blocks, so that a search over seeds is a search over schedules and a failure is replayed by its seed.
+
+Ctrl-C ends the wait for a kernel, and with it the device: nothing can end the kernel, so what comes after never runs.
 """
 
 from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import final
 
 from oxide.driver.cpu_errors import driver_error
+from oxide.driver.cpu_interrupt import Abandoned, run_interruptibly
 from oxide.driver.cpu_streams import (
     BlockRange,
     CpuStream,
@@ -19,10 +24,12 @@ from oxide.driver.cpu_streams import (
     Point,
     Record,
     Scheduler,
+    Task,
     Wait,
     closed_error,
     pass_point,
 )
+from oxide.errors import DeviceLostError
 
 _MOST_RANGES = 4096
 """More ranges of blocks than this would take longer to shuffle and to call than they tell."""
@@ -30,10 +37,14 @@ _MOST_RANGES = 4096
 
 @final
 class StepScheduler(Scheduler):
-    """Runs one item a step: of the stream named, of one drawn with ``seed``, or else the one submitted first."""
+    """Runs one item a step: of the stream named, of one drawn with ``seed``, or else the one submitted first.
 
-    def __init__(self, seed: int | None) -> None:
+    ``abandoned`` is called when a kernel is left behind that may use memory for ever."""
+
+    def __init__(self, seed: int | None, abandoned: Callable[[], object] = lambda: None) -> None:
         super().__init__()
+        self._abandoned = abandoned
+        self._lost: DeviceLostError | None = None
         self._random = None if seed is None else random.Random(seed)
         self._lock = threading.RLock()
         self._progress = threading.Condition(self._lock)
@@ -63,7 +74,10 @@ class StepScheduler(Scheduler):
         return tuple(stream for _, stream in runnable)
 
     def step(self, stream: CpuStream | None = None) -> bool:
-        """Runs one item; ``False`` where there is none that could run."""
+        """Runs one item; ``False`` where there is none that could run.
+
+        An exception of a signal's handler, such as ``KeyboardInterrupt``, that ends the wait for a kernel is raised
+        once the device is marked as lost."""
         with self._lock:
             runnable = self.pending()
             if stream is None and runnable:
@@ -75,12 +89,16 @@ class StepScheduler(Scheduler):
             stream.items.popleft()
             self._busy[stream].pop(0)
             self._runners.append(threading.get_ident())
+        left_behind = False
         try:
             self._run(stream, item)
+        except Abandoned as error:
+            left_behind = True
+            raise self._lose(stream, error) from None
         finally:
             with self._lock:
                 self._runners.remove(threading.get_ident())
-                stream.running = False
+                stream.running = left_behind
                 if not self._busy[stream]:
                     del self._busy[stream]
                 self._progress.notify_all()
@@ -92,7 +110,8 @@ class StepScheduler(Scheduler):
             pass
 
     def wait(self, point: Point) -> None:
-        """Steps until the point is passed. Raises ``DriverError`` if no step can ever pass it."""
+        """Steps until the point is passed. Raises ``DriverError`` if no step can ever pass it, ``DeviceLostError`` if
+        that may be so because a kernel was left behind."""
         while not point.passed:
             if self.step():
                 continue
@@ -100,6 +119,8 @@ class StepScheduler(Scheduler):
                 if point.passed or self.pending():
                     continue
                 if all(runner == threading.get_ident() for runner in self._runners):
+                    if self._lost is not None:
+                        raise self._lost
                     raise driver_error(
                         "CUDA_ERROR_ILLEGAL_STATE",
                         "a deadlock: waiting for a stream or an event that no item left to run can bring about; "
@@ -123,9 +144,13 @@ class StepScheduler(Scheduler):
         self._random.shuffle(ranges)
         return ranges
 
-    def _run_blocks(self, blocks: BlockRange) -> None:
-        for first, end in self.block_order(blocks.total):
-            blocks.run(first, end)
+    def _passes(self, blocks: BlockRange) -> Iterator[Callable[[], object]]:
+        """The calls that run a kernel: a range of blocks each, and of a cooperative launch many times all of them."""
+        goes_on = True
+        while goes_on:
+            for first, end in self.block_order(blocks.total):
+                yield partial(blocks.run, first, end)
+            goes_on = blocks.cooperative is not None and blocks.cooperative.goes_on()
 
     def _run(self, stream: CpuStream, item: Item) -> None:
         try:
@@ -133,13 +158,29 @@ class StepScheduler(Scheduler):
                 with self._lock:
                     pass_point(item.point)
             elif isinstance(item, BlockRange):
-                self._run_blocks(item)
-                while item.cooperative is not None and item.cooperative.goes_on():
-                    self._run_blocks(item)
-            elif not isinstance(item, Wait):
-                item.run()
+                run_interruptibly(self._passes(item))
+            elif isinstance(item, Task):
+                if item.kernel:
+                    run_interruptibly([item.run])
+                else:
+                    item.run()
+        except Abandoned:
+            raise
         except Exception as error:
             self.record_failure(stream.device, error)
+
+    def _lose(self, stream: CpuStream, abandoned: Abandoned) -> BaseException:
+        """Marks a stream's device as lost to a kernel that was left behind; what ended the wait for the kernel."""
+        interrupt = abandoned.__cause__
+        assert interrupt is not None
+        with self._lock:
+            self._lost = DeviceLostError(
+                f"the wait for a kernel on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing "
+                "can end the kernel itself: start over with a new driver, or in a new process"
+            )
+            self.record_failure(stream.device, self._lost)
+        self._abandoned()
+        return interrupt
 
 
 def _is_held_back(item: Item) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, final
 
 from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
-from oxide.errors import DriverError
+from oxide.errors import DeviceLostError, DriverError
 
 _numbers = itertools.count(1)
 
@@ -62,14 +62,18 @@ class Wait:
 
 @final
 class Task:
-    """Work in one piece. A ``brief`` one takes less time than waking a thread, and never calls user code."""
+    """Work in one piece. A ``brief`` one takes less time than waking a thread, and never calls user code; one that is
+    a ``kernel``, run in one piece by the sanitizer, may take for ever."""
 
-    __slots__ = ("brief", "description", "run")
+    __slots__ = ("brief", "description", "kernel", "run")
 
-    def __init__(self, description: str, run: Callable[[], object], *, brief: bool = False) -> None:
+    def __init__(
+        self, description: str, run: Callable[[], object], *, brief: bool = False, kernel: bool = False
+    ) -> None:
         self.description = description
         self.run = run
         self.brief = brief
+        self.kernel = kernel
 
     def __repr__(self) -> str:
         return self.description
@@ -178,8 +182,15 @@ class Scheduler(ABC):
         """Marks a device failed. Its streams go on, so nothing that waits for them hangs."""
         self.failures.setdefault(device, error)
 
+    def raise_lost(self, device: int) -> None:
+        """Raises what keeps a device's streams from ever going on, if something does."""
+        cause = self.failures.get(device)
+        if isinstance(cause, DeviceLostError):
+            raise cause
+
     def raise_failure(self, device: int) -> None:
         """Raises what ended a device, if something did."""
+        self.raise_lost(device)
         cause = self.failures.get(device)
         if cause is not None:
             raise driver_error(

@@ -58,24 +58,38 @@ class Sanitized:
 
 
 def parse_kinds(given: str | Iterable[str], where: str) -> frozenset[str]:
-    """The kinds named, in a tuple or separated by commas; ``where`` is who named them. Raises ``DeviceError``."""
+    """The kinds named, in a tuple or separated by commas; ``where`` is who named them. Raises ``ValueError``."""
     names = given.split(",") if isinstance(given, str) else list(given)
     kinds = frozenset(name.strip() for name in names if name.strip())
     wrong = sorted(kinds.difference(KINDS))
     if wrong:
-        raise DeviceError(f"{where}: the sanitizer looks for {' and '.join(KINDS)}, and {wrong[0]!r} is neither")
+        raise ValueError(f"{where}: the sanitizer looks for {' and '.join(KINDS)}, and {wrong[0]!r} is neither")
     return kinds
 
 
 def requested() -> frozenset[str]:
     """The kinds that ``OXIDE_SANITIZE`` asks for in every kernel. Raises ``DeviceError`` for others."""
     text = os.environ.get(VARIABLE, "")
-    return parse_kinds(text, f"{VARIABLE}={text!r}") if text else frozenset()
+    try:
+        return parse_kinds(text, f"{VARIABLE}={text!r}") if text else frozenset()
+    except ValueError as error:
+        raise DeviceError(str(error)) from None
 
 
 def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
-    """The kinds that a kernel's decorator names. From then on memory is tracked, if it names any."""
-    kinds = parse_kinds(given, f"kernel {kernel}, sanitize={given!r}") if given else frozenset[str]()
+    """The kinds that a kernel's decorator names. From then on memory is tracked, if it names any. Raises ``TypeError``
+    for what names none, ``ValueError`` for other names."""
+    if not given:
+        return frozenset()
+    where = f"kernel {kernel}, sanitize={given!r}"
+    names: str | tuple[str, ...] | None = None
+    if isinstance(given, str):
+        names = given
+    elif isinstance(given, Iterable):
+        names = tuple(given)
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{where}: what to look for is named, as in sanitize={KINDS!r} or sanitize={KINDS[0]!r}")
+    kinds = parse_kinds(names, where)
     Tracking.wanted = Tracking.wanted or bool(kinds)
     return kinds
 
@@ -104,7 +118,7 @@ class Tracking:
 # The state of one launch: 64-bit words, of which the first eight are a fault record.
 
 MAX_REPORTS = 32
-REPORT_WORDS = 4  # the kind, who, the address, and who else
+REPORT_WORDS = 5  # the kind, who, the address, who else, and where the array begins, if that is known
 CELL_WORDS = 13  # time and who of a write, two reads, an atomic read, two atomic writes; what acquiring makes known
 VIEW_WORDS = 6  # first and last address of a parameter; address, shadow of values, cells and cell size of its memory
 THREADS = 1024

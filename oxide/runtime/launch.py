@@ -19,7 +19,7 @@ import numpy as np
 from oxide.compiler.arguments import arrays_in
 from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
-from oxide.compiler.signature import Declared, NumbaParameter, Parameter, UntypedParameter
+from oxide.compiler.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
 from oxide.driver.base import Dim3, FunctionHandle, KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.native import Given, caused
@@ -35,6 +35,7 @@ from oxide.runtime.untyped import check_argument
 if TYPE_CHECKING:
     from oxide.compiler.contracts import Contract
     from oxide.compiler.open_parameters import OpenFunction, OpenParameter
+    from oxide.runtime.context import Device
 
 # The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
 _MAX_BLOCK = (1024, 1024, 64)
@@ -121,6 +122,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     """A launch of a kernel. Yields the tuple of its arguments in order: you get back what you put in."""
 
     _known: tuple[Spec, ...] | None = None  # what the arguments are, once that was looked up
+    _numbers: tuple[Any, ...] = ()  # what is known of the arguments that are numbers, tuples and functions
     _open_contracts: tuple[Contract, ...] = ()  # those that execution has to check
 
     def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...]) -> None:
@@ -145,6 +147,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if len(arguments) != len(parameters):
             raise _wrong_count(kernel, arguments)
         known = self._known = self.spec()
+        self._numbers = tuple(map(_numbers, parameters, arguments))
         self._refuse_shared_outputs(arguments)
         if kernel.contracts:
             self._check_contracts(known)
@@ -198,10 +201,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         values: list[Any] = []
         reads: list[Allocation] = []
         writes: list[Allocation] = []
-        for parameter, argument in zip(specialization.parameters, self._arguments, strict=True):
+        if self._binding is not None:
+            self._require_device(device)
+        for parameter, argument, number in zip(specialization.parameters, self._arguments, self._numbers, strict=True):
             if isinstance(argument, DeviceOperation):
                 argument = argument.run(context)
                 _check(kernel, parameter, argument)
+                number = _numbers(parameter, argument)
             results.append(argument)
             if isinstance(parameter, NumbaParameter):
                 plain = argument.value if isinstance(argument, Arc) else argument
@@ -210,11 +216,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     writes.append(array._allocation)
                 values.append(parameter.type.flatten(plain))
                 continue
-            if parameter.kind == "scalar":
-                values.append(parameter.convert(argument))
-                continue
-            if parameter.lifted is not None:
-                values.append(parameter.lifted.words(argument))
+            if number is not None:
+                values.append(number)
                 continue
             box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
@@ -270,6 +273,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
         finally:
             context.end(reads, writes, submitted=submitted)
+
+    def _require_device(self, device: Device) -> None:
+        """Raises for boxes that are all on another device."""
+        for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True):
+            box = argument.value if isinstance(argument, Arc) else argument
+            if isinstance(box, DeviceBox):
+                require_device(box, device, f"kernel {self._kernel.name}, parameter {parameter.name}")
 
     def spec(self) -> tuple[Spec, ...]:
         if self._known is not None:
@@ -415,6 +425,16 @@ def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
         f"kernel {kernel.name} takes {count} argument{'s' * (count != 1)} "
         f"({', '.join(parameter.name for parameter in kernel.parameters)}), got {len(arguments)}"
     )
+
+
+def _numbers(parameter: Closed, argument: Any) -> Any:
+    """What the kernel gets for a number, a tuple or a function: read when the launch is built, as the numbers that a
+    function captures may be others by the time it runs. None for a box, and for what an operation has yet to yield."""
+    if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
+        return None
+    if parameter.lifted is not None:
+        return parameter.lifted.words(argument)
+    return parameter.convert(argument) if parameter.kind == "scalar" else None
 
 
 def _integers(parameter: Parameter, words: tuple[Any, ...]) -> dict[str, int]:

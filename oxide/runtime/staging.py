@@ -206,7 +206,9 @@ def _chunk_bytes(nbytes: int) -> int:
 
 def _layout(nbytes: int, chunk: int) -> list[tuple[int, int]]:
     """The chunks of a copy, as offset and size. Smaller ones at the beginning, for the wire to begin sooner, were
-    measured and left out: what a chunk costs whatever its size is more than that."""
+    measured and left out: what a chunk costs whatever its size is more than that. So was to send a chunk in parts, each
+    as soon as a word that the helpers write says that it is there (``cuStreamWaitValue32``): 39.6 GB/s with it and 39.8
+    without for four uploads at once, 29.1 and 28.7 for one, and twice as many calls on the loop's thread."""
     return [(offset, min(chunk, nbytes - offset)) for offset in range(0, nbytes, chunk)]
 
 

@@ -169,7 +169,7 @@ class Empty(DeviceOperation[DeviceBox]):
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box whose elements are anything until they are written: for an output that a kernel writes in full."""
     resolved = as_dtype(dtype)
-    _require_number(resolved, "empty")
+    _require_data(resolved, "empty")
     return Empty(parse_shape(shape, "empty"), resolved)
 
 

@@ -488,7 +488,7 @@ def test_the_files_and_the_directory_of_another_user_are_not_used(cache: Path, m
         assert disk.read("name") is None
 
 
-@pytest.mark.parametrize("state", ["writable by all", "a file", "in a file", "unwritable"])
+@pytest.mark.parametrize("state", ["writable by all", "a file", "in a file", "unwritable", "not to be made"])
 def test_a_directory_that_cannot_be_used_is_warned_about_once_and_kernels_run(
     source: Path, cache: Path, state: str, tmp_path: Path
 ) -> None:
@@ -502,6 +502,8 @@ def test_a_directory_that_cannot_be_used_is_warned_about_once_and_kernels_run(
     elif state == "in a file":
         (cache / "file").write_bytes(b"mine")
         place = cache / "file" / "cache"
+    elif state == "not to be made":
+        place = Path("/proc/nothing/cache")
     elif os.geteuid() == 0:
         pytest.skip("root may write everywhere")
     else:

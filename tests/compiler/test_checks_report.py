@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
-from oxide import CompileError, DisjointSlice, Slice, device, f32, i64, kernel, thread, u32
+from oxide import CompileError, DisjointSlice, Slice, device, f32, f64, i64, kernel, thread, u32
 from oxide.__main__ import main
 from oxide_kernels import matvec_naive, sgemm_naive
 
@@ -30,6 +31,26 @@ def mixed(n: u32, where: Slice[i64], x: Slice[f32], y: DisjointSlice[f32]) -> No
             acc -= x[j * j]
             j += 1
         element.value = acc
+
+
+T = TypeVar("T", f32, f64)
+
+
+def doubled(value: Any) -> Any:
+    return value + value
+
+
+@kernel
+def scaled(f: Callable[[T], T], x: Slice[T], y: DisjointSlice[T]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = f(x[index.get()])
+
+
+@kernel
+def unannotated(a):  # type: ignore[no-untyped-def]
+    a[0] = 1
 
 
 FIRST = inspect.getsourcelines(mixed.function)[1]
@@ -118,17 +139,59 @@ def test_inspect_shows_what_a_kernel_becomes(option: str, expected: str, capsys:
     assert expected in capsys.readouterr().out
 
 
+def test_inspect_shows_a_generic_kernel_for_the_types_that_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"{__name__}:scaled"
+    assert main(["inspect", path, "T=f64", f"f={__name__}:doubled", "--ptx"]) == 0
+    assert "st.global.b64" in capsys.readouterr().out
+    assert main(["inspect", path, "--ptx", "T=f32", "f=doubled"]) == 0
+    assert "st.global.b32" in capsys.readouterr().out
+    assert main(["inspect", f"{__name__}:unannotated", "a=Array[i32, 1]"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "say what T is, as in scaled.specialize(T=f32, f=lambda ...: ...); here the types follow the kernel"),
+        (["T"], "'T' says no type: write name=type, as in T=f32"),
+        (["T=f31"], "'T=f31' says no type: name 'f31' is not defined"),
+        (["T=i32", "f=doubled"], "T is one of f32, f64; the argument is i32"),
+        (["f=no_such_module:g"], "name a module that can be imported"),
+        (["T=f32", "f=3"], "give a function"),
+    ],
+)
+def test_inspect_says_what_is_wrong_with_the_types(
+    given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", f"{__name__}:scaled", *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_inspect_asks_a_gpu_for_resources(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["inspect", "oxide_kernels:sgemm_naive", "--resources", "--block", "64"])
+    shown = capsys.readouterr()
+    if device == "cpu":
+        assert status == 2
+        assert "registers and occupancy are a GPU's" in shown.err
+    else:
+        assert status == 0
+        assert "block: 64" in shown.out
+
+
 def test_inspect_shows_a_generic_kernel_for_the_types_that_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "oxide_kernels:relu", "T=f64", "--ptx"]) == 0
     assert ".f64" in capsys.readouterr().out
     assert main(["inspect", "oxide_kernels:relu"]) == 2
     assert "relu is generic in T" in capsys.readouterr().err
     assert main(["inspect", "oxide_kernels:relu", "T=float"]) == 2
-    assert "T=float: say what a type variable is as in T=f32; the types are i8" in capsys.readouterr().err
+    assert "kernel relu: T is <class 'float'>; give a scalar type, such as f32" in capsys.readouterr().err
 
 
 def test_inspect_says_what_there_is_instead(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "oxide_kernels:softmax"]) == 2
-    assert "its kernels are" in capsys.readouterr().err
+    assert "softmax is a function, which chooses among kernels when it is called; its kernels are" in (
+        capsys.readouterr().err
+    )
+    assert main(["inspect", "oxide_kernels:nothing"]) == 2
+    assert "has no kernel nothing; its kernels are" in capsys.readouterr().err
     assert main(["inspect", "no_such_module:softmax"]) == 2
     assert "name a module that can be imported" in capsys.readouterr().err

@@ -298,7 +298,7 @@ def unsupported() -> list[tuple[Callable[..., Any], str]]:
         (with_list, "list is not supported"),
         (with_dict, "dict is not supported"),
         (with_f_string, "strings are not supported"),
-        (with_string, "str values are not supported"),
+        (with_string, "strings are not supported in kernels, but in print"),
         (with_print, "takes no sep, end or file"),
         (with_import, "import is not supported"),
         (with_class, "class is not supported"),

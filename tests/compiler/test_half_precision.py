@@ -215,3 +215,25 @@ def test_the_gpu_converts_and_adds_atomically_with_its_own_instructions() -> Non
     assert "bf16" not in converting(f32, bf16).ptx(cc=(7, 5))
     assert "add.noftz.f16" in summing(f16).ptx()
     assert ".cas." in summing(bf16).ptx()
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_the_spacing_of_numbers_is_to_the_next_away_from_zero(dtype: Any) -> None:
+    @kernel(block=128)
+    def spacing(x: Slice[dtype], y: DisjointSlice[dtype]) -> None:
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            element.value = math.ulp(x[i.get()])
+
+    bits = np.arange(2**16, dtype=np.uint16)
+    stored = bits.view(np.float16) if dtype is f16 else bits
+    found = to_numbers(spacing(h2d(stored), zeros(2**16, stored.dtype)).last().and_then(d2h).sync(), dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        size = np.abs(to_numbers(stored, dtype))
+        ordered = size[: 2**15]  # of positive numbers the bits are in order
+        step = np.diff(ordered, append=math.nan)
+    largest = np.flatnonzero(np.isfinite(ordered))[-1]
+    step[largest] = step[largest - 1]
+    step[largest + 1 :] = ordered[largest + 1 :]
+    np.testing.assert_array_equal(found, np.tile(step, 2))

@@ -14,6 +14,7 @@ from oxide import (
     Kernel,
     Slice,
     d2h,
+    f16,
     f32,
     f64,
     fast,
@@ -239,6 +240,14 @@ def test_fma_rounds_once() -> None:
     found = fused(h2d(a), h2d(b), h2d(c), zeros(1025)).last().and_then(d2h).sync()
     assert np.array_equal(found, (a.astype(np.float64) * b + c).astype(np.float32))
     assert np.any(found != 0)
+
+
+@pytest.mark.parametrize("dtype", [f16, f32, f64], ids=str)
+def test_fmax_and_fmin_of_a_nan_and_a_number_are_the_number(dtype: Any) -> None:
+    numbers = np.array([np.nan, -np.inf, -2, 0, 3.5, np.inf], dtype.dtype)
+    a, b = np.repeat(numbers, 6), np.tile(numbers, 6)
+    for function, expected in ((intrinsics.fmax, np.fmax(a, b)), (intrinsics.fmin, np.fmin(a, b))):
+        np.testing.assert_array_equal(run(binary(function, dtype), a, b), expected)
 
 
 def test_saturate_and_rsqrt() -> None:

@@ -234,6 +234,45 @@ def test_a_local_array_belongs_to_its_thread() -> None:
     np.testing.assert_array_equal(launch(LaunchConfig(2, 64), digits, 12345, zeros(128, np.int64)), expected)
 
 
+@pytest.mark.parametrize("scalar", [u8, f32, f64], ids=str)
+@pytest.mark.parametrize("count", [255, 256, 257, 2049])
+def test_a_local_array_begins_with_zeros_however_large_it_is(count: int, scalar: Any) -> None:
+    """A kernel should not read what it has not written; where it does, it finds nobody else's data."""
+
+    @kernel
+    def mark(n: u32, y: DisjointSlice[f64]) -> None:
+        own = LocalArray(count, scalar)
+        index = thread.index_1d()
+        own[index.get() * 7 % n] = 1
+        thread.sync_threads()
+        total = f64(0)
+        for i in range(count):
+            total += own[i] * (i + 1.0)
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = total
+
+    y = launch(LaunchConfig(2, 33), mark, count, zeros(66, f64))
+    np.testing.assert_array_equal(y, np.arange(66) * 7 % count + 1)
+
+
+def test_the_code_of_a_large_local_array_does_not_grow_with_it() -> None:
+    def lines(count: int) -> int:
+        @kernel
+        def filled(y: DisjointSlice[f64]) -> None:
+            own = LocalArray(count, f64)
+            index = thread.index_1d()
+            for i in range(count):
+                own[i] = f64(i)
+            element = y.get_mut(index)
+            if element is not None:
+                element.value = own[index.get()]
+
+        return filled.llvm_ir().count("\n") + filled.ptx(cc=(9, 0)).count("\n")
+
+    assert lines(65_536) < lines(1000) + 20
+
+
 def test_a_device_function_takes_a_shared_array_and_holds_barriers() -> None:
     @device
     def broadcast(slots, value, source):  # type: ignore[no-untyped-def]

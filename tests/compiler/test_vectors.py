@@ -120,6 +120,59 @@ def test_a_piece_that_begins_in_the_middle_of_a_vector_is_not_aligned() -> None:
         third_of_four[1, 1](0, box.partition(5)[1], zeros(1)).sync()
 
 
+@kernel
+def moved_unchecked(from_: i64, to: i64, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    a, b = x.unchecked.load2(from_)
+    out = y.unchecked_mut
+    c, d, e, f = out.load4(to)
+    out.store4(to, c + a, d + b, e, f)
+    out.store2(to, a, b)
+
+
+def test_without_bounds_checks_the_address_of_a_vector_is_checked() -> None:
+    x, y = h2d(np.arange(1, 9, dtype=np.float32)).sync(), zeros(8).sync()
+    assert moved_unchecked[1, 1](2, 4, x, y).last().and_then(d2h).sync().tolist() == [0, 0, 0, 0, 3, 4, 0, 0]
+    for from_, to, message in ((3, 4, r"x\.load2"), (2, 3, r"y\.load4")):
+        with pytest.raises(KernelAssertionError, match=message):
+            moved_unchecked[1, 1](from_, to, x, y).sync()
+    assert d2h(y).sync().tolist() == [0, 0, 0, 0, 3, 4, 0, 0]
+
+
+def test_a_misaligned_store_into_an_output_is_a_fault_that_writes_nothing() -> None:
+    @kernel
+    def misplaced(at: i64, y: DisjointSlice[f32]) -> None:
+        y.unchecked_mut.store4(at, f32(1), f32(2), f32(3), f32(4))
+
+    whole = zeros(12).sync()
+    with pytest.raises(KernelAssertionError, match=r"y\.store4\(…\) needs an address that is a multiple of 16 bytes"):
+        misplaced[1, 1](1, whole).sync()
+    with pytest.raises(KernelAssertionError, match=r"y\.store4"):
+        misplaced[1, 1](0, whole.partition(5)[1]).sync()
+    assert not d2h(whole).sync().any()
+    misplaced[1, 1](4, whole).sync()
+    assert d2h(whole).sync().tolist() == [0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0]
+
+
+def test_where_the_kernel_has_asked_the_address_is_not_checked_again() -> None:
+    @kernel(block=128)
+    def asked(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        first = 4 * thread.index_1d().get()
+        if first + 4 <= len(y) and x.is_aligned(4) and y.is_aligned(4):
+            a, b, c, d = x.unchecked.load4(first)
+            y.unchecked_mut.store4(first, a, b, c, d)
+
+    @kernel(block=128)
+    def not_asked(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        first = 4 * thread.index_1d().get()
+        if first + 4 <= len(y):
+            a, b, c, d = x.unchecked.load4(first)
+            y.unchecked_mut.store4(first, a, b, c, d)
+
+    assert "atom" not in asked.ptx(cc=(9, 0))
+    assert "atom" in not_asked.ptx(cc=(9, 0))
+    assert "atom" not in kernel(unchecked=True)(not_asked.function).ptx(cc=(9, 0))
+
+
 def test_a_vector_of_a_shared_array_is_checked_along_each_axis() -> None:
     @kernel
     def across(row: i64, column: i64, y: DisjointSlice[f32]) -> None:
@@ -175,7 +228,8 @@ def test_an_aligned_place_in_shared_memory_needs_no_check() -> None:
         tile.store4((t, t % 8 * 4), f32(1), f32(2), f32(3), f32(4))
         thread.sync_threads()
         a, b, c, d = tile.load4((31 - t, t % 8 * 4))
-        y.unchecked_mut.store4(4 * t, a, b, c, d)
+        if y.is_aligned(4):
+            y.unchecked_mut.store4(4 * t, a, b, c, d)
 
     ptx = through.ptx()
     assert "st.shared.v4.b32" in ptx

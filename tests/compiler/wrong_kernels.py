@@ -1,4 +1,8 @@
-"""Twenty wrong kernels, each a mistake that people make; ``test_wrong_kernels.py`` holds what each is told."""
+"""Wrong kernels with annotations, each a mistake that people make; ``test_wrong_kernels.py`` holds what each is told.
+
+Those without annotations are in ``wrong_array_kernels.py``."""
+
+# ruff: noqa: B007, F841, UP031 (the kernels here are wrong on purpose)
 
 from __future__ import annotations
 
@@ -7,8 +11,25 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import cuda
 
-from oxide import DisjointSlice, SharedArray, Slice, device, f32, h2d, i64, kernel, thread, u8, u32, zeros
+from oxide import (
+    DisjointSlice,
+    DynamicSharedArray,
+    SharedArray,
+    Slice,
+    device,
+    f32,
+    h2d,
+    i8,
+    i64,
+    intrinsics,
+    kernel,
+    thread,
+    u8,
+    u32,
+    zeros,
+)
 
 FACTORS: list[float] = [1.0, 2.0]
 
@@ -222,6 +243,199 @@ def launches_without_a_grid() -> Any:
     return copy(zeros(4), zeros(4))
 
 
+def binds_an_elements_name_to_a_number() -> Any:
+    @kernel
+    def copy(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            element = x[index.get()]  # type: ignore[assignment]
+
+    return copy
+
+
+def makes_two_mistakes() -> Any:
+    @kernel
+    def count(x: Slice[i8], y: DisjointSlice[i64]) -> None:
+        first = intrinsics.popc(x[0])  # type: ignore[type-var]
+        second = intrinsics.brev(x[0])  # type: ignore[type-var]
+
+    return count
+
+
+def misspells_a_function() -> Any:
+    @kernel
+    def fill(y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_ld())  # type: ignore[attr-defined]
+
+    return fill
+
+
+def calls_numpy() -> Any:
+    @kernel
+    def apply(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = np.exp(x[0])
+
+    return apply
+
+
+def sums_a_slice() -> Any:
+    @kernel
+    def total(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = sum(x)  # type: ignore[arg-type]
+
+    return total
+
+
+def counts_with_enumerate() -> Any:
+    @kernel
+    def weigh(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        for i, value in enumerate(x):  # type: ignore[arg-type]
+            pass
+
+    return weigh
+
+
+def asks_for_the_shape_of_a_slice() -> Any:
+    @kernel
+    def copy(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        if thread.thread_idx.x < x.shape[0]:  # type: ignore[attr-defined]
+            pass
+
+    return copy
+
+
+def indexes_a_slice_with_two_numbers() -> Any:
+    @kernel
+    def pick(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        corner = x[0, 1]  # type: ignore[index]
+
+    return pick
+
+
+def names_a_dtype_as_numpy_does() -> Any:
+    @kernel
+    def tile(y: DisjointSlice[f32]) -> None:
+        values = SharedArray(64, np.float32)  # type: ignore[arg-type]
+
+    return tile
+
+
+def takes_more_shared_memory_than_there_is() -> Any:
+    @kernel
+    def tile(y: DisjointSlice[f32]) -> None:
+        small = SharedArray(64, f32)
+        large = SharedArray(20_000, f32)
+        small[0] = f32(1)
+        large[0] = f32(1)
+
+    return tile
+
+
+def adds_atomically_to_an_output() -> Any:
+    @kernel
+    def count(y: DisjointSlice[f32]) -> None:
+        y.fetch_add(0, 1.0)  # type: ignore[attr-defined]
+
+    return count
+
+
+def adds_by_cuda_atomic_to_an_output() -> Any:
+    @kernel
+    def count(y: DisjointSlice[f32]) -> None:
+        cuda.atomic.add(y, 0, 1.0)
+
+    return count
+
+
+def looks_into_a_class() -> Any:
+    class Shape:
+        rows = 4
+
+    @kernel
+    def fill(y: DisjointSlice[f32]) -> None:
+        rows = Shape.rows
+
+    return fill
+
+
+def calls_another_kernel() -> Any:
+    @kernel
+    def clear(y: DisjointSlice[f32]) -> None:
+        pass
+
+    @kernel
+    def outer(y: DisjointSlice[f32]) -> None:
+        clear(y)
+
+    return outer
+
+
+def prints_a_slice() -> Any:
+    @kernel
+    def show(x: Slice[f32]) -> None:
+        print(x)
+
+    return show
+
+
+def formats_with_a_percent_sign() -> Any:
+    @kernel
+    def show(x: Slice[f32]) -> None:
+        print("x is %f" % x[0])
+
+    return show
+
+
+def annotates_with_pythons_float() -> Any:
+    @kernel
+    def scale(factor: float, y: DisjointSlice[f32]) -> None:
+        pass
+
+    return scale
+
+
+def annotates_a_slice_of_numpys_type() -> Any:
+    @kernel
+    def scale(x: Slice[np.float32], y: DisjointSlice[f32]) -> None:
+        pass
+
+    return scale
+
+
+def gives_a_signature() -> Any:
+    return kernel("void(float32[:])")  # type: ignore[call-overload]
+
+
+def asks_the_sanitizer_for_everything() -> Any:
+    @kernel(sanitize=True)  # type: ignore[arg-type]
+    def fill(y: DisjointSlice[f32]) -> None:
+        pass
+
+    return fill
+
+
+def asks_as_numba_cuda_does() -> Any:
+    @kernel
+    def fill(y: DisjointSlice[f32]) -> None:
+        pass
+
+    return fill.forall(100)  # type: ignore[attr-defined]
+
+
+def forgets_the_bytes_of_dynamic_shared_memory() -> Any:
+    @kernel(block=1)
+    def tile(y: DisjointSlice[f32]) -> None:
+        values = DynamicSharedArray(f32)
+        values[0] = f32(1)
+
+    return tile(zeros(1)).sync()
+
+
 WRONG: list[Callable[[], Any]] = [
     writes_by_an_integer,
     writes_to_an_input,
@@ -243,4 +457,26 @@ WRONG: list[Callable[[], Any]] = [
     launches_with_a_host_array,
     launches_with_another_dtype,
     launches_without_a_grid,
+    binds_an_elements_name_to_a_number,
+    makes_two_mistakes,
+    misspells_a_function,
+    calls_numpy,
+    sums_a_slice,
+    counts_with_enumerate,
+    asks_for_the_shape_of_a_slice,
+    indexes_a_slice_with_two_numbers,
+    names_a_dtype_as_numpy_does,
+    takes_more_shared_memory_than_there_is,
+    adds_atomically_to_an_output,
+    adds_by_cuda_atomic_to_an_output,
+    looks_into_a_class,
+    calls_another_kernel,
+    prints_a_slice,
+    formats_with_a_percent_sign,
+    annotates_with_pythons_float,
+    annotates_a_slice_of_numpys_type,
+    gives_a_signature,
+    asks_the_sanitizer_for_everything,
+    asks_as_numba_cuda_does,
+    forgets_the_bytes_of_dynamic_shared_memory,
 ]

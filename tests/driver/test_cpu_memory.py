@@ -192,7 +192,9 @@ def test_the_heap_knows_exactly_which_ranges_are_live(actions: list[tuple[bool, 
             assert not heap.contains(address + inside, nbytes - inside + 1)
             assert not heap.contains(address + nbytes, 1)
     assert heap.held == (sum(live.values()), len(live))
-    heap.release_all()
+    for address in live:
+        heap.retire(address)
+        heap.release(address)
     assert heap.held == (0, 0)
 
 
@@ -200,6 +202,9 @@ def test_what_lies_behind_a_small_block_belongs_to_nobody_as_on_a_gpu() -> None:
     heap = Heap("a heap", None, poison=False)
     usable = ctypes.CDLL(None).malloc_usable_size
     usable.restype, usable.argtypes = ctypes.c_size_t, (ctypes.c_void_p,)
-    sizes = {nbytes: usable(heap.allocate(nbytes)) for nbytes in (1, 4, 255, 256, 257)}
-    heap.release_all()
+    addresses = {nbytes: heap.allocate(nbytes) for nbytes in (1, 4, 255, 256, 257)}
+    sizes = {nbytes: usable(address) for nbytes, address in addresses.items()}
+    for address in addresses.values():
+        heap.retire(address)
+        heap.release(address)
     assert all(room >= -(-nbytes // 256) * 256 for nbytes, room in sizes.items())

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from oxide import (
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DeviceError
 from oxide.runtime.context import current_runtime
-from oxide.testing import failing_seed, seeded_driver, use_driver
+from oxide.testing import failing_seed, seeded_driver, step_driver, use_driver
 from oxide_kernels import block_inclusive_sum
 
 
@@ -242,3 +243,10 @@ def test_a_seed_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OXIDE_SEED", "lucky")
     with pytest.raises(DeviceError, match=r"OXIDE_SEED='lucky'"):
         CpuDriver()
+
+
+@pytest.mark.parametrize(("seed", "kind"), [("x", TypeError), (1.5, TypeError), (-1, ValueError)])
+def test_a_seed_that_the_environment_could_not_hold_is_refused(seed: Any, kind: type[Exception]) -> None:
+    for driver in (seeded_driver, lambda seed: step_driver(seed=seed)):
+        with pytest.raises(kind, match=rf"seed={seed!r}: a whole number of 0 or more"):
+            driver(seed)

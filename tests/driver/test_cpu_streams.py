@@ -303,9 +303,9 @@ def test_a_closed_driver_takes_no_work_and_lets_things_be_given_back() -> None:
     driver.close()
     driver.close()
     assert ran == list(range(20))
-    assert driver.live_allocations.device_bytes == driver.live_allocations.host_bytes == 0
     driver.free(address, stream)
     driver.free_host(host)
+    assert driver.live_allocations.device_bytes == driver.live_allocations.host_bytes == 0
     driver.destroy_event(event)
     with pytest.raises(DriverError, match="DEINITIALIZED"):
         driver.launch_host_function(print, stream)

@@ -17,6 +17,7 @@ from oxide import (
     KernelFault,
     Slice,
     d2h,
+    empty,
     f32,
     f64,
     h2d,
@@ -227,6 +228,21 @@ def test_records_are_read_and_written_by_field() -> None:
     np.testing.assert_array_equal(many["b"], 3 * i)
     np.testing.assert_array_equal(many["v"], np.arange(3) * i[:, None])
     assert got["v"].tolist() == [0, 0, -1]
+
+
+def test_an_empty_box_of_records_is_one_to_write_into() -> None:
+    @kernel
+    def fill(many):
+        i = cuda.grid(1)
+        many[i].a = 0.5 * i
+        many[i].b = i
+
+    many = empty(32, RECORD).sync()
+    found = d2h(fill[1, 32](many).sync()[0]).sync()
+    np.testing.assert_array_equal(found["a"], 0.5 * np.arange(32))
+    np.testing.assert_array_equal(found["b"], np.arange(32))
+    with pytest.raises(TypeError, match="empty: dtype object is not supported"):
+        empty(3, np.dtype([("a", object)]))  # type: ignore[arg-type]
 
 
 def test_dates_and_fixed_strings_are_data() -> None:

@@ -132,6 +132,41 @@ def test_half_precision() -> None:
     np.testing.assert_array_equal(flags, x < y)
 
 
+def test_half_precision_has_a_truth_value_and_is_rounded() -> None:
+    @kernel
+    def compute(x, out):
+        i = cuda.grid(1)
+        if x[i]:
+            out[i, 0] = 1
+        while x[i] and out[i, 1] < 3:
+            out[i, 1] += 1
+        out[i, 2] = np.bool_(x[i]) + 2 * (not x[i])
+        out[i, 3] = round(x[i])
+        out[i, 4] = round(x[i], 1)
+
+    x = np.array([0.0, -0.0, 1.5, 2.625, -70.25, 6e-8, np.inf], np.float16)
+    _, out = launch(compute, 1, x.size, x, np.zeros((x.size, 5)))
+    truth = x != 0
+    np.testing.assert_array_equal(out[:, 0], truth)
+    np.testing.assert_array_equal(out[:, 1], 3 * truth)
+    np.testing.assert_array_equal(out[:, 2], np.where(truth, 1, 2))
+    np.testing.assert_array_equal(out[:-1, 3], np.round(x[:-1].astype(float)))
+    np.testing.assert_array_equal(out[:, 4], np.float32([round(float(v), 1) for v in x]))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_bits_are_reversed_over_the_width_of_the_integer(dtype: Any) -> None:
+    @kernel
+    def reverse(x, out):
+        i = cuda.grid(1)
+        out[i] = cuda.brev(x[i])
+
+    x = np.array([1, 2, 127, 0x7FFF0001, np.iinfo(dtype).max], dtype)
+    bits = 8 * x.itemsize
+    _, out = launch(reverse, 1, x.size, x, np.zeros(x.size, np.uint64))
+    assert out.tolist() == [int(f"{int(value):0{bits}b}"[::-1], 2) for value in x]
+
+
 def test_slices_views_and_iteration() -> None:
     @kernel
     def use(x, out):
@@ -292,7 +327,7 @@ def test_a_function_of_numpy_that_numba_cuda_lacks_is_refused_by_name() -> None:
     def root(out):
         out[0] = np.sqrt(out[0])
 
-    with pytest.raises(CompileError, match=r"np\.sqrt is not supported in kernels; use math\.sqrt"):
+    with pytest.raises(CompileError, match=r"np\.sqrt is not supported in kernels: use math\.sqrt"):
         launch(root, 1, 1, np.zeros(1))
 
 

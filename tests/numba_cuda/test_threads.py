@@ -107,6 +107,23 @@ def test_shared_and_local_arrays_of_several_axes_and_of_records() -> None:
     np.testing.assert_array_equal(keys, 1.5 * (31 - np.arange(32)))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float32", "complex128"])
+def test_a_large_local_array_of_any_type_begins_with_zeros(dtype: str) -> None:
+    kind = getattr(numba, dtype)
+
+    @kernel
+    def use(out):
+        mine = cuda.local.array((3, 333), dtype=kind)
+        t = cuda.grid(1)
+        before = mine[2, t]
+        mine[2, t] = t
+        cuda.syncthreads()
+        out[t] = before + mine[2, t] + mine[1, 332]
+
+    out = launch(use, 2, 33, np.zeros(66, dtype))
+    np.testing.assert_array_equal(out, np.arange(66).astype(dtype))
+
+
 def test_the_counting_barriers() -> None:
     @kernel
     def count(x, out):

@@ -118,6 +118,38 @@ def test_a_launch_runs_again_with_what_was_captured_when_it_was_built() -> None:
     assert run(launch).tolist() == [2, 2]
 
 
+def test_what_is_captured_is_read_when_the_launch_is_built_though_another_argument_is_an_operation() -> None:
+    x = h2d(np.arange(3.0)).sync()
+    launches = [apply(lambda v: v * factor, x, zeros(3, f64)) for factor in (2.0, 3.0)]  # noqa: B023 - meant
+    assert [run(launch).tolist() for launch in launches] == [[0, 2, 4], [0, 3, 6]]
+    shift: Any = 1.0
+    launch = apply(lambda v: v + shift, x, zeros(3, f64))
+    shift = None  # no number at all by the time it runs
+    assert run(launch).tolist() == [1, 2, 3]
+
+
+def test_a_kernel_with_a_contract_reads_what_is_captured_when_the_launch_is_built() -> None:
+    contracted = kernel(block=128, requires=("len(x) >= len(y)",))(apply.function)
+    boxes = h2d(np.arange(3.0)).sync(), zeros(3, f64).sync()
+    factor = 2.0
+    launch = contracted(lambda v: v * factor, *boxes)
+    factor = 5.0
+    assert run(launch).tolist() == [0, 2, 4]
+
+
+def test_a_number_in_an_array_without_axes_is_read_when_the_launch_is_built() -> None:
+    @kernel(block=32)
+    def filled(value: f64, y: DisjointSlice[f64]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = value
+
+    number = np.array(2.0)
+    launch = filled(number, zeros(2, f64))
+    number[...] = 7.0
+    assert run(launch).tolist() == [2, 2]
+
+
 def test_a_number_of_the_module_is_what_it_is_at_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     x = h2d(np.ones(2)).sync()
     for offset in (10, 20):

@@ -457,6 +457,25 @@ def test_a_read_of_an_unwritten_local_array_is_found() -> None:
 
 
 @kernel(sanitize="memory")
+def large_local_never_written(y: DisjointSlice[f32], k: i32) -> None:
+    own = LocalArray(3000, f32)
+    own[0] = f32(1)
+    out = y.get_mut(thread.index_1d())
+    if out is not None:
+        out.value = own[k]  # read
+
+
+def test_a_large_local_array_is_watched_as_a_small_one_is() -> None:
+    error = found(large_local_never_written, zeros(8), 2999, block=8)
+    assert (error.kind, error.what, error.line) == (
+        "uninitialized",
+        "a LocalArray",
+        line_of(large_local_never_written, "read"),
+    )
+    large_local_never_written[1, 8](zeros(8), 0).sync()
+
+
+@kernel(sanitize="memory")
 def copied(x: Slice[f32], y: DisjointSlice[f32]) -> None:
     i = thread.index_1d()
     out = y.get_mut(i)
@@ -537,7 +556,7 @@ def test_it_is_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_unknown_kind_is_refused_by_name() -> None:
-    with pytest.raises(oxide.DeviceError, match=r"copied.*memory and race.*'leaks' is neither"):
+    with pytest.raises(ValueError, match=r"copied.*memory and race.*'leaks' is neither"):
         copy_of(copied, ("memory", "leaks"))
 
 

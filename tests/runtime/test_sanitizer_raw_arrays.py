@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, int32
 from numba.np.numpy_support import from_dtype
 
 from oxide import Array, Kernel, SanitizerError, d2h, f32, h2d, kernel, zeros
@@ -180,3 +180,57 @@ def test_neighbouring_records_and_fields_do_not_race() -> None:
 def test_two_threads_that_write_one_field_race() -> None:
     error = found(one_field_for_two_threads[1, 16](h2d(np.zeros(8, PAIR)), h2d(numbers(16))))
     assert (error.kind, error.what, error.line) == ("race", "x", line_of(one_field_for_two_threads, "write"))
+
+
+NESTED = np.dtype([("weights", np.float32, (3,)), ("at", PAIR, (2,))], align=True)
+nested = from_dtype(NESTED)
+
+
+@kernel(sanitize=BOTH)
+def in_records_of_its_own(out, n):
+    own = cuda.local.array(4, nested)
+    i = cuda.grid(1)
+    for k in range(n):
+        own[k].weights[2] = k  # write
+        own[k].at[1].b = i
+    out[i] = own[n - 1].weights[2] + own[0].at[1].b
+
+
+def test_local_arrays_of_records_are_checked() -> None:
+    out, _ = in_records_of_its_own[1, 3](zeros(3), 4).sync()
+    np.testing.assert_array_equal(d2h(out).sync(), [3, 4, 5])
+    error = found(in_records_of_its_own[1, 3](zeros(3), 5))
+    assert (error.kind, error.what) == ("out-of-bounds", "a LocalArray")
+    assert error.line == line_of(in_records_of_its_own, "write")
+
+
+@kernel(sanitize=BOTH)
+def summed_by_the_last_block(x, parts, count, out, fenced_by_each):
+    last = cuda.shared.array(1, int32)
+    t = cuda.threadIdx.x
+    parts[cuda.grid(1)] = x[cuda.grid(1)]
+    if fenced_by_each:
+        cuda.threadfence()
+    cuda.syncthreads()
+    if t == 0:
+        if not fenced_by_each:
+            cuda.threadfence()
+        last[0] = cuda.atomic.add(count, 0, 1)
+        cuda.threadfence()
+    cuda.syncthreads()
+    if last[0] == cuda.gridDim.x - 1:
+        total = 0.0
+        for block in range(cuda.gridDim.x):
+            total += parts[block * cuda.blockDim.x + t]  # read
+        out[t] = total
+
+
+def test_what_a_block_wrote_is_released_by_the_thread_that_fences_behind_the_barrier() -> None:
+    def launch(fenced_by_each: int) -> Any:
+        boxes = h2d(numbers(48)), zeros(48), zeros(1, np.int32), zeros(16)
+        return summed_by_the_last_block[3, 16](*boxes, fenced_by_each)
+
+    *_, out, _ = launch(0).sync()
+    np.testing.assert_allclose(d2h(out).sync(), numbers(48).reshape(3, 16).sum(0), rtol=1e-6)
+    error = found(launch(1))
+    assert (error.kind, error.what, error.line) == ("race", "parts", line_of(summed_by_the_last_block, "read"))

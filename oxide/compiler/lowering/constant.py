@@ -12,22 +12,38 @@ import numpy as np
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device.types import of_dtype
-from .registry import lowering_registry, note, typing_registry
+from .registry import lowering_registry, note, session, typing_registry
 from .shared import check_index, locate
 from .types import NUMBA_TYPES, HalfType, display
 
 
 class ConstantArrayType(types.Type):  # type: ignore[misc]
-    """A constant array of a shape; what is in it is the constant's."""
+    """A constant array of a shape, which the kernel calls ``shown``; what is in it is the constant's."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, shown: str | None = None) -> None:
         self.shape = shape
         self.ndim = len(shape)
         self.dtype = dtype
-        super().__init__(f"constant array of {' x '.join(map(str, shape))} {display(dtype)}")
+        name = f"constant array of {' x '.join(map(str, shape))} {display(dtype)}"
+        self.shown = shown or name
+        super().__init__(f"{shown}, {name}" if shown else name)
+
+    def is_like(self, other: ConstantArrayType) -> bool:
+        """Whether the two differ in what they are called alone."""
+        return (self.shape, self.dtype) == (other.shape, other.dtype)
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if isinstance(other, ConstantArrayType) and self.is_like(other):
+            names = sorted({*self.shown.split("|"), *other.shown.split("|")})
+            return ConstantArrayType(self.shape, self.dtype, "|".join(names))
+        return None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.safe if isinstance(other, ConstantArrayType) and self.is_like(other) else None
 
 
 @register_model(ConstantArrayType)
@@ -39,7 +55,14 @@ class ConstantArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
 def constant_array_type(array: np.ndarray[Any, Any]) -> ConstantArrayType | None:
     """The type of an array that ``compiler.check`` has let through; None for one of other elements."""
     scalar = of_dtype(array.dtype)
-    return None if scalar is None else ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name])
+    if scalar is None:
+        return None
+    return ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name], session.constants.get(id(array)))
+
+
+@lowering_registry.lower_cast(ConstantArrayType, ConstantArrayType)
+def _cast(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return value
 
 
 @lowering_registry.lower_constant(ConstantArrayType)
@@ -80,7 +103,8 @@ class ConstantArrayGetItem(AbstractTemplate):  # type: ignore[misc]
 class ConstantArraySetItem(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         if args and isinstance(args[0], ConstantArrayType):
-            note("an array outside the kernel is a constant in it, and read-only; write to a DisjointSlice parameter")
+            shown = args[0].shown
+            note(f"{shown}, outside the kernel, is a constant in it, and read-only; write to a DisjointSlice parameter")
         return None
 
 

@@ -41,6 +41,8 @@ _ARITHMETIC = {
     pow: operator.pow,
     min: min,
     max: max,
+    intrinsics.fmin: intrinsics.fmin,
+    intrinsics.fmax: intrinsics.fmax,
     math.pow: math.pow,
     math.atan2: math.atan2,
     math.copysign: math.copysign,
@@ -58,6 +60,7 @@ _UNARY = (
     abs,
     intrinsics.rsqrt,
     intrinsics.saturate,
+    math.ulp,
     *(getattr(math, name) for name in _UNARY_NAMES.split()),
 )
 _FAST = tuple(value for value in vars(fast).values() if callable(value) and value.__module__ == fast.__name__)
@@ -161,11 +164,27 @@ def _lower_sign(function: Any) -> None:
     _register_type(function)
 
 
+def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """The distance to the next number away from zero; of the largest, which has none, to the one before."""
+    kind = sig.return_type
+    infinity = _BITS(0x7C00 if kind.name == "f16" else 0x7F80)
+    size, one = builder.and_(args[0], _BITS(0x7FFF)), _BITS(1)
+    following = builder.add(size, one)
+    is_largest = builder.icmp_unsigned("==", following, infinity)
+    upper = builder.select(is_largest, size, following)
+    difference = builder.fsub(_widen(builder, kind, upper), _widen(builder, kind, builder.sub(upper, one)))
+    is_finite = builder.icmp_unsigned("<", size, infinity)
+    return builder.select(is_finite, _narrow(builder, kind, difference), size)
+
+
 for _function, _single in _ARITHMETIC.items():
     _register(_function, _single, 2)
 for _function in _UNARY:
     if _function in (operator.neg, operator.pos, abs, math.fabs):
         _lower_sign(_function)
+    elif _function is math.ulp:
+        lowering_registry.lower(_function, HalfType)(_lower_ulp)
+        _register_type(_function)
     else:
         _register(_function, _function, 1)
 

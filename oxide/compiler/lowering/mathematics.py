@@ -16,6 +16,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import fast, intrinsics
+from .. import decimal_rounding
 from .registry import lowering_registry, note, typing_registry
 from .types import display
 
@@ -136,6 +137,8 @@ def _libdevice(name: str) -> _Lowered:
 
 
 _register(intrinsics.fma, 3, "intrinsics.fma", _floats("intrinsics.fma"), _libdevice("fma"))
+_register(intrinsics.fmax, 2, "intrinsics.fmax", _floats("intrinsics.fmax"), _libdevice("fmax"))
+_register(intrinsics.fmin, 2, "intrinsics.fmin", _floats("intrinsics.fmin"), _libdevice("fmin"))
 _register(intrinsics.rsqrt, 1, "intrinsics.rsqrt", _floats("intrinsics.rsqrt"), _libdevice("rsqrt"))
 _register(math.cbrt, 1, "math.cbrt", _floats("math.cbrt"), _libdevice("cbrt"))
 if _fma := getattr(math, "fma", None):  # Python 3.13
@@ -244,6 +247,8 @@ def _type_round(args: tuple[Any, ...]) -> Any:
     if not isinstance(args[0], types.Float | types.Integer):
         note(f"round(x) takes a number, not {display(args[0])}")
         return None
+    if args[0] == types.float16:  # numba-cuda's
+        return signature(types.int64, types.float32)
     return signature(types.int64 if isinstance(args[0], types.Float) else args[0], *args)
 
 
@@ -265,7 +270,8 @@ class DivMod(AbstractTemplate):  # type: ignore[misc]
 
 
 @lowering_registry.lower(divmod, types.Any, types.Any)
-def _lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """``divmod`` as the two operators."""
     kind = sig.args[0]
     parts = []
     for function in (operator.floordiv, operator.mod):
@@ -275,3 +281,15 @@ def _lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 _register(round, 1, "round", _type_round, _lower_round)
+
+
+def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind, double = sig.args[0], types.float64
+    number = context.cast(builder, args[0], kind, double)
+    digits = context.cast(builder, args[1], sig.args[1], types.int64)
+    return context.cast(builder, call(builder, decimal_rounding.NAME, number.type, number, digits), double, kind)
+
+
+for _kind in (types.float32, types.float64):  # exactly, as numba has them
+    lowering_registry.lower(round, _kind)(_lower_round)
+    lowering_registry.lower(round, _kind, types.Integer)(_lower_round_decimals)

@@ -71,13 +71,13 @@ def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
         if not session.overloads:
             raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
         if args not in dispatcher.overloads:
-            outer = session.numba_style, session.fastmath, session.file, session.line
+            outer = session.numba_style, session.fastmath, session.file, session.line, session.span
             session.numba_style, session.fastmath = True, bool(dispatcher.targetoptions.get("fastmath"))
             try:
                 with dispatcher._compiling_counter:
                     result = compile_function(dispatcher.py_func, args, return_type)
             finally:
-                session.numba_style, session.fastmath, session.file, session.line = outer
+                session.numba_style, session.fastmath, session.file, session.line, session.span = outer
             dispatcher.overloads[args] = result
             result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         return dispatcher.overloads[args]

@@ -111,6 +111,10 @@ def _lower_absolute(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.and_(args[0], _BITS(0x7FFF))
 
 
+def _lower_truth(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.fcmp_unordered("!=", widen(builder, args[0]), _SINGLE(0.0))
+
+
 def _lower_reciprocal(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return narrow(builder, builder.fdiv(_SINGLE(1.0), widen(builder, args[0])))
 
@@ -130,6 +134,7 @@ for _function in (abs, fp16.habs):
     _lower(_function, 1, _lower_absolute)
 _lower(operator.pos, 1, lambda context, builder, sig, args: args[0])
 _lower(fp16.hrcp, 1, _lower_reciprocal)
+_lower(bool, 1, _lower_truth)
 
 
 # The conversions, which numba-cuda writes as inline PTX

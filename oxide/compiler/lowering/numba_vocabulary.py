@@ -15,14 +15,16 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import cgutils, cudaimpl, types
+from numba.cuda import cudaimpl, types
+from numba.cuda.types.ext_types import GridGroup
 from numba.cuda.typing.npydecl import parse_dtype
+from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ..primitives import GRID_BARRIER
 from .barrier import as_bit, call_primitive, site
 from .numba_half import CONVERSIONS
 from .registry import lowering_registry
-from .shared import static_memory
+from .shared import local_memory, static_memory
 
 _BIT = ir.IntType(1)
 _INT = ir.IntType(32)
@@ -36,6 +38,14 @@ _SHUFFLES = ("idx", "up", "down", "bfly")
 _VOTES = ("all", "any", "uniform", "ballot")
 _FENCES = {"cta": "block", "gl": "device", "sys": "system"}
 _SEQUENTIALLY_CONSISTENT = 4
+
+
+def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the arguments of ``cuda.brev`` are converted to: numba-cuda has it for unsigned words alone, and takes the
+    lower half of an int64."""
+    if getattr(function, "typing_key", None) is cuda.brev and args and types.unliteral(args[0]) == types.int64:
+        return (types.uint64, *args[1:])
+    return args
 
 
 class PrimitiveBuilder(ir.IRBuilder):  # type: ignore[misc]
@@ -167,6 +177,20 @@ def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
     return _INT(0)
 
 
+class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
+    """``this_grid().sync()``, lowered where it is called: numba-cuda's own is compiled once, as if there were one."""
+
+    key = "oxide.grid_group.sync"
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return None if args or kws else signature(types.int32, recvr=self.this)
+
+
+@lowering_registry.lower(GridGroupSync.key, GridGroup)
+def _lower_grid_group_sync(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _grid_sync(builder, args[0], None)
+
+
 def _named(name: str, result: Any) -> Any:
     """The same call by a name that both back ends take."""
 
@@ -266,8 +290,7 @@ def _block_array(context: Any, builder: Any, name: str, shape: list[int], dtype:
     natural = 1 << (context.get_abi_alignment(element) - 1).bit_length()
     count = math.prod(shape)
     if name == "local":
-        memory = cgutils.alloca_once(builder, ir.ArrayType(element, count), name="local_array")
-        memory.align = alignment or natural
+        memory = local_memory(context, builder, element, count, alignment)
     elif dynamic:
         memory = call_primitive(builder, _BYTE_POINTER, "oxide.shared.dynamic", ())
     else:

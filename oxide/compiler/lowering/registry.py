@@ -5,12 +5,15 @@ All of it is used under numba's global compiler lock, so plain module state is s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from numba.cuda.core.imputils import Registry as LoweringRegistry
 from numba.cuda.typing.templates import Registry as TypingRegistry
 
+from ..diagnostics import Failure
 from ..faults import FaultSite
+from ..source import SourcePlace, Span
 
 typing_registry = TypingRegistry()
 lowering_registry = LoweringRegistry("oxide")
@@ -23,6 +26,7 @@ class Session:
 
     file: str = ""
     line: int = 0
+    span: Span | None = None
     fastmath: bool = False
     numba_style: bool = False
     """Whether what is compiled has numba-cuda's semantics, not those of oxide's typed vocabulary."""
@@ -30,12 +34,19 @@ class Session:
     """Whether numba-cuda's Python implementations of functions may be used."""
     located: bool = False
     notes: list[str] = field(default_factory=list)
+    constants: Mapping[int, str] = field(default_factory=dict)
+    """What the kernel calls the arrays outside it, by ``id``."""
+    failures: list[Failure] = field(default_factory=list)
+    """Why functions could not be compiled, the innermost first."""
 
 
 session = Session()
 
 sites: list[FaultSite] = []
 """Every access and assert ever lowered; its place here is its number, until ``compiler.ir`` renumbers a kernel's."""
+
+shared_places: dict[int, SourcePlace] = {}
+"""Where each static shared array ever lowered is declared, by the number in its symbol."""
 
 _numbers: dict[FaultSite, int] = {}
 
@@ -50,5 +61,5 @@ def site_number(parameter: str, assertion: str | None = None) -> int:
 
 
 def note(message: str) -> None:
-    """Says why typing is about to fail; the first note becomes the text of the ``CompileError``."""
+    """Says why typing is about to fail; where it does, the last note becomes the text of the ``CompileError``."""
     session.notes.append(message)

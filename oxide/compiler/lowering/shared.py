@@ -13,13 +13,14 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import cgutils, debuginfo, types
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device.shared import DynamicSharedArray, LocalArray, SharedArray
+from .. import clearing
 from .barrier import call_primitive, site
-from .registry import lowering_registry, note, session, typing_registry
+from .registry import lowering_registry, note, session, shared_places, typing_registry
 from .slices import _in_bounds, element_index
 from .types import conversion_problem, display
 
@@ -38,6 +39,10 @@ class BlockArrayType(types.Type):  # type: ignore[misc]
         self.dtype = dtype
         sizes = "" if shape is None else f"{shape[0] if len(shape) == 1 else shape}, "
         super().__init__(f"{kind}({sizes}{display(dtype)})")
+
+    @property
+    def shown(self) -> str:
+        return str(self.name)
 
     @property
     def ndim(self) -> int:
@@ -74,8 +79,7 @@ def _static(declaration: Any) -> Any:
         element = context.get_data_type(kind.dtype)
         count = math.prod(kind.shape)
         if name == "LocalArray":
-            array = cgutils.alloca_once(builder, ir.ArrayType(element, count), name="local_array")
-            return builder.bitcast(array, element.as_pointer())
+            return builder.bitcast(local_memory(context, builder, element, count), element.as_pointer())
         alignment = max(16, context.get_abi_alignment(element))
         memory = static_memory(builder, count * context.get_abi_sizeof(element), alignment)
         return builder.bitcast(memory, element.as_pointer())
@@ -83,8 +87,28 @@ def _static(declaration: Any) -> Any:
 
 def static_memory(builder: Any, size: int, alignment: int) -> Any:
     """The address of ``size`` bytes of static shared memory that are this place's alone."""
-    symbol = f"oxide.shared.static.{next(_numbers)}.{size}.{alignment}"
+    number = next(_numbers)
+    shared_places[number] = session.file, session.line, session.span
+    symbol = f"oxide.shared.static.{number}.{size}.{alignment}"
     return call_primitive(builder, _BYTE_POINTER, symbol, ())
+
+
+def local_memory(context: Any, builder: Any, element: Any, count: int, alignment: int | None = None) -> Any:
+    """The address of a thread's own array of ``count`` elements, which are 0 to begin with."""
+    kind = ir.ArrayType(element, count)
+    alignment = alignment or 1 << (context.get_abi_alignment(element) - 1).bit_length()
+    if count < clearing.LARGE:
+        memory = cgutils.alloca_once(builder, kind, name="local_array")
+    else:
+        size = count * context.get_abi_sizeof(element)
+        bits = clearing.word_bits(size, alignment)
+        with debuginfo.suspend_emission(builder), builder.goto_entry_block():
+            memory = builder.alloca(kind, name="local_array")
+            address = builder.bitcast(memory, _BYTE_POINTER)
+            words = ir.Constant(_WORD, size * 8 // bits)
+            call_primitive(builder, ir.VoidType(), clearing.function_name(bits), (address, words))
+    memory.align = alignment
+    return memory
 
 
 def _two_parameters_signature() -> Any:
@@ -169,7 +193,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def check_index(kind: Any, index: Any) -> bool:
     """Whether the type of an index fits an array; if not, notes why."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
-    shown = kind.name
+    shown = kind.shown
     if len(parts) != kind.ndim:
         note(f"{shown} has {kind.ndim} {'axis' if kind.ndim == 1 else 'axes'}, and the index {len(parts)}")
         return False
@@ -199,7 +223,7 @@ def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -
         parts = [element_index(builder, index_type, index)]
     inside, offset = None, None
     for axis, (part, length) in enumerate(zip(parts, _lengths(context, builder, kind), strict=True)):
-        what = kind.name if len(parts) == 1 else f"axis {axis} of {kind.name}"
+        what = kind.shown if len(parts) == 1 else f"axis {axis} of {kind.shown}"
         good = _in_bounds(builder, part, length, site(builder, what))
         inside = good if inside is None else builder.and_(inside, good)
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)

@@ -113,6 +113,10 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
         if isinstance(index, ThreadIndexType):
             note(f"{kind.parameter}[…] takes an integer, not a ThreadIndex: write {kind.parameter}[index.get()]")
             return None
+        if isinstance(index, types.BaseTuple):
+            name = kind.parameter
+            note(f"{name} has one axis; for a matrix write {name}[row * width + column], or use MatrixView")
+            return None
         if not isinstance(index, types.Integer):
             note(
                 f"{kind.parameter}[…] takes an integer, not {display(index)}; convert the index, as in i64(…); "

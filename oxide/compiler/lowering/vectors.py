@@ -3,6 +3,7 @@
 A vector is one load or store of LLVM's vector type, which either back end turns into its widest instruction. Its bounds
 are checked at both ends, as two accesses, so that contracts and loops prove them as they prove any other; its address
 is checked by its low bits, which LLVM knows where the index is a multiple, and asks of the slice once where it is not.
+Without bounds checks the address is checked all the same: where a kernel asks ``is_aligned`` first that costs nothing.
 """
 
 from __future__ import annotations
@@ -292,11 +293,12 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     else:
         view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
         what, data, offset = kind.parameter, view.data, element_index(builder, index_type, args[1])
-        if not isinstance(kind, SliceType):
-            return ir.Constant(_BIT, 1), builder.gep(data, [offset])
-        place = site(builder, kind.parameter)
-        inside = _in_bounds(builder, offset, view.length, place)
-        inside = builder.and_(inside, _in_bounds(builder, builder.add(offset, last), view.length, place))
+        if isinstance(kind, SliceType):
+            place = site(builder, kind.parameter)
+            inside = _in_bounds(builder, offset, view.length, place)
+            inside = builder.and_(inside, _in_bounds(builder, builder.add(offset, last), view.length, place))
+        else:
+            inside = None
     # The low bits of the address, as a sum: LLVM drops from it what is a multiple. A block's arrays begin at one of 16.
     bits = builder.mul(offset, ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(kind.dtype))))
     if not isinstance(kind, BlockArrayType):
@@ -305,15 +307,11 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
         what, f"{what}.{name}(…) needs an address that is a multiple of {alignment} bytes; test is_aligned(…) first, "
         f"and give it an index that is a multiple of {_METHODS[name]}"
     )  # fmt: skip
+    if inside is None:
+        return _aligned(builder, bits, alignment, number), builder.gep(data, [offset])
     with builder.if_else(inside, likely=True) as (then, otherwise):
         with then:
-            misalignment = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(_SITE, ()), f"oxide.site.{number}"
-            )
-            aligned = builder.call(
-                cgutils.get_or_insert_function(builder.module, ir.FunctionType(_BIT, (_WORD, _SITE)), "oxide.aligned"),
-                (builder.and_(bits, ir.Constant(_WORD, alignment - 1)), builder.call(misalignment, ())),
-            )
+            aligned = _aligned(builder, bits, alignment, number)
             then_block = builder.block
         with otherwise:
             otherwise_block = builder.block
@@ -321,6 +319,15 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     checked.add_incoming(aligned, then_block)
     checked.add_incoming(ir.Constant(_BIT, 0), otherwise_block)
     return checked, builder.gep(data, [offset])
+
+
+def _aligned(builder: Any, bits: Any, alignment: int, number: int) -> Any:
+    """Whether an address is a multiple of ``alignment``; where it is not, that is a fault of site ``number``."""
+    module = builder.module
+    place = cgutils.get_or_insert_function(module, ir.FunctionType(_SITE, ()), f"oxide.site.{number}")
+    test = cgutils.get_or_insert_function(module, ir.FunctionType(_BIT, (_WORD, _SITE)), "oxide.aligned")
+    low_bits = builder.and_(bits, ir.Constant(_WORD, alignment - 1))
+    return builder.call(test, (low_bits, builder.call(place, ())))
 
 
 def _end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:

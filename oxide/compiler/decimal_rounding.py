@@ -1,0 +1,91 @@
+"""``round(x, n)``: the float that is nearest to x rounded to n decimals, as Python has it.
+
+Python rounds the number that the float really is, half to even, and makes the nearest float of the decimals: 0.15 is
+less than its name says, so ``round(0.15, 1)`` is 0.1. It does so by way of text. Here it is exact arithmetic: 10**n is
+a float up to n = 22, the error of a product is a float too, which a fused multiply-add gives, and one division or
+product of whole numbers rounds once. Where 10**n * x has no fraction left, from 2**53 on, its decimals are finer than
+floats are, and x is the result.
+
+It is IR and not Python, since nothing here may be fused with its neighbours, nor reordered under fastmath.
+"""
+
+from __future__ import annotations
+
+NAME = "oxide.round_decimals"
+
+_POWERS = ("10.0", "100.0", "1.0e4", "1.0e8", "1.0e16", "1.0e32", "1.0e64", "1.0e128", "1.0e256")
+"""10 to the powers of two. Up to 1e22 each product of these is exact; past 1e308 it is infinite."""
+
+
+def portable_definitions(text: str) -> str:
+    """The function, where a kernel's IR calls it."""
+    return _definition() if f"@{NAME}(" in text or f'@"{NAME}"(' in text else ""
+
+
+def _definition() -> str:
+    steps, power = [], "1.0"
+    for number, factor in enumerate(_POWERS):
+        steps += [
+            f"  %bit.{number} = and i64 %k, {1 << number}",
+            f"  %has.{number} = icmp ne i64 %bit.{number}, 0",
+            f"  %factor.{number} = select i1 %has.{number}, double {factor}, double 1.0",
+            f"  %power.{number} = fmul double {power}, %factor.{number}",
+        ]
+        power = f"%power.{number}"
+    listed = "\n".join(steps)
+    return f"""
+declare double @llvm.roundeven.f64(double)
+declare double @llvm.fma.f64(double, double, double)
+declare double @llvm.fabs.f64(double)
+declare double @llvm.copysign.f64(double, double)
+declare i64 @llvm.umin.i64(i64, i64)
+define linkonce_odr double @{NAME}(double %x, i64 %n) alwaysinline {{
+entry:
+  %negative = icmp slt i64 %n, 0
+  %minus = sub i64 0, %n
+  %size = select i1 %negative, i64 %minus, i64 %n
+  %k = call i64 @llvm.umin.i64(i64 %size, i64 {2 ** len(_POWERS) - 1})
+{listed}
+  br i1 %negative, label %tens, label %decimals
+decimals:
+  %scaled = fmul double %x, {power}
+  %scaled.minus = fneg double %scaled
+  %error = call double @llvm.fma.f64(double %x, double {power}, double %scaled.minus)
+  %near = call double @llvm.roundeven.f64(double %scaled)
+  %rest = fsub double %scaled, %near
+  %is.half = fcmp oeq double %rest, 0.5
+  %above = fcmp ogt double %error, 0.0
+  %up = and i1 %is.half, %above
+  %is.minus.half = fcmp oeq double %rest, -0.5
+  %below = fcmp olt double %error, 0.0
+  %down = and i1 %is.minus.half, %below
+  %step.up = select i1 %up, double 1.0, double 0.0
+  %step = select i1 %down, double -1.0, double %step.up
+  %whole = fadd double %near, %step
+  %of.decimals = fdiv double %whole, {power}
+  br label %end
+tens:
+  %quotient = fdiv double %x, {power}
+  %near.ten = call double @llvm.roundeven.f64(double %quotient)
+  %near.minus = fneg double %near.ten
+  %left = call double @llvm.fma.f64(double %near.minus, double {power}, double %x)
+  %half = fmul double {power}, 0.5
+  %half.minus = fneg double %half
+  %more = fcmp ogt double %left, %half
+  %less = fcmp olt double %left, %half.minus
+  %ten.up = select i1 %more, double 1.0, double 0.0
+  %ten.step = select i1 %less, double -1.0, double %ten.up
+  %whole.tens = fadd double %near.ten, %ten.step
+  %finite = fcmp olt double {power}, 0x7FF0000000000000
+  %size.of.ten = select i1 %finite, double {power}, double 0.0
+  %of.tens = fmul double %whole.tens, %size.of.ten
+  br label %end
+end:
+  %moved = phi double [ %scaled, %decimals ], [ %quotient, %tens ]
+  %number = phi double [ %of.decimals, %decimals ], [ %of.tens, %tens ]
+  %signed = call double @llvm.copysign.f64(double %number, double %x)
+  %magnitude = call double @llvm.fabs.f64(double %moved)
+  %has.fraction = fcmp olt double %magnitude, 9007199254740992.0
+  %result = select i1 %has.fraction, double %signed, double %x
+  ret double %result
+}}"""

@@ -1,0 +1,75 @@
+"""Runs kernels so that Ctrl-C ends the wait for them, where whoever waits runs them: with a seed, and step by step.
+
+Python tells the main thread of Ctrl-C, and only between two of its instructions: inside a kernel there are none. So
+the main thread has another thread run the kernel and waits for it, and nothing runs beside it all the same. A thread a
+kernel costs some 50 microseconds; other threads are told of nothing and run kernels themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import final
+
+
+@final
+class Abandoned(Exception):
+    """The wait for a kernel was interrupted, by ``__cause__``. The kernel runs on."""
+
+
+def run_interruptibly(calls: Iterable[Callable[[], object]]) -> None:
+    """Makes the calls, one after another; raises what one of them raises, and then makes no more.
+
+    Raises ``Abandoned`` where a signal's handler raised an exception before the last call returned: the call that is
+    being made goes on, and no other is begun.
+    """
+    work = _Work(calls)
+    if threading.current_thread() is not threading.main_thread():
+        work.run()
+    else:
+        try:
+            _wait_for(work)
+        except BaseException as interrupt:
+            work.stop = True
+            if work.done:
+                raise
+            raise Abandoned from interrupt
+    if work.error is not None:
+        raise work.error
+
+
+def _wait_for(work: _Work) -> None:
+    """Has another thread do the work, or where there can be no more threads this one."""
+    try:
+        threading.Thread(target=work.run, name="oxide kernel", daemon=True).start()
+    except RuntimeError:
+        work.run()
+    work.over.acquire()
+
+
+@final
+class _Work:
+    """Calls that one thread makes, whoever comes first, and how far it is."""
+
+    def __init__(self, calls: Iterable[Callable[[], object]]) -> None:
+        self._calls = calls
+        self._claim = threading.Lock()
+        self.over = threading.Lock()
+        self.over.acquire()
+        self.stop = False
+        self.done = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
+            for call in self._calls:
+                if self.stop:
+                    return
+                call()
+            self.done = True
+        except BaseException as error:
+            self.error, self.done = error, True
+        finally:
+            self.over.release()
