@@ -247,14 +247,20 @@ class _Captured:
             with reading_at_submission():
                 for submit_upload in self._at_launch:
                     submit_upload(context)
-            with context.ordered(self._reads, self._writes):
-                driver.launch_graph(self._handle, timeline.handle)
+            report: FaultReport | None = None
             if record is not None:
                 report = FaultReport(context.runtime.fault_slots.acquire())
                 report.kernels, report.graph_place = self._kernels, context.place
                 context.watch_faults([report])
-                with context.ordered([record], []):
+            submitted = False
+            context.begin(self._reads, self._writes)  # of which the record is one
+            try:
+                driver.launch_graph(self._handle, timeline.handle)
+                submitted = True
+                if record is not None and report is not None:
                     driver.copy_to_host(report.slot.address, record.address, record.nbytes, timeline.handle)
+            finally:
+                context.end(self._reads, self._writes, submitted=submitted)
 
     def __del__(self) -> None:
         self.device.runtime.reclaimer.retire_graph(self._handle)
