@@ -1,6 +1,7 @@
 """``python -m oxide inspect module:kernel``: what a kernel becomes, shown without a GPU.
 
-A generic kernel is told what ``specialize`` takes: ``inspect module:scale T=f32 --ptx``.
+A generic kernel is told what ``specialize`` takes, ``inspect module:scale T=f64 --ptx``; a type variable of which
+nothing is said is as in ``Kernel.example``.
 
 ``python -m oxide info``: which form of the package runs.
 """
@@ -112,11 +113,13 @@ def _specialized(kernel: Kernel, path: str, types: Sequence[str]) -> Specializat
         except (SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
             raise LookupError(f"{path}: {each!r} says no type: {error}") from None
     try:
-        return kernel.specialize(**given)
+        return kernel.example(**given)
     except ArgumentError as error:
         if given:
             raise
-        raise LookupError(f"{error.args[0]}; here the types follow the kernel, as in {path} T=f32") from None
+        raise LookupError(
+            f"{error.args[0]}; here the types follow the kernel, as in {path} T=f32 f=module:function"
+        ) from None
 
 
 def _show_checks(special: Specialization) -> None:

@@ -1,6 +1,8 @@
 """Activation functions, element by element, four elements a thread: that reaches the memory's bandwidth.
 
-Elements are f16, bf16, f32 or f64; narrow ones are computed in f32 and rounded once, at the end."""
+Elements are f16, bf16, f32 or f64; narrow ones are computed in f32 and rounded once, at the end. Input and output have
+as many elements; else the launch is refused with a ``LaunchError``. Far out the functions are what their formulas give,
+as torch's are: ``gelu`` and ``silu`` of -inf are NaN, and ``silu`` below -88.7 is -0 in f32."""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ from .accumulators import widen
 
 T = TypeVar("T", f16, bf16, f32, f64)
 
+_LENGTHS = ("len(input) == len(output)",)
 
-@kernel(block=256, items_per_thread=4)
+
+@kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def relu(input: Slice[T], output: DisjointSlice[T]) -> None:
     """``output = max(0, input)``; NaN stays NaN. Both may be the same buffer."""
     _by_fours(relu_of, input, output)
@@ -27,19 +31,19 @@ def relu_of(x: T) -> T:
     return type(x)(0) if x < type(x)(0) else x
 
 
-@kernel(block=256, items_per_thread=4)
+@kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def gelu(input: Slice[T], output: DisjointSlice[T]) -> None:
     """``output = input * Φ(input)``, Φ the normal distribution's. Both may be the same buffer."""
     _by_fours(gelu_of, input, output)
 
 
-@kernel(block=256, items_per_thread=4)
+@kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def silu(input: Slice[T], output: DisjointSlice[T]) -> None:
     """``output = input * sigmoid(input)``. Both may be the same buffer."""
     _by_fours(silu_of, input, output)
 
 
-@kernel(block=256, items_per_thread=4)
+@kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def sigmoid(input: Slice[T], output: DisjointSlice[T]) -> None:
     """``output = 1 / (1 + exp(-input))``. Both may be the same buffer."""
     _by_fours(sigmoid_of, input, output)

@@ -16,11 +16,11 @@ B = TypeVar("B", i8, i16, i32, i64, u8, u16, u32, u64, f32, f64)
 C = TypeVar("C", i8, i16, i32, i64, u8, u16, u32, u64, f32, f64)
 
 
-@kernel(block=256)
+@kernel(block=256, requires=("len(x) == len(out)",))
 def map_(f: Callable[[A], C], x: Slice[A], out: DisjointSlice[C]) -> None:
     """``out[i] = f(x[i])`` for each element of ``out``, of any dtypes. Both may be the same buffer.
 
-    ``x`` has at least as many elements as ``out``; else the launch ends with a ``BoundsError``. The name is Python's.
+    ``x`` has as many elements as ``out``; else the launch is refused with a ``LaunchError``. The name is Python's.
     """
     index = thread.index_1d()
     element = out.get_mut(index)
@@ -28,11 +28,11 @@ def map_(f: Callable[[A], C], x: Slice[A], out: DisjointSlice[C]) -> None:
         element.value = f(x[index.get()])
 
 
-@kernel(block=256)
+@kernel(block=256, requires=("len(x) == len(out)", "len(y) == len(out)"))
 def zip_map(f: Callable[[A, B], C], x: Slice[A], y: Slice[B], out: DisjointSlice[C]) -> None:
     """``out[i] = f(x[i], y[i])`` for each element of ``out``, of any dtypes; ``out`` may be an input too.
 
-    The inputs have at least as many elements as ``out``; else the launch ends with a ``BoundsError``.
+    The inputs have as many elements as ``out``; else the launch is refused with a ``LaunchError``.
     """
     index = thread.index_1d()
     element = out.get_mut(index)

@@ -18,9 +18,11 @@ The scheme is CUTLASS's for single precision. Measured on one H100 beside cuBLAS
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from oxide import (
+    DeviceBox,
     DeviceOperation,
     DisjointSlice,
     Kernel,
@@ -38,6 +40,7 @@ from oxide import (
     unroll,
 )
 
+from .checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
 STEP = 16
@@ -50,16 +53,22 @@ def sgemm_tiled(
     """``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
 
     The matrices are boxes, or operations that yield them; the operation yields the eight arguments. With a ``beta``
-    of 0 ``c`` is not read, and may be uninitialised. ``c`` must not be ``a`` or ``b``. Fastest where k and n are
-    multiples of four. Raises ``LaunchError`` for a matrix that is too small, ``ArgumentError`` for one of another type.
+    of 0 ``c`` is not read, and may be uninitialised. Fastest where k and n are multiples of four. Raises
+    ``LaunchError`` for a matrix that is too small, ``ArgumentError`` for one of another type, and where ``c`` shares
+    memory with ``a`` or ``b``.
     """
+    require_integers("sgemm_tiled", m=m, n=n, k=k)
 
-    def product(a: Any, b: Any, c: Any) -> DeviceOperation[tuple[Any, ...]]:
+    def product(a: DeviceBox, b: DeviceBox, c: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        require_apart("sgemm_tiled", c, a=a, b=b)
         vectors = k % 4 == 0 and n % 4 == 0 and all(matrix.ptr % 16 == 0 for matrix in (a, b, c))
         large = -(-m // 128) * -(-n // 128) >= _ENOUGH_TILES
         tile_m, tile_n, threads = (128, 128, 256) if large else (32, 64, 64)
-        config = LaunchConfig((max(1, -(-n // tile_n)), max(1, -(-m // tile_m))), threads)
-        return _KERNELS[large, vectors][config](m, n, k, alpha, a, b, beta, c)
+        across, down = max(1, -(-n // tile_n)), max(1, -(-m // tile_m))
+        swapped = down > _MOST_BLOCKS
+        config = LaunchConfig((down, across) if swapped else (across, down), threads)
+        size = i64 if max(m, n, k) > 0xFFFFFFFF else u32
+        return kernel_of(large, vectors, swapped, size)[config](m, n, k, alpha, a, b, beta, c)
 
     return with_boxes(product, a, b, c)
 
@@ -67,11 +76,21 @@ def sgemm_tiled(
 _ENOUGH_TILES = 200
 """With fewer tiles of 128×128 than this, a large GPU, which works on two in each multiprocessor, gets smaller ones."""
 
+_MOST_BLOCKS = 65535
+"""How many blocks a grid may have along y."""
 
-def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = STEP, registers: int = 128) -> Kernel:
+
+@functools.cache
+def kernel_of(large: bool, vectors: bool, swapped: bool = False, size: Any = u32) -> Kernel:
+    """The kernel of ``sgemm_tiled`` for large or small tiles, and as ``tiled`` says."""
+    return tiled(128, 128, 8, vectors, swapped, size) if large else tiled(32, 64, 4, vectors, swapped, size)
+
+
+def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool, size: Any, step: int = STEP) -> Kernel:
     """The kernel for tiles of ``tile_m`` by ``tile_n``, of which a thread has 8 by ``thread_n`` elements.
 
-    With ``vectors`` all rows begin at a multiple of 16 bytes.
+    With ``vectors`` all rows begin at a multiple of 16 bytes. Tiles of a row are neighbours along x or, ``swapped``,
+    those of a column, of which there are too many for y. The matrices' sizes are counted in ``size``.
     """
     warp_m, warp_n = 32, 8 * thread_n
     warps_n = tile_n // warp_n
@@ -79,6 +98,16 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
     pitch = tile_m + 4
     a_quads, b_quads = tile_m * step // (4 * threads), tile_n * step // (4 * threads)
     quads_of_a, quads_of_b = step // 4, tile_n // 4  # in a row
+
+    @device
+    def first_row() -> i64:
+        """Of the block's tile."""
+        return thread.block_idx.x * tile_m if swapped else thread.block_idx.y * tile_m
+
+    @device
+    def first_col() -> i64:
+        """Of the block's tile."""
+        return thread.block_idx.y * tile_n if swapped else thread.block_idx.x * tile_n
 
     @device
     def fetch(
@@ -96,13 +125,13 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
         t = thread.thread_idx.x % threads
         for q in unroll(range(a_quads)):
             quad = t + q * threads
-            row = min(thread.block_idx.y * tile_m + quad // quads_of_a, m - 1)
+            row = min(first_row() + quad // quads_of_a, m - 1)
             col = number * step + quad % quads_of_a * 4
             a_next[q, 0], a_next[q, 1], a_next[q, 2], a_next[q, 3] = four(a, row, col, k, vectors)
         for q in unroll(range(b_quads)):
             quad = t + q * threads
             row = number * step + quad // quads_of_b
-            col = thread.block_idx.x * tile_n + quad % quads_of_b * 4
+            col = first_col() + quad % quads_of_b * 4
             b_next[q, 0], b_next[q, 1], b_next[q, 2], b_next[q, 3] = four(b, row, col, n if row < k else 0, vectors)
 
     @device
@@ -131,7 +160,14 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
         unchecked=vectors,  # the addresses of vectors too: the launch has looked at them
     )
     def sgemm_tiled(
-        m: u32, n: u32, k: u32, alpha: f32, a: Slice[f32], b: Slice[f32], beta: f32, c: DisjointSlice[f32]
+        m: size,
+        n: size,
+        k: size,
+        alpha: f32,
+        a: Slice[f32],
+        b: Slice[f32],
+        beta: f32,
+        c: DisjointSlice[f32],
     ) -> None:
         a_tile = SharedArray((2, step, pitch), f32)
         b_tile = SharedArray((2, step, tile_n), f32)
@@ -140,7 +176,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
         x = LocalArray(8, f32)
         y = LocalArray(thread_n, f32)
         products = LocalArray((8, thread_n), f32)
-        if thread.block_idx.y * tile_m >= m or thread.block_idx.x * tile_n >= n:
+        if first_row() >= m or first_col() >= n:
             return
         lane, warp_number = thread.thread_idx.x % 32, thread.thread_idx.x % threads // 32
         row = warp_number // warps_n * warp_m + lane // 8 * 4
@@ -168,9 +204,9 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, step: int = ST
                 put(1 - half, a_next, b_next, a_tile, b_tile)
                 thread.sync_threads()
         for i in unroll(range(8)):
-            c_row = thread.block_idx.y * tile_m + row + i // 4 * 16 + i % 4
+            c_row = first_row() + row + i // 4 * 16 + i % 4
             for j in unroll(range(0, thread_n, 4)):
-                c_col = thread.block_idx.x * tile_n + col + j * 8
+                c_col = first_col() + col + j * 8
                 if c_row < m:
                     p0, p1, p2, p3 = products[i, j], products[i, j + 1], products[i, j + 2], products[i, j + 3]
                     store_four(c, c_row * n + c_col, i64(n) - c_col, alpha, beta, p0, p1, p2, p3, vectors)
@@ -240,12 +276,3 @@ def store_one(c: DisjointSlice[f32], at: i64, product: f32, beta: f32) -> None:
         c.unchecked_mut[at] = product
     else:
         c.unchecked_mut[at] = product + beta * c.unchecked_mut[at]
-
-
-_KERNELS = {
-    (True, True): tiled(128, 128, 8, True),
-    (True, False): tiled(128, 128, 8, False),
-    (False, True): tiled(32, 64, 4, True),
-    (False, False): tiled(32, 64, 4, False),
-}
-"""By whether the matrix is large and whether all rows begin at a multiple of 16 bytes."""

@@ -20,6 +20,7 @@ from oxide import (
     u32,
 )
 
+from .checks import called
 from .operands import Operand, with_boxes
 
 V = TypeVar("V", u8, u16, u32, i32, i64)
@@ -31,7 +32,8 @@ _IN_SHARED_MEMORY = 4096
 
 def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Adds to ``counts[v]`` how often ``v`` is in ``values``, u8, u16, u32, i32 or i64; counts are u32. Yields
-    the two.
+    the two. Counts of one batch are added to those of the last; ``zeros(bins, u32)`` begins
+    anew, as ``ops.histogram`` does.
 
     A value that is no index of ``counts`` is a ``BoundsError``, and the other counts are then not to be relied on. With
     up to 4096 bins a block counts in its own shared memory first, where many threads may meet at one bin."""
@@ -45,6 +47,7 @@ def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ..
 
 
 @kernel
+@called("histogram")
 def _in_shared_memory(values: Slice[V], counts: AtomicSlice[u32]) -> None:
     bins = SharedArray(_IN_SHARED_MEMORY, u32)
     for i in range(thread.thread_idx.x, len(counts), thread.block_dim.x):
@@ -63,6 +66,7 @@ def _in_shared_memory(values: Slice[V], counts: AtomicSlice[u32]) -> None:
 
 
 @kernel
+@called("histogram")
 def _in_global_memory(values: Slice[V], counts: AtomicSlice[u32]) -> None:
     for i in range(thread.index_1d().get(), len(values), thread.grid_dim.x * thread.block_dim.x):
         counts.fetch_add(values[i], 1)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import functools
+from typing import Any, TypeVar
 
 from oxide import (
+    DeviceBox,
+    DeviceOperation,
     DisjointSlice,
+    Kernel,
     SharedArray,
     Slice,
     f16,
@@ -24,37 +28,72 @@ from oxide import (
     unroll,
 )
 
+from .checks import require_apart, require_integers
+from .operands import Operand, with_boxes
+
 T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64)
 I = TypeVar("I", i32, i64)  # noqa: E741 - what an index is called
 
+_MOST_BLOCKS = 65535
+"""How many blocks a grid may have along y."""
 
-@kernel(
-    block=(32, 8), items_per_thread=(1, 4), requires=("len(input) >= rows * columns", "len(output) >= rows * columns")
-)
-def transpose(rows: u32, columns: u32, input: Slice[T], output: DisjointSlice[T]) -> None:
+
+def transpose(rows: int, columns: int, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. Of any dtype
-    of 8 to 64 bits; bf16 goes as the u16 that hold it.
+    of 8 to 64 bits; bf16 goes as the u16 that hold it. Yields the four arguments.
+
+    Raises ``LaunchError`` for a box that is too small, and ``ArgumentError`` for other dtypes and for boxes that share
+    memory: a matrix is not transposed in place."""
+    require_integers("transpose", rows=rows, columns=columns)
+
+    def turned(x: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        require_apart("transpose", y, input=x)
+        down, across = max(1, -(-rows // 32)), max(1, -(-columns // 32))
+        swapped = across > _MOST_BLOCKS
+        turn = turning(swapped, i64 if max(rows, columns) > 0xFFFFFFFF else u32)
+        return turn[(across, down) if swapped else (down, across), (32, 8)](rows, columns, x, y)
+
+    return with_boxes(turned, input, output)
+
+
+@functools.cache
+def turning(swapped: bool, size: Any) -> Kernel:
+    """The kernel of ``transpose`` whose rows and columns are counted in ``size``. Its blocks go along x down the rows
+    or, ``swapped``, along the columns: along y there are too few for both, and no memory holds a matrix of which both
+    are too many.
 
     A block turns a tile of 32×32 over in shared memory, so that a warp reads and writes whole lines of memory; a row of
     the tile is one element longer, so that its columns lie in different banks."""
-    tile = SharedArray((32, 33), input.dtype)
-    x, y = thread.thread_idx.x % 32, thread.thread_idx.y % 8
-    row, column = thread.block_idx.x * 32, thread.block_idx.y * 32
-    out = output.unchecked_mut
-    for i in unroll(range(0, 32, 8)):
-        if row + y + i < rows and column + x < columns:
-            tile[y + i, x] = input.unchecked[(row + y + i) * columns + column + x]
-    thread.sync_threads()
-    for i in unroll(range(0, 32, 8)):
-        if column + y + i < columns and row + x < rows:
-            out[(column + y + i) * rows + row + x] = tile[x, y + i]
+
+    @kernel(block=(32, 8), requires=("len(input) >= rows * columns", "len(output) >= rows * columns"))
+    def transpose(
+        rows: size,
+        columns: size,
+        input: Slice[T],
+        output: DisjointSlice[T],
+    ) -> None:
+        tile = SharedArray((32, 33), input.dtype)
+        x, y = thread.thread_idx.x % 32, thread.thread_idx.y % 8
+        row = thread.block_idx.y * 32 if swapped else thread.block_idx.x * 32
+        column = thread.block_idx.x * 32 if swapped else thread.block_idx.y * 32
+        out = output.unchecked_mut
+        for i in unroll(range(0, 32, 8)):
+            if row + y + i < rows and column + x < columns:
+                tile[y + i, x] = input.unchecked[(row + y + i) * columns + column + x]
+        thread.sync_threads()
+        for i in unroll(range(0, 32, 8)):
+            if column + y + i < columns and row + x < rows:
+                out[(column + y + i) * rows + row + x] = tile[x, y + i]
+
+    return transpose
 
 
-@kernel(block=256)
+@kernel(block=256, requires=("len(output) == len(indices) * width",))
 def gather(width: u32, table: Slice[T], indices: Slice[I], output: DisjointSlice[T]) -> None:
     """``output[i] = table[indices[i]]`` for rows of ``width`` elements, an embedding lookup: ``table`` is a matrix of
-    such rows, ``output`` has as many as there are ``indices``, i32 or i64. Elements are of any dtype of 8 to 64 bits.
-    An index that is no row of the table is a ``BoundsError``."""
+    such rows, ``output`` has as many as there are ``indices``, i32 or i64, else the launch is refused with a
+    ``LaunchError``. Elements are of any dtype of 8 to 64 bits. An index that is no row of the table is a
+    ``BoundsError``."""
     index = thread.index_1d()
     element = output.get_mut(index)
     if element is not None and width > 0:

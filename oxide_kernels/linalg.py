@@ -9,7 +9,8 @@ from oxide import DisjointSlice, Slice, f32, kernel, thread, u32
 def sgemm_naive(
     m: u32, n: u32, k: u32, alpha: f32, a: Slice[f32], b: Slice[f32], beta: f32, c: DisjointSlice[f32]
 ) -> None:
-    """``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
+    """``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major. With a ``beta``
+    of 0 ``c`` is not read, as in BLAS.
 
     Launch at least n threads in x and m in y.
     """
@@ -22,7 +23,7 @@ def sgemm_naive(
             acc += a[row * k + i] * b[i * n + col]
         c_elem = c.get_mut(c_idx)
         if c_elem is not None:
-            c_elem.value = alpha * acc + beta * c_elem.value
+            c_elem.value = alpha * acc if beta == f32(0) else alpha * acc + beta * c_elem.value
 
 
 @kernel(block=256)

@@ -25,6 +25,7 @@ from oxide import (
 )
 
 from .accumulators import accumulator
+from .checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
 T = TypeVar("T", f16, bf16, f32, f64)
@@ -38,9 +39,12 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
     bf16, f32 or f64; f16 and bf16 are summed in f32.
 
     A row is a warp's or, if it is longer than 2048, a block's, whose threads read neighbours. Raises ``LaunchError``
-    for an operand that is too small, ``ArgumentError`` for one of another type."""
+    for an operand that is too small, ``ArgumentError`` for one of another type, and where the output shares memory with
+    another."""
+    require_integers("matvec", m=m, n=n)
 
     def product(matrix: DeviceBox, vector: DeviceBox, output: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        require_apart("matvec", output, matrix=matrix, vector=vector)
         nbytes = min(16, 4 * matrix.dtype.itemsize)
         vectors = n % 4 == 0 and matrix.ptr % nbytes == 0 and vector.ptr % nbytes == 0
         threads = 32 if n <= 2048 else _BLOCK

@@ -9,6 +9,7 @@ The operations are those of ``oxide_kernels``, with their dtypes and errors; sha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from oxide import DeviceBox, DeviceOperation, dup, empty, i64, u32, zeros
 
 from . import activations, gemm, layout, reductions, rows, scans, vector
 from .accumulators import total_dtype
+from .checks import require_integers, require_same_shape
 from .histograms import histogram as count_into
 from .matrix_vector import matvec as multiply_into
 from .operands import Operand, with_boxes
@@ -44,8 +46,13 @@ def sigmoid(x: Operand) -> Result:
 
 
 def axpy(a: float, x: Operand, y: Operand) -> Result:
-    """``a * x + y``, of the shape of ``y``."""
-    return with_boxes(lambda x, y: dup(y).and_then(lambda result: vector.axpy(a, x, result)).last(), x, y)
+    """``a * x + y``, of the shape of both. Raises ``ValueError`` where the shapes differ."""
+
+    def added(x: DeviceBox, y: DeviceBox) -> Result:
+        require_same_shape("axpy", x=x, y=y)
+        return dup(y).and_then(lambda result: vector.axpy(a, x, result)).last()
+
+    return with_boxes(added, x, y)
 
 
 def reduce_sum(x: Operand) -> Result:
@@ -65,7 +72,12 @@ def argmax(x: Operand) -> Result:
 
 def dot(a: Operand, b: Operand) -> Result:
     """The sum of the products, a box without axes, of the dtype that ``reduce_sum`` gives."""
-    return _number(reductions.dot, lambda a: total_dtype(a.dtype), a, b)
+
+    def product(a: DeviceBox, b: DeviceBox) -> Result:
+        require_same_shape("dot", a=a, b=b)
+        return _number(reductions.dot, lambda a: total_dtype(a.dtype), a, b)
+
+    return with_boxes(product, a, b)
 
 
 def inclusive_scan(x: Operand) -> Result:
@@ -80,24 +92,32 @@ def exclusive_scan(x: Operand) -> Result:
 
 def softmax(x: Operand) -> Result:
     """The softmax of each row, the last axis."""
-    return _like(rows.softmax, x)
+
+    def weighed(x: DeviceBox) -> Result:
+        rows.shape_of("softmax", x)
+        return _like(rows.softmax, x)
+
+    return with_boxes(weighed, x)
 
 
 def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) -> Result:
     """Each row, the last axis, with mean 0 and variance 1, times ``weight`` and plus ``bias``."""
-    return with_boxes(
-        lambda x, w, b: empty(x.shape, x.dtype).and_then(lambda result: rows.layer_norm(x, w, b, result, eps)).last(),
-        x,
-        weight,
-        bias,
-    )
+
+    def scaled(x: DeviceBox, w: DeviceBox, b: DeviceBox) -> Result:
+        rows.shape_of("layer_norm", x, weight=w, bias=b)
+        return empty(x.shape, x.dtype).and_then(lambda result: rows.layer_norm(x, w, b, result, eps)).last()
+
+    return with_boxes(scaled, x, weight, bias)
 
 
 def rms_norm(x: Operand, weight: Operand, eps: float = 1e-5) -> Result:
     """Each row, the last axis, with a mean square of 1, times ``weight``."""
-    return with_boxes(
-        lambda x, w: empty(x.shape, x.dtype).and_then(lambda result: rows.rms_norm(x, w, result, eps)).last(), x, weight
-    )
+
+    def scaled(x: DeviceBox, w: DeviceBox) -> Result:
+        rows.shape_of("rms_norm", x, weight=w)
+        return empty(x.shape, x.dtype).and_then(lambda result: rows.rms_norm(x, w, result, eps)).last()
+
+    return with_boxes(scaled, x, weight)
 
 
 def transpose(x: Operand) -> Result:
@@ -119,7 +139,7 @@ def gather(table: Operand, indices: Operand) -> Result:
         if not table.shape:
             raise ValueError("gather: the table has no axes, so no rows")
         row = table.shape[1:]
-        width = table.size // table.shape[0] if table.shape[0] else 1
+        width = math.prod(row)
         made = empty((*indices.shape, *row), table.dtype)
         return made.and_then(lambda result: layout.gather(width, table, indices, result)).last()
 
@@ -127,7 +147,8 @@ def gather(table: Operand, indices: Operand) -> Result:
 
 
 def histogram(values: Operand, bins: int) -> Result:
-    """How often each number under ``bins`` occurs: u32, of shape (bins,)."""
+    """How often each number under ``bins`` occurs: u32, of shape (bins,), counted from 0."""
+    require_integers("histogram", bins=bins)
     return with_boxes(lambda x: zeros(bins, u32).and_then(lambda counts: count_into(x, counts)).last(), values)
 
 

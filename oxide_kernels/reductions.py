@@ -5,7 +5,8 @@ block combines the parts, always in the same order. So a result is the same at e
 exact as one in pairs, as each thread's is short.
 
 Elements are f16, bf16, f32, f64, i32, u32, i64 or u64. Sums and products are made and left in f32 or f64, or for
-integers in i64 or u64, as NumPy's are; of f16 and bf16 the result is rounded to them."""
+integers in i64 or u64, as NumPy's are; of f16 and bf16 the result is rounded to them. An output is a box of one
+element, else a ``ValueError``."""
 
 from __future__ import annotations
 
@@ -42,6 +43,7 @@ from oxide import (
 )
 
 from .accumulators import accumulator, total, total_dtype
+from .checks import called, require_one_element, require_same_shape
 from .cooperative import block_sum
 from .operands import Operand, box_of, with_boxes
 
@@ -83,10 +85,11 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """``output[0] =`` where the greatest of ``input`` is first, an i64; a NaN counts as the greatest, as in
     NumPy. Yields input and output.
 
-    Raises ``ValueError`` for an empty input, which has none.
+    Raises ``ValueError`` for an empty input, which has none, and ``ArgumentError`` for other dtypes.
     """
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        _check("argmax", x, result, np.dtype(np.int64))
         blocks = _blocks(x)
         return (
             zip(empty(blocks, accumulator(x.dtype)), empty(blocks, i64))
@@ -100,9 +103,10 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
 
 def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """``output[0] =`` the sum of ``a[i] * b[i]``, of the dtype that ``reduce_sum`` gives. Yields the three.
-    ``LaunchError`` where lengths differ, ``ArgumentError`` where dtypes do."""
+    ``ValueError`` where shapes differ, ``ArgumentError`` where dtypes do."""
 
     def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        require_same_shape("dot", a=x, b=y)
         _check("dot", x, result, total_dtype(x.dtype))
         blocks = _blocks(x)
         return (
@@ -129,6 +133,7 @@ def _blocks(x: DeviceBox) -> int:
 
 
 def _check(name: str, x: DeviceBox, result: DeviceBox, dtype: np.dtype[Any]) -> None:
+    require_one_element(name, result)
     if result.dtype != dtype:
         raise ArgumentError(
             f"{name}: the output is {result.dtype}, and of an input of {x.dtype} it is {dtype}; make it with "
@@ -147,6 +152,7 @@ def _in_two(parts: Kernel, whole: Kernel, wide: Any, x: DeviceBox, result: Devic
 
 
 @kernel
+@called("reduce_sum")
 def _partial_sums(input: Slice[T], parts: DisjointSlice[A]) -> None:
     first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
     s0, s1, s2, s3 = parts.dtype(0), parts.dtype(0), parts.dtype(0), parts.dtype(0)
@@ -171,6 +177,7 @@ def _partial_sums(input: Slice[T], parts: DisjointSlice[A]) -> None:
 
 
 @kernel
+@called("reduce_sum")
 def _sum_of_partials(parts: Slice[A], output: DisjointSlice[T]) -> None:
     total = parts.dtype(0)
     for i in range(thread.thread_idx.x, len(parts), thread.block_dim.x):
@@ -184,6 +191,7 @@ def _sum_of_partials(parts: Slice[A], output: DisjointSlice[T]) -> None:
 
 
 @kernel(requires=("len(a) == len(b)",))
+@called("dot")
 def _partial_dots(a: Slice[T], b: Slice[T], parts: DisjointSlice[A]) -> None:
     first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
     s0, s1, s2, s3 = parts.dtype(0), parts.dtype(0), parts.dtype(0), parts.dtype(0)
@@ -228,6 +236,7 @@ def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
         return wide(invalid) if some_nan else greatest
 
     @kernel
+    @called("reduce_max")
     def _partial_maxima(input: Slice[T], parts: DisjointSlice[A]) -> None:
         first, stride = thread.index_1d().get(), thread.grid_dim.x * BLOCK
         greatest, some_nan = wide(least), False
@@ -251,6 +260,7 @@ def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
             parts.unchecked_mut[thread.block_idx.x] = greatest
 
     @kernel
+    @called("reduce_max")
     def _max_of_partials(parts: Slice[A], output: DisjointSlice[T]) -> None:
         greatest, some_nan = wide(least), False
         for i in range(thread.thread_idx.x, len(parts), thread.block_dim.x):
@@ -294,6 +304,7 @@ def block_first_greatest(value: A, at: i64) -> tuple[A, i64]:
 
 
 @kernel
+@called("argmax")
 def _partial_argmax(input: Slice[T], values: DisjointSlice[A], places: DisjointSlice[i64]) -> None:
     first = thread.index_1d().get()
     place = min(first, len(input) - 1)
@@ -310,6 +321,7 @@ def _partial_argmax(input: Slice[T], values: DisjointSlice[A], places: DisjointS
 
 
 @kernel
+@called("argmax")
 def _argmax_of_partials(values: Slice[A], places: Slice[i64], output: DisjointSlice[i64]) -> None:
     first = min(thread.thread_idx.x, len(values) - 1)
     greatest, place = values[first], places[first]

@@ -41,6 +41,7 @@ from oxide import (
 )
 
 from .accumulators import accumulator
+from .checks import require_apart, require_same_shape
 from .cooperative import block_sum
 from .operands import Operand, with_boxes
 
@@ -70,12 +71,15 @@ def _block(threads: int, held: int) -> int:
 def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """``output = exp(input - max) / sum(exp(input - max))`` over each row. Yields input and output.
 
-    The two have the same shape and dtype, f16, bf16, f32 or f64, and may be the same box. Raises ``ValueError`` for
-    other shapes, ``ArgumentError`` for other dtypes.
+    The two have the same shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as a mask
+    makes them, gets 0; a row of nothing but -inf is NaN, and so is one with a NaN or an inf, as torch's. Raises
+    ``ValueError`` for other shapes, ``ArgumentError`` for other dtypes, and where the output is a part of the input.
     """
 
     def rows(x: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-        count, width = _shape("softmax", x, y)
+        require_same_shape("softmax", input=x, output=y)
+        count, width = shape_of("softmax", x)
+        require_apart("softmax", y, "input", input=x)
         launched = _launch(_softmax, _softmax_wide, count, width, (x, y), (x, y))
         return launched.map(lambda done: (x, y))
 
@@ -89,11 +93,15 @@ def layer_norm(
     all elements, divided by their number. Yields input, weight, bias and output.
 
     Output and input have the same shape and may be the same box; weight and bias have the length of a row. All have one
-    dtype, f16, bf16, f32 or f64. Raises ``ValueError`` for other shapes, ``ArgumentError`` for other dtypes.
+    dtype, f16, bf16, f32 or f64. Squares of numbers beyond 1e19 are infinite in f32, and the row is then only its bias,
+    as torch's is. Raises ``ValueError`` for other shapes, ``ArgumentError`` for other dtypes, and for an output that
+    shares memory with weight or bias, or is a part of the input.
     """
 
     def rows(x: DeviceBox, w: DeviceBox, b: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-        count, width = _shape("layer_norm", x, y, weight=w, bias=b)
+        require_same_shape("layer_norm", input=x, output=y)
+        count, width = shape_of("layer_norm", x, weight=w, bias=b)
+        require_apart("layer_norm", y, "input", input=x, weight=w, bias=b)
         launched = _launch(
             _layer_norm, _layer_norm_wide, count, width, (accumulator(x.dtype)(eps), x, w, b, y), (x, w, b, y)
         )
@@ -105,11 +113,13 @@ def layer_norm(
 def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5) -> DeviceOperation[tuple[Any, ...]]:
     """``output = input / sqrt(mean(input**2) + eps) * weight`` over each row. Yields input, weight and output.
 
-    Shapes, dtypes and errors are those of ``layer_norm``.
+    Shapes, dtypes and errors are those of ``layer_norm``; a row whose squares are infinite is 0, as torch's is.
     """
 
     def rows(x: DeviceBox, w: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-        count, width = _shape("rms_norm", x, y, weight=w)
+        require_same_shape("rms_norm", input=x, output=y)
+        count, width = shape_of("rms_norm", x, weight=w)
+        require_apart("rms_norm", y, "input", input=x, weight=w)
         return _launch(_rms_norm, _rms_norm_wide, count, width, (accumulator(x.dtype)(eps), x, w, y), (x, w, y)).map(
             lambda done: (x, w, y)
         )
@@ -117,12 +127,11 @@ def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5
     return with_boxes(rows, input, weight, output)
 
 
-def _shape(name: str, x: DeviceBox, y: DeviceBox, **of_a_row: DeviceBox) -> tuple[int, int]:
-    """How many rows there are, and how wide they are."""
-    if not x.shape or x.shape != y.shape:
-        raise ValueError(
-            f"{name}: input has shape {x.shape} and output {y.shape}; both need the same, of an axis or more"
-        )
+def shape_of(name: str, x: DeviceBox, **of_a_row: DeviceBox) -> tuple[int, int]:
+    """How many rows there are, and how wide they are. Raises ``ValueError`` where there are none, or where one of
+    ``of_a_row`` has not an element for each of a row's."""
+    if not x.shape:
+        raise ValueError(f"{name}: input has no axes, so no rows; give it one")
     width = x.shape[-1]
     for parameter, box in of_a_row.items():
         if box.size != width:
@@ -377,11 +386,12 @@ def _softmax_wide(wide: Any) -> Kernel:
             if x > most:
                 weight = weight * exponential(most - x)
                 most = x
-            weight += exponential(x - most)
-        # A thread with nothing but -inf has no distance to speak of: it counts as 0, unless all are like it.
+            # Before there is any other, -inf has no distance from the greatest. Its exponential is 0.
+            if x != wide(-math.inf):
+                weight += exponential(x - most)
         of_row = greatest_wide(most)
         if most < of_row:
-            weight = wide(0) if most == wide(-math.inf) else weight * exponential(most - of_row)
+            weight = weight * exponential(most - of_row)
         factor = wide(1) / block_sum(weight, wide)
         out = output.unchecked_mut
         for i in range(t, width, threads):

@@ -55,6 +55,7 @@ from oxide import (
 )
 
 from .accumulators import accumulator
+from .checks import called, require_apart, require_same_shape
 from .operands import Operand, with_boxes
 
 T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)
@@ -72,30 +73,33 @@ def inclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any
     """``output[i] = input[0] + … + input[i]``. Yields input and output, which may be the same box.
 
     Both have one dtype: f16, bf16, f32, f64, i32, u32, i64 or u64. Integers wrap, f16 and bf16 are summed in f32 and
-    rounded at the end. Raises ``LaunchError`` for an output that is shorter than the input, ``ArgumentError`` for other
-    dtypes.
+    rounded at the end. Raises ``ValueError`` for an output of another shape than the input, ``ArgumentError`` for other
+    dtypes and where the output is a part of the input.
     """
-    return with_boxes(lambda x, result: _scan(x, result, True), input, output)
+    return with_boxes(lambda x, result: _scan("inclusive_scan", x, result, True), input, output)
 
 
 def exclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """``output[i] = input[0] + … + input[i - 1]``, 0 for the first; the rest as of ``inclusive_scan``."""
-    return with_boxes(lambda x, result: _scan(x, result, False), input, output)
+    return with_boxes(lambda x, result: _scan("exclusive_scan", x, result, False), input, output)
 
 
-def _scan(x: DeviceBox, result: DeviceBox, inclusive: bool) -> DeviceOperation[tuple[Any, ...]]:
+def _scan(name: str, x: DeviceBox, result: DeviceBox, inclusive: bool) -> DeviceOperation[tuple[Any, ...]]:
+    require_same_shape(name, input=x, output=result)
+    require_apart(name, result, "input", input=x)
     wide = accumulator(x.dtype)
     itemsize = wide.dtype.itemsize
     tiles = max(1, -(-x.size // (4 * _VECTORS[itemsize] * _BLOCK)))
     told = zeros(1 + itemsize // 4 * tiles, u64)
-    return told.and_then(lambda told: _single_pass(wide)[tiles, _BLOCK](inclusive, x, told, result)).map(
+    return told.and_then(lambda told: _single_pass(wide, name)[tiles, _BLOCK](inclusive, x, told, result)).map(
         lambda done: (x, result)
     )
 
 
 @functools.cache
-def _single_pass(wide: Any) -> Kernel:
-    """The kernel that adds up in ``wide``. ``told[0]`` is the next tile's number; all of it begins as 0."""
+def _single_pass(wide: Any, name: str) -> Kernel:
+    """The kernel that adds up in ``wide``, for the function ``name``. ``told[0]`` is the next tile's number; all of it
+    begins as 0."""
     tell, listen = _words(wide)
     block, vectors = _BLOCK, _VECTORS[wide.dtype.itemsize]
     warps, tile_size = block // 32, 4 * vectors * block
@@ -129,6 +133,7 @@ def _single_pass(wide: Any) -> Kernel:
         return found
 
     @kernel(requires=("len(output) >= len(input)",))
+    @called(name)
     def scan(inclusive: bool_, input: Slice[T], told: AtomicSlice[u64], output: DisjointSlice[T]) -> None:
         number, of_warps, before = SharedArray(1, i64), SharedArray(warps, wide), SharedArray(1, wide)
         x, starts = LocalArray((vectors, 4), wide), LocalArray(vectors, wide)

@@ -128,6 +128,20 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
     return _closed(declared, chosen, functions, typed)
 
 
+def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
+    """A type for each type variable: ``f32`` where it may be that, else the first that it may be."""
+    variables: dict[str, tuple[ScalarType, ...]] = {}
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            variables[parameter.variable] = parameter.choices
+    for parameter in declared:
+        if isinstance(parameter, OpenFunction):
+            for name, choices in parameter.choices:
+                variables.setdefault(name, choices)
+    f32 = SCALARS["f32"]
+    return {name: f32 if f32 in choices else choices[0] for name, choices in variables.items()}
+
+
 def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> ArgumentType:
     """What was said of a parameter without an annotation."""
     kind = given[name]

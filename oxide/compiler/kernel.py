@@ -156,6 +156,18 @@ class Kernel:
         parameters = close_by_name(self.name, self.parameters, types)
         return self.specialization(parameters)
 
+    def example(self, **types: Any) -> Specialization:
+        """``specialize``, where what is not said is chosen: a type variable is ``f32`` if it may be, else the first of
+        its constraints. It is what a kernel shows when it is asked without types.
+
+        A function, or the type of a parameter without an annotation, is not chosen: ``ArgumentError`` asks for it.
+        """
+        if not self.is_generic:
+            return self.specialize(**types)
+        from .generic import example_types
+
+        return self.specialize(**(example_types(self.parameters) | types))
+
     def specialization(self, parameters: tuple[Closed, ...]) -> Specialization:
         """``specialize``, where the type of each parameter is known. Raises ``CompileError``."""
         special = self._specializations.get(parameters)
@@ -167,28 +179,30 @@ class Kernel:
         return special
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
-        """``Specialization.ptx`` of a kernel that is not generic; ``k.specialize(T=f32).ptx()`` of one that is."""
-        return self.specialize().ptx(cc)
+        """``Specialization.ptx``, of a generic kernel for the types of ``example``; ``k.specialize(T=f64).ptx()`` is
+        that for others."""
+        return self.example().ptx(cc)
 
     def llvm_ir(self) -> str:
-        """``Specialization.llvm_ir`` of a kernel that is not generic."""
-        return self.specialize().llvm_ir()
+        """``Specialization.llvm_ir``, of a generic kernel for the types of ``example``."""
+        return self.example().llvm_ir()
 
     def native_asm(self) -> str:
-        """``Specialization.native_asm`` of a kernel that is not generic."""
-        return self.specialize().native_asm()
+        """``Specialization.native_asm``, of a generic kernel for the types of ``example``."""
+        return self.example().native_asm()
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
         """Registers, memory, spills and occupancy on the GPU that operations run on, as its driver says.
 
         ``block`` is the block's shape in threads, by default the kernel's own, else 256 threads; ``shared_mem_bytes``
-        its dynamic shared memory. Raises ``DeviceError`` on the CPU device, which has none of these.
+        its dynamic shared memory. A generic kernel has the types of ``example``. Raises ``DeviceError`` on the CPU
+        device, which has none of these.
         """
-        return self.specialize().resources(block, shared_mem_bytes=shared_mem_bytes)
+        return self.example().resources(block, shared_mem_bytes=shared_mem_bytes)
 
     def checks(self) -> tuple[Check, ...]:
-        """``Specialization.checks`` of a kernel that is not generic."""
-        return self.specialize().checks()
+        """``Specialization.checks``, of a generic kernel for the types of ``example``."""
+        return self.example().checks()
 
     def _launch(
         self, config: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -7,7 +7,7 @@ Nearly every launch gets such arguments, and the time of a launch is Python's: o
   what the execution needs; running a recipe again looks at no argument again.
 - **Exact types only.** Boxes and arcs have no subclasses, so one compare tells. Whatever else an argument is (an
   operation, a mistake), ``bind`` returns None, and the way that judges and explains everything (``launch.py``) is
-  taken; so no message is written twice. Kernels with contracts or an ``AtomicSlice`` take that way too.
+  taken; so no message is written twice. A kernel with an ``AtomicSlice`` takes that way too.
 - **Bytes, put together once.** A box keeps its address and length as a kernel's parameters hold them, so the parameters
   are a join of what is there; the fault record's address is added at each launch, since it belongs to the submission.
 - **A plan for each specialization** says what is to be done with each argument, so that nothing is asked of the

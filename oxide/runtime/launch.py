@@ -137,8 +137,10 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 special = self._specialize(kernel, arguments)
         self._specialization: Any = special
         plan = self._plan = _plan_of(special)
-        self._binding = None if kernel.contracts else bind(plan, arguments)
+        self._binding = bind(plan, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
+            if kernel.contracts:
+                self._check_contracts(self.spec())
             self._check_shape(config)
             self._unused = True
             return

@@ -151,7 +151,7 @@ def test_inspect_shows_a_generic_kernel_for_the_types_that_it_is_told(capsys: py
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "say what T is, as in scaled.specialize(T=f32, f=lambda ...: ...); here the types follow the kernel"),
+        ([], "say what f is, as in scaled.specialize(T=f32, f=lambda ...: ...); here the types follow the kernel"),
         (["T"], "'T' says no type: write name=type, as in T=f32"),
         (["T=f31"], "'T=f31' says no type: name 'f31' is not defined"),
         (["T=i32", "f=doubled"], "T is one of f32, f64; the argument is i32"),
@@ -180,10 +180,19 @@ def test_inspect_asks_a_gpu_for_resources(device: str, capsys: pytest.CaptureFix
 def test_inspect_shows_a_generic_kernel_for_the_types_that_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "oxide_kernels:relu", "T=f64", "--ptx"]) == 0
     assert ".f64" in capsys.readouterr().out
-    assert main(["inspect", "oxide_kernels:relu"]) == 2
-    assert "relu is generic in T" in capsys.readouterr().err
+    assert main(["inspect", "oxide_kernels:relu", "--ptx"]) == 0
+    shown = capsys.readouterr().out
+    assert ".f32" in shown
+    assert ".f64" not in shown
     assert main(["inspect", "oxide_kernels:relu", "T=float"]) == 2
     assert "kernel relu: T is <class 'float'>; give a scalar type, such as f32" in capsys.readouterr().err
+
+
+def test_inspect_chooses_the_types_that_are_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "oxide_kernels:map_", "f=oxide_kernels.activations:relu_of", "C=f64", "--ptx"]) == 0
+    shown = capsys.readouterr().out
+    assert "ld.global.b32" in shown
+    assert "st.global.b64" in shown
 
 
 def test_inspect_says_what_there_is_instead(capsys: pytest.CaptureFixture[str]) -> None:

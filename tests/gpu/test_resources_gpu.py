@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oxide import AtomicSlice, DisjointSlice, LocalArray, SharedArray, Slice, f32, i32, kernel, thread
+from oxide import AtomicSlice, DisjointSlice, LocalArray, SharedArray, Slice, f32, f64, i32, kernel, thread
+from oxide_kernels import relu
 
 
 @kernel(block=256)
@@ -70,3 +71,9 @@ def test_occupancy_counts_whole_warps(block: int) -> None:
     assert found.block == block
     assert 0 < found.occupancy <= 1.0
     assert found.blocks_per_multiprocessor * -(-block // 32) * 32 <= 2048
+
+
+def test_a_generic_kernel_has_the_resources_of_its_f32() -> None:
+    assert relu.resources() == relu.specialize(T=f32).resources()
+    assert relu.resources().block == 256
+    assert relu.specialize(T=f64).resources().registers >= relu.resources().registers

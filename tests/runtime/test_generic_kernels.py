@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from oxide import (
     u32,
     zeros,
 )
+from oxide_kernels import axpy, gather, relu
 
 T = TypeVar("T", f32, f64, i32)
 Anything = TypeVar("Anything")
@@ -199,14 +201,62 @@ def test_types_of_values_are_there_for_zeros_and_shared_arrays() -> None:
         assert result.tolist() == list(range(1, 33))
 
 
-def test_asking_a_generic_kernel_needs_its_types() -> None:
+FloatFirst, NoFloat = TypeVar("FloatFirst", f64, f32), TypeVar("NoFloat", i64, i32)
+
+
+@kernel(block=32)
+def widened(x: Slice[FloatFirst], y: DisjointSlice[NoFloat]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = i64(x[0])
+
+
+@kernel(block=32)
+def applied(f: Callable[[NoFloat], FloatFirst], x: Slice[NoFloat], y: DisjointSlice[FloatFirst]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = f(x[index.get()])
+
+
+def test_a_kernel_that_is_asked_without_types_shows_f32_or_the_first_that_is_possible() -> None:
+    special = widened.specialize(FloatFirst=f32, NoFloat=i64)
+    assert widened.example() is special
+    assert widened.ptx() == special.ptx()
+    assert widened.llvm_ir() == special.llvm_ir()
+    assert widened.native_asm() == special.native_asm()
+    assert widened.checks() == special.checks()
+    assert widened.example(FloatFirst=f64) is widened.specialize(FloatFirst=f64, NoFloat=i64)
+    with pytest.raises(ArgumentError, match="has no type variable U"):
+        widened.example(U=f32)
+
+
+def test_a_function_is_not_chosen_for_a_kernel_that_is_asked() -> None:
+    with pytest.raises(ArgumentError, match=r"applied is generic in .*say what f is"):
+        applied.ptx()
+
+    def half(x: Any) -> Any:
+        return x / 2
+
+    assert ".f32" in applied.example(f=half).ptx()
+
+
+def test_the_kernels_of_the_library_show_themselves() -> None:
+    for each in (relu, axpy, gather):
+        assert each.ptx().startswith("//")
+        assert each.llvm_ir()
+        assert each.native_asm()
+        assert isinstance(each.checks(), tuple)
+
+
+def test_specializing_a_generic_kernel_needs_its_types() -> None:
     assert ".f64" in scale.specialize(T=f64).ptx()
     assert "double" in scale.specialize(T=f64).llvm_ir()
     assert scale.specialize(T=f32) is scale.specialize(T=f32)
     assert scale.specialize(T=f32).native_asm()
     assert scale.specialize(T=f32).checks()
     with pytest.raises(ArgumentError, match=r"scale is generic in T: say what T is, as in scale\.specialize\(T=f32\)"):
-        scale.ptx()
+        scale.specialize()
     with pytest.raises(ArgumentError, match="has no type variable U: it takes T"):
         scale.specialize(U=f32)
     with pytest.raises(ArgumentError, match="T is 3; give a scalar type"):

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DeviceError, DisjointSlice, KernelResources, LaunchError, Slice, f32, h2d, kernel, thread
+from oxide import DeviceError, DisjointSlice, KernelResources, LaunchError, Slice, f32, f64, h2d, kernel, thread
 from oxide.testing import DelegatingDriver, RecordingDriver, step_driver, use_driver
+from oxide_kernels import relu
 
 
 @kernel(block=(16, 8))
@@ -66,6 +67,14 @@ def test_the_block_is_the_one_asked_for_or_the_kernels_own_or_256_threads(gpu: R
     without_block.resources()
     threads = [call.arguments[2] for call in gpu.calls if call.method == "resources"]
     assert threads == [128, 32, 64, 256]
+
+
+def test_a_generic_kernel_is_asked_about_for_float32(gpu: RecordingDriver) -> None:
+    assert relu.resources() is FOUND
+    relu.specialize(T=f32).resources()
+    assert gpu.count("load") == 1
+    relu.specialize(T=f64).resources()
+    assert gpu.count("load") == 2
 
 
 def test_a_launch_after_the_question_loads_nothing_again(gpu: RecordingDriver) -> None:

@@ -1,0 +1,73 @@
+"""What the library's functions ask of their operands, before anything is submitted.
+
+A kernel sees addresses and lengths: what a shape should have been, or that a box is read and written at once, only the
+function that launches it can say, by its own name and those of its parameters.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from oxide import ArgumentError, DeviceBox
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def called(name: str) -> Callable[[F], F]:
+    """Under ``@kernel``: the kernel is called ``name`` in errors and by profilers, as the function that launches it."""
+
+    def named(function: F) -> F:
+        function.__name__ = name
+        return function
+
+    return named
+
+
+def require_same_shape(function: str, **boxes: DeviceBox) -> None:
+    """Raises ``ValueError`` unless all boxes have the shape of the first."""
+    (first, box), *others = boxes.items()
+    for name, other in others:
+        if other.shape != box.shape:
+            raise ValueError(f"{function}: {name} has shape {other.shape}, and {first} {box.shape}; both need the same")
+
+
+def require_one_element(function: str, output: DeviceBox) -> None:
+    """Raises ``ValueError`` for an output that has more, or none."""
+    if output.size != 1:
+        raise ValueError(
+            f"{function}: output has shape {output.shape}, {output.size} elements; the result is one number, so it "
+            "needs the shape () or (1,)"
+        )
+
+
+def require_integers(function: str, **numbers: Any) -> None:
+    """Raises ``ArgumentError`` for a size that is no integer or is less than 0."""
+    for name, number in numbers.items():
+        try:
+            valid = operator.index(number) >= 0 and not isinstance(number, bool)
+        except TypeError:
+            valid = False
+        if not valid:
+            raise ArgumentError(
+                f"{function}: {name} is {type(number).__name__} {number!r:.80}; give an integer of at least 0"
+            )
+
+
+def require_apart(function: str, output: DeviceBox, in_place: str | None = None, **inputs: DeviceBox) -> None:
+    """Raises ``ArgumentError`` where the output shares memory with an input: a thread would read what another has
+    written. ``in_place`` names the input that may be the very memory of the output, where each thread, or each block
+    after a barrier, reads what it writes."""
+    for name, box in inputs.items():
+        apart = output.ptr + output.nbytes <= box.ptr or box.ptr + box.nbytes <= output.ptr
+        if apart or not box.nbytes or not output.nbytes:
+            continue
+        if name == in_place and (box.ptr, box.nbytes) == (output.ptr, output.nbytes):
+            continue
+        partly = f"; only all of {name} may be the output too" if name == in_place else ""
+        raise ArgumentError(
+            f"{function}: the output (bytes {output.ptr:#x} to {output.ptr + output.nbytes:#x}) shares memory with "
+            f"{name} (bytes {box.ptr:#x} to {box.ptr + box.nbytes:#x}), which is read while it is written{partly}; "
+            "give the output memory of its own"
+        )
