@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help mlp digits test lint format gpu-test bench bench-quick clean
+.PHONY: help mlp digits test lint format gpu-test bench bench-quick native test-native clean-native clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -17,6 +17,8 @@ help:
 	@echo 'make test      format, lint, types and every test; GPU tests where there is a GPU'
 	@echo 'make bench     measure oxide beside its peers (python -m benchmarks), with a page and plots'
 	@echo 'make gpu-test  only the GPU tests'
+	@echo 'make native    compile the host path (a minute or two, needs a C compiler); make clean-native undoes it'
+	@echo 'make test-native  compile it, and test the runtime as it then runs'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
 
@@ -50,7 +52,20 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean:
+# The compiled modules go into oxide/compiled and are used while their sources stay as they are.
+native: $(VENV)/.test
+	@$(BIN)/python -m pip install --quiet 'setuptools>=77'
+	@OXIDE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --build-lib . --build-temp build/native || \
+		{ echo 'make native: nothing was compiled, the interpreted modules run as before' >&2; exit 1; }
+	@$(BIN)/python -m oxide info
+
+test-native: native
+	OXIDE_NATIVE=1 $(PYTEST) tests/runtime tests/driver tests/examples tests/test_native.py
+
+clean-native:
+	rm -rf oxide/compiled build/native
+
+clean: clean-native
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import oxide
 from benchmarks.harness import Comparison, Session
+from oxide.native import form
 
 _PACKAGES = (
     *("oxide-gpu", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings", "trio"),
@@ -37,6 +38,7 @@ def describe() -> dict[str, Any]:
         "driver": _driver_version(),
         "system": platform.platform(),
         "python": platform.python_version(),
+        "host_path": form(),
         "packages": versions,
     }
 

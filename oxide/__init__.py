@@ -44,7 +44,8 @@ from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import DeviceOperation, value, with_context
 from oxide.runtime.pinned import pinned_empty
 from oxide.runtime.placement import policy_of
-from oxide.runtime.scheduling import SchedulingPolicy, SingleStream, StreamPoolRoundRobin
+from oxide.runtime.policy import SchedulingPolicy
+from oxide.runtime.scheduling import SingleStream, StreamPoolRoundRobin
 from oxide.runtime.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.stream import Event, Stream
 from oxide.runtime.submission import ExecutionContext

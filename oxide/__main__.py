@@ -2,6 +2,8 @@
 
 A generic kernel is told what ``specialize`` takes, ``inspect module:scale T=f64 --ptx``; a type variable of which
 nothing is said is as in ``Kernel.example``.
+
+``python -m oxide info``: which form of the package runs.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import argparse
 import dataclasses
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +20,14 @@ from typing import Any
 import oxide
 from oxide.compiler.kernel import Kernel, Specialization
 from oxide.errors import ArgumentError, OxideError
+from oxide.native import form
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Gives the exit status: 0, or 2 if there is no such kernel or it does not compile."""
-    parser = argparse.ArgumentParser(prog="python -m oxide", description="Looks inside kernels.")
+    parser = argparse.ArgumentParser(
+        prog="python -m oxide", description="Looks inside kernels and at the installation."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser(
         "inspect", help="show a kernel's bounds checks, PTX, LLVM IR, native assembly or resources"
@@ -40,9 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--asm", action="store_true", help="the assembly for this machine's CPU")
     what.add_argument("--resources", action="store_true", help="registers, memory and occupancy, where there is a GPU")
     inspect.add_argument("--block", type=int, help="threads of a block, for --resources; the kernel's own by default")
+    commands.add_parser("info", help="say whether the host path runs compiled or interpreted")
     options, behind = parser.parse_known_args(arguments)  # argparse takes no types that follow an option
     if any(each.startswith("-") for each in behind):
         parser.error(f"unrecognized arguments: {' '.join(behind)}")
+    if options.command == "info":
+        print(f"oxide in {os.path.dirname(os.path.abspath(__file__))}, Python {platform.python_version()}")
+        print(f"host path: {form()}")
+        return 0
     try:
         kernel = _specialized(_find(options.kernel), options.kernel, [*options.types, *behind])
         if options.ptx:

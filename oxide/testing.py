@@ -36,7 +36,7 @@ from oxide.driver.base import (
 if TYPE_CHECKING:
     from oxide.driver.cpu import CpuDriver
     from oxide.runtime.context import CompletionMode, OrderingMode
-    from oxide.runtime.scheduling import SchedulingPolicy
+    from oxide.runtime.policy import SchedulingPolicy
 
 _D = TypeVar("_D", bound=Driver)
 

@@ -274,7 +274,7 @@ class Specialization:
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
         self._sanitized_sites: tuple[FaultSite, ...] = ()
-        self.announced = False  # whether the runtime knows that a launch of it was built
+        self.plan: object = None  # what the runtime made of it when the first launch was built
         if kept is None:
             if kernel.deny_checks:
                 from .report import deny_checks_in_loops

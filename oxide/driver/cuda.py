@@ -38,7 +38,7 @@ from oxide.driver.cuda_fill import BLOCK, fill_grid, fill_params
 from oxide.driver.cuda_graph import CudaGraphExec, abandon_capture, instantiate
 from oxide.driver.cuda_handles import CudaContext, CudaEvent, CudaStream, open_context
 from oxide.driver.cuda_host_memory import LARGE_BYTES, RegisteredMemory
-from oxide.driver.cuda_launch import HostFunctions, ParameterPacket
+from oxide.driver.cuda_launch import HostFunctions, ParameterPacket, launch_from_c
 from oxide.driver.cuda_module import CudaFunction, load_function, unload
 from oxide.driver.cuda_peer import open_peer_access
 from oxide.driver.cuda_probe import available, libcuda, unavailable_reason
@@ -78,6 +78,7 @@ class CudaDriver:
         self._small_blocks: dict[int, int] = {}  # allocated and not freed: their sizes
         self._host_functions = HostFunctions()
         self._registered = RegisteredMemory()
+        self._launch_kernel = ctypes.cast(libcuda().cuLaunchKernel, ctypes.c_void_p).value or 0
         self._launch_host_function = libcuda().cuLaunchHostFunc
         self._launch_host_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._closed = False
@@ -329,6 +330,13 @@ class CudaDriver:
         if len(params) < function.parameter_bytes:
             # The driver would read on beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
+        if function.cooperative is None and launch_from_c is not None:
+            code = launch_from_c(
+                self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address
+            )
+            if code:
+                raise failure(driver.CUresult(code), _launch_call(function, grid, block, shared_bytes))
+            return
         # A free list and not one packet a thread: a launch may interrupt another one on the same thread, from a signal
         # handler or a finaliser.
         packets = self._packets
@@ -349,7 +357,7 @@ class CudaDriver:
             error = function.cooperative.launch(grid, block, shared_bytes, stream.handle, packet.params_address)
         packets.append(packet)
         if error:
-            raise failure(error, f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})")
+            raise failure(error, _launch_call(function, grid, block, shared_bytes))
 
     # Graphs
 
@@ -508,6 +516,10 @@ def _grant_shared(function: CudaFunction, shared_bytes: int) -> None:
             f"gives a block {most} at most, static shared memory included",
         )
     function.shared_limit = shared_bytes
+
+
+def _launch_call(function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> str:
+    return f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})"
 
 
 def _short_of_parameters(function: CudaFunction, params: bytes) -> str:

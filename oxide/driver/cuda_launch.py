@@ -4,6 +4,9 @@
 packs parameters as the kernel's C structure, so the packed form needs no pointer array. The driver copies the buffer
 during the call.
 
+The compiled form of the package has ``launch_from_c``, which does the same in C in a tenth of the time:
+``cuda_call.c``.
+
 ``cuLaunchHostFunc`` goes through ctypes and not through cuda.bindings: the binding wraps every host function in one
 that takes the GIL, and a completion callback must run while the interpreter is busy.
 """
@@ -14,6 +17,16 @@ import ctypes
 import itertools
 from collections.abc import Callable
 from typing import final
+
+from oxide.driver.base import Dim3
+
+launch_from_c: Callable[[int, int, Dim3, Dim3, int, bytes, int], int] | None
+try:
+    from oxide.driver import cuda_call
+except ImportError:  # the interpreted form
+    launch_from_c = None
+else:
+    launch_from_c = cuda_call.launch
 
 _PARAM_BUFFER_POINTER = 1
 _PARAM_BUFFER_SIZE = 2

@@ -31,7 +31,16 @@ class CudaFunction:
     launched with as things stand, ``parameter_bytes`` the least that its parameters take, ``cooperative`` how many of
     its blocks are on the device at once, for a kernel whose blocks must all be."""
 
-    __slots__ = ("__weakref__", "cooperative", "device", "entry", "handle", "parameter_bytes", "shared_limit")
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "cooperative",
+        "device",
+        "entry",
+        "handle",
+        "parameter_bytes",
+        "shared_limit",
+    )
 
     def __init__(
         self, device: int, entry: str, handle: Any, parameter_bytes: int, cooperative: CooperativeLimit | None = None
@@ -39,6 +48,7 @@ class CudaFunction:
         self.device = device
         self.entry = entry
         self.handle = handle
+        self.address = int(handle)
         self.parameter_bytes = parameter_bytes
         self.cooperative = cooperative
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -1,0 +1,5 @@
+"""Operations and what runs them. The compiled modules, where there are any, are found before their sources."""
+
+from oxide.native import compiled_modules
+
+__path__[:0] = compiled_modules("runtime")

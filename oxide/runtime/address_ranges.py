@@ -10,13 +10,21 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, final
+from typing import final
 
-if TYPE_CHECKING:
-    from oxide.runtime.memory import Allocation
-
+from oxide.runtime.memory import Allocation
 
 _FEW = 64
+
+
+@final
+class SharedAllocation(Allocation):
+    """What boxes are in: an allocation that can be referred to weakly, which the compiled class by itself cannot."""
+
+    __slots__ = ("__weakref__",)
+
+    def __del__(self) -> None:  # a finaliser of a class in Python keeps the exception that is being raised, if any
+        super().__del__()
 
 
 @final

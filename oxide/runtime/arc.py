@@ -20,20 +20,16 @@ class Arc(Generic[T]):
 
     __slots__ = ("_owners", "_serial", "value")
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: T, owners: set[int] | None = None) -> None:
         self.value = value
         self._serial = next(_serials)
         # Adding to and discarding from a set are single steps under the GIL, so no finaliser ever needs a lock.
-        self._owners = {self._serial}
+        self._owners: set[int] = set() if owners is None else owners
+        self._owners.add(self._serial)
 
     def clone(self) -> Arc[T]:
         """Another owner of the same value."""
-        other = object.__new__(Arc)
-        other.value = self.value
-        other._serial = next(_serials)
-        other._owners = self._owners
-        self._owners.add(other._serial)
-        return other
+        return Arc(self.value, self._owners)
 
     @staticmethod
     def strong_count(arc: Arc[T]) -> int:

@@ -77,6 +77,7 @@ class Recording:
             from oxide.compiler.faults import RECORD
 
             self.fault_record = Allocation(self.stream._timeline, RECORD.itemsize)
+            self.fault_record.obtain()
             self.calls.insert(0, ("fill", (self.fault_record.address, b"\0", RECORD.itemsize)))
             self.writes[self.fault_record] = None
         self.kernels.setdefault(specialization.kernel_id, (specialization, {}))[1][place] = None

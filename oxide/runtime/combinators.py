@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
+from oxide.native import Given
 from oxide.runtime.once import Once
 from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
 from oxide.runtime.submission import ExecutionContext, FaultReport, add_note_once
@@ -36,9 +37,11 @@ class Stage(DeviceOperation[U]):
         self.source = source
         self.stage: int = source.stage + 1 if isinstance(source, Stage) else 2
         self._name = name
-        self._shown = function
-        super().__init__(source)
-        self._placement = source._placement
+        self._function = function
+        source.consume()
+        self._unused = True  # what DeviceOperation.__init__ does, for one part
+        if source._placed:
+            self.place_as(source)
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:
@@ -51,8 +54,9 @@ class Stage(DeviceOperation[U]):
             stages.append(source)
             source = source.source
         result = source.run(context)
+        stages.reverse()
         outer = context.place
-        for stage in reversed(stages):
+        for stage in stages:
             context.place = (stage, stage.stage, outer)
             try:
                 result = stage.follow(context, result)
@@ -67,7 +71,7 @@ class Stage(DeviceOperation[U]):
         return None
 
     def part(self, number: int) -> str:
-        return f"in stage {number} of a chain, {self._name}({place(self._shown)})"
+        return f"in stage {number} of a chain, {self._name}({place(self._function)})"
 
 
 @final
@@ -75,17 +79,15 @@ class AndThen(Stage[U]):
     """Runs the operation that a function makes of the result, on the same stream."""
 
     def __init__(
-        self,
-        source: DeviceOperation[T],
-        function: Callable[[ExecutionContext, T], DeviceOperation[U]],
-        name: str,
-        shown: Callable[..., Any],
+        self, source: DeviceOperation[Any], function: Callable[..., Any], name: str, *, with_context: bool = False
     ) -> None:
-        self._function: Callable[[ExecutionContext, Any], DeviceOperation[U]] = function
-        super().__init__(source, name, shown)
+        self._with_context = with_context
+        super().__init__(source, name, function)
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
-        return require_operation(self._function(context, result), self._name).run(context)
+        made = self._function(context, result) if self._with_context else self._function(result)
+        following: U = require_operation(made, self._name).run(context)
+        return following
 
 
 @final
@@ -93,11 +95,11 @@ class Map(Stage[U]):
     """A host function of the result."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
-        self._function: Callable[[Any], U] = function
         super().__init__(source, "map", function)
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
-        return self._function(result)
+        mapped: U = self._function(result)
+        return mapped
 
 
 @final
@@ -105,7 +107,6 @@ class Inspect(Stage[T]):
     """Shows the result to a host function."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
-        self._function: Callable[[T], object] = function
         self._known = source.spec()
         super().__init__(source, "inspect", function)
 
@@ -126,7 +127,7 @@ class Element(DeviceOperation[Any]):
         self._source = source
         self._index = index
         super().__init__(source)
-        self._placement = source._placement
+        self.place_as(source)
 
     @property
     def source(self) -> DeviceOperation[Any]:
@@ -160,9 +161,8 @@ class Zip(DeviceOperation[tuple[Any, ...]]):
     def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
         self._parts = parts
         super().__init__(*parts)
-        placements = {part._placement for part in parts}
-        if len(placements) == 1:
-            (self._placement,) = placements
+        if parts and all(part._placed and part._placement == parts[0]._placement for part in parts):
+            self.place_as(parts[0])
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         results = []
@@ -199,7 +199,7 @@ def zip(
 ) -> DeviceOperation[tuple[A, B, C, D]]: ...
 @overload
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: ...
-def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
+def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
     """Any number of operations to one that yields the tuple of their results. They run on one stream, in order."""
     for operation in operations:
         if isinstance(operation, DeviceOperation):
@@ -212,7 +212,7 @@ def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
     return Zip(operations)
 
 
-def unzip(operation: DeviceOperation[Any], n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
+def unzip(operation: DeviceOperation[Any], n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
     """An operation for each element of the tuple that ``operation`` yields; it runs once for all of them.
 
     ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
@@ -255,7 +255,7 @@ class Shared(DeviceOperation[T]):
         self._mark: Mark | None = None
         self._faults: list[FaultReport] = []
         super().__init__(source)
-        self._placement = source._placement
+        self.place_as(source)
 
     def execute(self, context: ExecutionContext) -> T:
         if self._source is not None:
@@ -291,7 +291,8 @@ class Shared(DeviceOperation[T]):
                 break
             source = source.source
         if len(pending) > _DEEP:
-            for shared_operation in reversed(pending):
+            pending.reverse()
+            for shared_operation in pending:
                 with suppress(Exception):  # it is raised again where the next asks for the result
                     shared_operation.run(context)
 
@@ -302,6 +303,7 @@ class Shared(DeviceOperation[T]):
 
     def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
         inner = ExecutionContext(context.stream)
+        inner.levels = context.levels
         try:
             self._result = source.run(inner)
             inner.wait_for_joined()

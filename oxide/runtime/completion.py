@@ -29,7 +29,7 @@ from oxide.runtime.event_loops import EventLoop, Sleeper
 from oxide.runtime.once import Once
 from oxide.runtime.reclaim import StreamOrder
 from oxide.runtime.timeline import Mark, Timeline
-from oxide.runtime.turns import turn
+from oxide.runtime.turns import current_turn
 
 LOOK_SECONDS = 0.25
 """How often the marks of parked tasks are asked although no callback came: a lost CUDA device calls none any more."""
@@ -80,6 +80,7 @@ async def wait_on(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
 
 async def checkpoint(loop: EventLoop) -> None:
     """Lets other tasks run; raises the loop's cancellation."""
+    turn = current_turn()
     number = turn.number
     await loop.checkpoint()
     turn.over(number)
@@ -196,6 +197,7 @@ class Reactor:
     def _on_alarm(self) -> None:
         """Runs in the loop, in no task of the user's: errors are left for the woken tasks, who ask again."""
         self._alarm.clear()
+        turn = current_turn()
         turn.next()
         for _ in range(min(len(self._in_line), turn.admitted)):
             self._in_line.popleft().wake()

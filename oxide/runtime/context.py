@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.native import Given, caused
 from oxide.runtime.address_ranges import AddressRanges
 from oxide.runtime.forking import forked_error, watch_forks
 from oxide.runtime.pinned import FaultSlots, PinnedPool
@@ -25,7 +26,7 @@ from oxide.runtime.statistics import Counters
 from oxide.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
-    from oxide.runtime.scheduling import SchedulingPolicy
+    from oxide.runtime.policy import SchedulingPolicy
     from oxide.runtime.stream import LooseResults, Stream
 
 CompletionMode = Literal["adaptive", "poll", "callback"]
@@ -53,6 +54,7 @@ class Device:
         self.lost: DeviceLostError | None = None
         # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
         self.functions: WeakKeyDictionary[Any, FunctionHandle] = WeakKeyDictionary()
+        self.loaded: dict[Any, FunctionHandle] = self.functions.data  # type: ignore[attr-defined]
         self.loading_beside: set[object] = set()  # the loads that go on beside an event loop
         self.load_turn = threading.Lock()
 
@@ -130,7 +132,8 @@ class Device:
             self.lost = error
             raise error
         first = self.lost
-        raise DeviceLostError(f"{self.label} was lost: {first}") from (first.__cause__ or first)
+        cause = first.__cause__ or first
+        raise caused(DeviceLostError(f"{self.label} was lost: {first}"), cause) from cause
 
     def raise_if_lost(self) -> None:
         """Raises what ended this device, if something did."""
@@ -168,18 +171,19 @@ class Runtime:
         self.pinned = PinnedPool(driver)
         self.fault_slots = FaultSlots(driver)
         self._found = tuple(Device(self, number) for number in range(driver.device_count()))
-        watch_forks(self)
+        self._watch = watch_forks(self)
 
     def configure(
         self,
-        default_device: int,
-        num_devices: int | None,
+        default_device: Given[int],
+        num_devices: Given[int | None],
         policy: SchedulingPolicy | None,
-        completion: CompletionMode | None,
-        ordering: OrderingMode | None = None,
+        completion: Given[CompletionMode | None],
+        ordering: Given[OrderingMode | None] = None,
     ) -> None:
         """What ``init_device_contexts`` says. Raises, changing nothing, if any of it is wrong."""
-        from oxide.runtime.scheduling import SchedulingPolicy, StreamPoolRoundRobin
+        from oxide.runtime.policy import SchedulingPolicy
+        from oxide.runtime.scheduling import StreamPoolRoundRobin
 
         found = len(self._found)
         count = found if num_devices is None else num_devices
@@ -203,7 +207,7 @@ class Runtime:
         self.completion = mode
         self.ordering = order
 
-    def device(self, number: int) -> Device:
+    def device(self, number: Given[int]) -> Device:
         """The device of that number. Raises ``DeviceError`` for one that is not there."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.devices):
             raise DeviceError(
@@ -239,12 +243,12 @@ _installed = False
 
 
 def init_device_contexts(
-    default_device: int = 0,
-    num_devices: int = 1,
+    default_device: Given[int] = 0,
+    num_devices: Given[int] = 1,
     policy: SchedulingPolicy | None = None,
     *,
-    completion: CompletionMode | None = None,
-    ordering: OrderingMode | None = None,
+    completion: Given[CompletionMode | None] = None,
+    ordering: Given[OrderingMode | None] = None,
 ) -> None:
     """Sets up ``num_devices`` devices (0, 1, …) and makes ``default_device`` the one that operations run on.
 
@@ -262,11 +266,11 @@ def init_device_contexts(
 
 
 def _set_up(
-    default_device: int,
-    num_devices: int | None,
+    default_device: Given[int],
+    num_devices: Given[int | None],
     policy: SchedulingPolicy | None = None,
-    completion: CompletionMode | None = None,
-    ordering: OrderingMode | None = None,
+    completion: Given[CompletionMode | None] = None,
+    ordering: Given[OrderingMode | None] = None,
 ) -> None:
     global _current
     with _lock:
@@ -299,11 +303,11 @@ def current_runtime() -> Runtime:
 def install(
     driver: Driver,
     *,
-    default_device: int = 0,
-    num_devices: int | None = None,
+    default_device: Given[int] = 0,
+    num_devices: Given[int | None] = None,
     policy: SchedulingPolicy | None = None,
-    completion: CompletionMode | None = None,
-    ordering: OrderingMode | None = None,
+    completion: Given[CompletionMode | None] = None,
+    ordering: Given[OrderingMode | None] = None,
 ) -> Runtime:
     """Puts ``driver`` in place of the runtime in force until ``uninstall``; by default with all its devices."""
     global _current

@@ -19,17 +19,28 @@ from oxide.runtime.alarm import Alarm
 if TYPE_CHECKING:
     from oxide.runtime.context import Runtime
 
-_runtimes: WeakSet[Runtime] = WeakSet()
+
+@final
+class ForkWatch:
+    """Held by a runtime, so that it is there as long; a compiled class cannot be in the set itself."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+
+_watches: WeakSet[ForkWatch] = WeakSet()
 _registered = False
 
 
-def watch_forks(runtime: Runtime) -> None:
-    """Cuts ``runtime`` off in every child that this process forks from now on."""
+def watch_forks(runtime: Runtime) -> ForkWatch:
+    """Cuts ``runtime`` off in every child that this process forks from now on, as long as the watch is held."""
     global _registered
-    _runtimes.add(runtime)
+    watch = ForkWatch(runtime)
+    _watches.add(watch)
     if not _registered:
         _registered = True
         os.register_at_fork(after_in_child=_cut_off)
+    return watch
 
 
 @final
@@ -66,7 +77,7 @@ def _cut_off() -> None:
 
     context._lock = threading.RLock()
     Alarm._spare.clear()  # the descriptors are shared with the parent
-    for runtime in list(_runtimes):
+    for runtime in [watch.runtime for watch in list(_watches)]:
         atexit.unregister(runtime.driver.close)
         driver: Any = ForkedDriver(runtime.driver.name)
         runtime.forked = True

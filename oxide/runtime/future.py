@@ -12,12 +12,12 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.runtime.completion import checkpoint, reactor_of, wait_on
+from oxide.runtime.completion import reactor_of, wait_on
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.loading import load_beside, may_load
-from oxide.runtime.once import Once, StillRunning, patience
+from oxide.runtime.once import Once, StillRunning, current_patience
 from oxide.runtime.submission import Submission, submit
-from oxide.runtime.turns import turn
+from oxide.runtime.turns import current_turn
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,7 +32,7 @@ async def ready_to_submit(loop: EventLoop, stream: Stream) -> None:
     """Returns when a submission to ``stream`` will not keep the loop: at once, or after letting it run."""
     if may_load(stream.device):
         await load_beside(loop, stream.device)
-    if turn.used_up:
+    if current_turn().used_up:
         await reactor_of(loop).next_turn(loop)
 
 
@@ -57,7 +57,6 @@ class DeviceFuture(Generic[T]):
 
     # No dictionary for each of thousands in flight: it is the garbage collector that makes many cost more than few.
     __slots__ = (
-        "__weakref__",
         "_error",
         "_lock",
         "_operation",
@@ -99,7 +98,7 @@ class DeviceFuture(Generic[T]):
         takes; work that is over by then costs one question to the driver, and no more coroutines than this."""
         self.consume()
         await loop.checkpoint_if_cancelled()
-        if self._state is FutureState.IDLE and (turn.used_up or may_load(self._stream.device)):
+        if self._state is FutureState.IDLE and (current_turn().used_up or may_load(self._stream.device)):
             await ready_to_submit(loop, self._stream)
         once = self.start()
         if once is not None:
@@ -111,7 +110,10 @@ class DeviceFuture(Generic[T]):
         self._waiting += 1
         try:
             mark = submission.mark
-            await checkpoint(loop)
+            turn = current_turn()
+            number = turn.number
+            await loop.checkpoint()
+            turn.over(number)
             if not mark.passed():
                 await wait_on(loop, self._stream.device.runtime, [mark])
         except Exception as error:
@@ -141,6 +143,7 @@ class DeviceFuture(Generic[T]):
             assert self._operation is not None
             self._state = FutureState.EXECUTING
             begun = time.perf_counter()
+            patience = current_patience()
             gave_up, patience.gives_up = patience.gives_up, True
             try:
                 self._submission = submit(self._operation, self._stream)
@@ -153,7 +156,7 @@ class DeviceFuture(Generic[T]):
                     raise
             finally:
                 patience.gives_up = gave_up
-                turn.spend(begun)
+                current_turn().spend(begun)
             self._operation = None
             return None
 

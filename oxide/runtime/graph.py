@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, final
 
 from oxide.driver.base import GraphHandle
 from oxide.errors import DeviceError, GraphError
+from oxide.native import Given
 from oxide.runtime.capture import Recording
 from oxide.runtime.context import Device
 from oxide.runtime.nesting import raise_if_nested
@@ -54,7 +55,7 @@ class CudaGraph(Generic[T]):
         output, self._output = self._output, None
         return output
 
-    def update(self, operation: DeviceOperation[U]) -> U:
+    def update(self, operation: Given[DeviceOperation[U]]) -> U:
         """Runs ``operation`` on the graph's stream and returns its result at once, in flight: new inputs, say, with
         ``memcpy(box, array)``. Host arrays have been read when this returns, whatever their size. The launches that
         follow run after it and use what it wrote. A fault of its kernels is raised by the next launch, and by
@@ -105,7 +106,7 @@ class CudaGraph(Generic[T]):
         return self.stream.device
 
     @staticmethod
-    def scope(stream: Stream) -> GraphScope:
+    def scope(stream: Given[Stream]) -> GraphScope:
         """``with CudaGraph.scope(stream) as s: s.record(op)``, and then ``s.graph``: operations recorded one by one.
 
         Inside, nothing is allocated on the device and nothing runs: see ``GraphScope``.
@@ -162,7 +163,7 @@ class GraphScope:
         self._inside = True
         return self
 
-    def record(self, operation: DeviceOperation[U]) -> U:
+    def record(self, operation: Given[DeviceOperation[U]]) -> U:
         """Records what ``operation`` submits and returns what it yields: handles, filled when the graph is launched.
 
         An operation that raises records nothing.
@@ -209,7 +210,7 @@ class GraphLaunch(DeviceOperation[None]):
     def __init__(self, graph: CudaGraph[Any]) -> None:
         self._graph = graph
         super().__init__()
-        self._placement = graph.device
+        self._placed, self._placement = True, graph.device
 
     def execute(self, context: ExecutionContext) -> None:
         captured = self._graph._require_open()
@@ -246,14 +247,20 @@ class _Captured:
             with reading_at_submission():
                 for submit_upload in self._at_launch:
                     submit_upload(context)
-            with context.ordered(self._reads, self._writes):
-                driver.launch_graph(self._handle, timeline.handle)
+            report: FaultReport | None = None
             if record is not None:
                 report = FaultReport(context.runtime.fault_slots.acquire())
                 report.kernels, report.graph_place = self._kernels, context.place
                 context.watch_faults([report])
-                with context.ordered([record], []):
+            submitted = False
+            context.begin(self._reads, self._writes)  # of which the record is one
+            try:
+                driver.launch_graph(self._handle, timeline.handle)
+                submitted = True
+                if record is not None and report is not None:
                     driver.copy_to_host(report.slot.address, record.address, record.nbytes, timeline.handle)
+            finally:
+                context.end(self._reads, self._writes, submitted=submitted)
 
     def __del__(self) -> None:
         self.device.runtime.reclaimer.retire_graph(self._handle)

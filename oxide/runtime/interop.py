@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.errors import DeviceError
+from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.context import current_runtime
 from oxide.runtime.memory import Allocation, DeviceBox
 
@@ -123,7 +124,7 @@ def _box_on(
     runtime = timeline.device.runtime
     if known is None:
         use = (timeline, timeline.advance()) if written else None
-        allocation = Allocation.of_another_library(timeline, address, shape, dtype, owner, use)
+        allocation = SharedAllocation.of_another_library(timeline, address, shape, dtype, owner, use)
         if allocation.nbytes:
             runtime.shared_ranges.add(allocation, address, allocation.nbytes)
         return DeviceBox(allocation, shape, dtype)

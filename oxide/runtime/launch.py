@@ -20,11 +20,12 @@ from oxide.compiler.arguments import arrays_in
 from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
-from oxide.driver.base import Dim3, KernelResources
+from oxide.driver.base import Dim3, FunctionHandle, KernelResources
 from oxide.errors import ArgumentError, LaunchError
+from oxide.native import Given, caused
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
-from oxide.runtime.binding import bind
+from oxide.runtime.binding import Plan, bind
 from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
@@ -58,7 +59,12 @@ class LaunchConfig:
     block: Dim3
     shared_mem_bytes: int
 
-    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], shared_mem_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        grid: Given[int | tuple[int, ...]],
+        block: Given[int | tuple[int, ...]],
+        shared_mem_bytes: Given[int] = 0,
+    ) -> None:
         object.__setattr__(self, "grid", _dim3(grid, "grid", _MAX_GRID))
         object.__setattr__(self, "block", _dim3(block, "block", _MAX_BLOCK))
         x, y, z = self.block
@@ -79,7 +85,7 @@ class LaunchConfig:
         object.__setattr__(self, "shared_mem_bytes", int(shared_mem_bytes))
 
     @classmethod
-    def for_num_elems(cls, n: int, block: int = 256) -> LaunchConfig:
+    def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
         """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
         if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
             raise LaunchError(f"for_num_elems({n!r}): the number of elements must be an integer of 0 or more")
@@ -123,15 +129,15 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
-        special = _specializing().known_specialization(kernel, arguments) if kernel.is_generic else kernel.only
+        special: Specialization | None = kernel.only
         if special is None:
-            _consume(arguments)
-            special = self._specialize(kernel, arguments)
-        if not special.announced:
-            announce(special)
-        self._specialization = special
-        parameters = special.parameters
-        self._binding = bind(parameters, arguments)
+            special = _specializing().known_specialization(kernel, arguments) if kernel.is_generic else None
+            if special is None:
+                _consume(arguments)
+                special = self._specialize(kernel, arguments)
+        self._specialization: Any = special
+        plan = self._plan = _plan_of(special)
+        self._binding = bind(plan, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
             if kernel.contracts:
                 self._check_contracts(self.spec())
@@ -139,6 +145,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             self._unused = True
             return
         parts = _consume(arguments)
+        parameters = special.parameters
         if len(arguments) != len(parameters):
             raise _wrong_count(kernel, arguments)
         known = self._known = self.spec()
@@ -185,15 +192,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
             return self._bind_and_execute(context)
         function = loaded_function(specialization, device)
-        params = specialization.pack_words(binding.words, context.fault_address(specialization))
-        with context.ordered(binding.reads, binding.writes):
-            try:
-                context.driver.launch(
-                    function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
-                )
-            except LaunchError as error:
-                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
-        context.keep(function)
+        params = binding.params + context.fault_word(specialization)
+        self._submit(context, function, config, params, binding.reads, binding.writes)
         return self._arguments
 
     def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
@@ -248,15 +248,33 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             self._check_shape(config)
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization))
-        with context.ordered(reads, writes):
-            try:
-                context.driver.launch(
-                    function, config.grid, config.block, config.shared_mem_bytes, params, context.timeline.handle
-                )
-            except LaunchError as error:
-                raise LaunchError(f"kernel {self._kernel.name}: {error}") from None
-        context.keep(function)
+        self._submit(context, function, config, params, reads, writes)
         return tuple(results)
+
+    def _submit(
+        self,
+        context: ExecutionContext,
+        function: FunctionHandle,
+        config: LaunchConfig,
+        params: bytes,
+        reads: list[Allocation],
+        writes: list[Allocation],
+    ) -> None:
+        driver, stream = context.driver, context.timeline.handle
+        context.keep(function)
+        if context.recording is not None:
+            with context.ordered(reads, writes):
+                driver.launch(function, config.grid, config.block, config.shared_mem_bytes, params, stream)
+            return
+        submitted = False
+        context.begin(reads, writes)
+        try:
+            driver.launch(function, config.grid, config.block, config.shared_mem_bytes, params, stream)
+            submitted = True
+        except LaunchError as error:
+            raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
+        finally:
+            context.end(reads, writes, submitted=submitted)
 
     def _require_device(self, device: Device) -> None:
         """Raises for boxes that are all on another device."""
@@ -335,7 +353,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
-        needs = self._specialization
+        needs = self._plan
+        if not (needs.uses_index_1d or needs.uses_index_2d):
+            return
         (_, grid_y, grid_z), (_, block_y, block_z) = config.grid, config.block
         if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
             raise LaunchError(
@@ -364,7 +384,9 @@ def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) ->
     )
 
 
-def resources(special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int) -> KernelResources:
+def resources(
+    special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
+) -> KernelResources:
     """What ``Specialization.resources`` gives."""
     from oxide.runtime.resources import resources_of
 
@@ -389,6 +411,14 @@ def _specializing() -> Any:
     from oxide.runtime import specializing
 
     return specializing
+
+
+def _plan_of(special: Any) -> Plan:
+    plan: Plan | None = special.plan
+    if plan is None:
+        announce(special)
+        plan = special.plan = Plan(special)
+    return plan
 
 
 def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
@@ -439,7 +469,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
         if not isinstance(argument, DeviceOperation):
             parameter.lifted.words(argument)
             return None
-        spec = argument.spec()
+        spec: Spec = argument.spec()
         if isinstance(spec, BoxSpec):
             raise ArgumentError(
                 f"kernel {kernel.name}, parameter {parameter.name}: expected {parameter.annotation}, got an operation "

@@ -61,22 +61,19 @@ def announce_numbers(numbers: HostNumbers) -> None:
 
 def announce(specialization: Specialization) -> None:
     """A launch of it was built, the first."""
-    specialization.announced = True
     _new.append(specialization.reference)
 
 
 def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
     """The kernel's machine code, loaded on the device now if it is not yet."""
-    functions = device.functions
     # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
-    loaded: dict[Any, FunctionHandle] = functions.data  # type: ignore[attr-defined]
-    function = loaded.get(specialization.reference)
+    function = device.loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)
         with device.runtime.loading:
-            function = functions.get(specialization)
+            function = device.functions.get(specialization)
             if function is None:
-                function = functions[specialization] = device.driver.load(device.id, code)
+                function = device.functions[specialization] = device.driver.load(device.id, code)
         with contextlib.suppress(ValueError):  # another thread took it out to load it
             _new.remove(specialization.reference)
     return function
@@ -115,7 +112,7 @@ def _take_unloaded(device: Device) -> list[Specialization]:
             specialization = _new.popleft()()
         except IndexError:
             break  # another thread's loop was quicker
-        if specialization is not None and specialization.reference not in device.functions.data:  # type: ignore[attr-defined]
+        if specialization is not None and specialization.reference not in device.loaded:
             taken.append(specialization)
     return taken
 

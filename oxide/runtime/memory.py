@@ -7,24 +7,27 @@ operations on any two streams, and to give the memory back only after its last u
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 
 import numpy as np
 
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
+from oxide.native import Given, mypyc_attr
 from oxide.runtime.room import allocate_when_free
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
     from oxide.runtime.timeline import Timeline
 
+_WORDS = struct.Struct("@QQ")
 
-@final
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
 
     __slots__ = (
-        "__weakref__",
         "_more_owners",
         "_owner",
         "_written_at",
@@ -43,13 +46,28 @@ class Allocation:
     def __init__(
         self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
     ) -> None:
-        """Allocates on a stream, which counts as the first write: other streams wait for it. ``shape`` and ``dtype``
-        are what messages call it.
+        """No memory yet: see ``obtain``. ``shape`` and ``dtype`` are what messages call it."""
+        self.device = timeline.device
+        self.home = timeline
+        self.nbytes = nbytes
+        self.shape = shape
+        self.dtype = dtype
+        self.address = 0
+        self.exported = False
+        self._owner: object = None
+        self._more_owners: tuple[tuple[int, int, object], ...] = ()
+        self.written_by: Timeline | None = None
+        self._written_at = 0
+        self.reads: dict[Timeline, int] = {}  # since then
+        self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
+
+    def obtain(self) -> None:
+        """Allocates on its stream, which counts as the first write: other streams wait for it.
 
         Where there is no room, what was dropped is given back, and waited for (``room``). Raises ``OutOfMemoryError``,
         which says what is held. Call it without the submission lock.
         """
-        self._begin(timeline, nbytes, shape, dtype)
+        timeline, nbytes = self.home, self.nbytes
         if nbytes:
             try:
                 address = timeline.driver.allocate(nbytes, timeline.handle)
@@ -68,8 +86,7 @@ class Allocation:
         written: tuple[Timeline, int] | None,
     ) -> Allocation:
         """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
-        allocation = cls.__new__(cls)
-        allocation._begin(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
+        allocation = cls(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
         allocation._owner = owner
         allocation._live_at(address, written)
         return allocation
@@ -83,21 +100,6 @@ class Allocation:
         for other, position in self.uses():
             timeline.wait_for(other, position)
         self.note_write(timeline, timeline.advance())
-
-    def _begin(self, timeline: Timeline, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> None:
-        self.device = timeline.device
-        self.home = timeline
-        self.nbytes = nbytes
-        self.shape = shape
-        self.dtype = dtype
-        self.address = 0
-        self.exported = False
-        self._owner: object = None
-        self._more_owners: tuple[tuple[int, int, object], ...] = ()
-        self.written_by: Timeline | None = None
-        self._written_at = 0
-        self.reads: dict[Timeline, int] = {}  # since then
-        self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
 
     def _live_at(self, address: int, written: tuple[Timeline, int] | None) -> None:
         self.address = address
@@ -196,7 +198,7 @@ class DeviceBox:
     ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
     """
 
-    __slots__ = ("__weakref__", "_allocation", "_dtype", "_nbytes", "_offset", "_ptr", "_shape", "_size")
+    __slots__ = ("_allocation", "_dtype", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_words")
 
     def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self._allocation = allocation
@@ -207,6 +209,7 @@ class DeviceBox:
         self._size = math.prod(shape)
         self._nbytes = self._size * dtype.itemsize
         self._ptr = allocation.address + offset if self._nbytes else 0
+        self._words: bytes | None = None
 
     # What a kernel may touch follows from these, so they cannot be assigned.
 
@@ -245,7 +248,14 @@ class DeviceBox:
         """The address, 0 for an empty box. Work that oxide does not submit must be ordered by its submitter."""
         return self._ptr
 
-    def partition(self, rows: int) -> tuple[DeviceBox, ...]:
+    def words(self) -> bytes:
+        """The address and the number of elements as a kernel's parameters hold them. What launches use."""
+        words = self._words
+        if words is None:
+            words = self._words = _WORDS.pack(self._ptr, self._size)
+        return words
+
+    def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
         """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.
 
         Uses of two pieces are ordered as uses of one box are: the memory is one. Raises ``TypeError`` or

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.device.types import as_dtype, f32
+from oxide.native import Given
 from oxide.runtime import staging
 from oxide.runtime.loading import announce_numbers
 from oxide.runtime.memory import DeviceBox, parse_shape
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from oxide.runtime.transfers import DType, Shape
 
 
-def arange(n: int, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """The numbers 0 to n - 1, as a box of shape (n,), made on the host once.
 
     Raises ``OverflowError`` if an integer dtype has not so many.
@@ -42,7 +43,7 @@ def arange(n: int, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 
 def randn(
-    mean: float, std: float, shape: Shape, dtype: DType = f32, *, seed: int | None = None
+    mean: Given[float], std: Given[float], shape: Shape, dtype: DType = f32, *, seed: Given[int | None] = None
 ) -> DeviceOperation[DeviceBox]:
     """Normally distributed numbers, those of ``numpy.random.default_rng(seed).normal`` rounded to ``dtype``.
 

@@ -44,7 +44,7 @@ class Once:
                     self._runner = me
                     return True
                 _refuse_circle(self, me)
-                if patience.gives_up:
+                if current_patience().gives_up:
                     raise StillRunning(self)
                 self._waiting.append(ended.set)
                 _blocked[me] = self
@@ -91,14 +91,27 @@ class StillRunning(BaseException):
 
 
 @final
-class Patience(threading.local):
-    """Whether the calling thread may block. ``gives_up`` is set while a future submits, which is every few
-    microseconds: a plain attribute, and no context manager."""
+class Patience:
+    """Whether a thread may block. ``gives_up`` is set while a future submits, which is every few microseconds: a plain
+    attribute, and no context manager."""
 
-    gives_up = False
+    __slots__ = ("gives_up",)
+
+    def __init__(self) -> None:
+        self.gives_up = False
 
 
-patience = Patience()
+_of_thread = threading.local()
+
+
+def current_patience() -> Patience:
+    """The calling thread's."""
+    try:
+        patience: Patience = _of_thread.patience
+    except AttributeError:
+        patience = _of_thread.patience = Patience()
+    return patience
+
 
 _lock = threading.Lock()  # of all of them: held for moments, and only so can a circle of waiting threads be seen
 _blocked: dict[int, Once] = {}  # what each thread that blocks waits for

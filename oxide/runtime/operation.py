@@ -8,7 +8,6 @@ the device may still be producing.
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
+from oxide.native import Given, keep_exceptions, mypyc_attr, warn_caller
 from oxide.runtime.context import current_runtime
 from oxide.runtime.event_loops import current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oxide.runtime.context import Device, Runtime
     from oxide.runtime.graph import CudaGraph
     from oxide.runtime.memory import DeviceBox
-    from oxide.runtime.scheduling import SchedulingPolicy
+    from oxide.runtime.policy import SchedulingPolicy
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -48,6 +48,7 @@ Spec = BoxSpec | tuple[Any, ...] | None
 """What is known of a result beforehand: a box, a tuple of these, or nothing."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DeviceOperation(Generic[T]):
     """A recipe that yields a ``T`` when run. Subclass it and define ``execute`` for an operation of your own.
 
@@ -60,8 +61,10 @@ class DeviceOperation(Generic[T]):
         super().__init_subclass__()
         if cls.execute is DeviceOperation.execute:
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
+        keep_exceptions(cls, warn_unused)
 
-    _placement: int | Device | None = None  # the device it was placed on; None: where the whole runs
+    _placed = False  # else it runs where the whole runs
+    _placement: int | Device  # the device it was placed on
 
     _unused = False  # until the end of __init__, so that one whose arguments were refused does not warn
 
@@ -82,7 +85,7 @@ class DeviceOperation(Generic[T]):
         ``function`` is called when this has been submitted: the result is a handle, its data may be in flight.
         Running it raises ``TypeError`` if the function returns something that is no operation.
         """
-        return combinators.AndThen(self, lambda _, result: function(result), "and_then", function)
+        return combinators.AndThen(self, function, "and_then")
 
     def then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
         """``and_then``, by cuTile Rust's name."""
@@ -96,7 +99,7 @@ class DeviceOperation(Generic[T]):
         self, function: Callable[[ExecutionContext, T], DeviceOperation[U]]
     ) -> DeviceOperation[U]:
         """``and_then`` with the execution context: the operation ``function(context, result)``."""
-        return combinators.AndThen(self, function, "and_then_with_context", function)
+        return combinators.AndThen(self, function, "and_then_with_context", with_context=True)
 
     def map(self, function: Callable[[T], U]) -> DeviceOperation[U]:
         """Changes the result on the host, with no device work. It may be in flight: ``function`` sees handles."""
@@ -114,7 +117,7 @@ class DeviceOperation(Generic[T]):
         """The last of a tuple."""
         return combinators.Element(self, -1)
 
-    def unzip(self, n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
+    def unzip(self, n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
         """An operation for each element of a tuple; this one runs once for all of them.
 
         ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
@@ -139,13 +142,13 @@ class DeviceOperation(Generic[T]):
 
         return d2h(self)
 
-    def to_device(self, device: int | Device) -> DeviceOperation[DeviceBox]:
+    def to_device(self, device: Given[int | Device]) -> DeviceOperation[DeviceBox]:
         """``to_device`` of the result: the box, copied to another device."""
         from oxide.runtime.peer import to_device
 
         return to_device(self, device)
 
-    def on(self, device: int | Device) -> DeviceOperation[T]:
+    def on(self, device: Given[int | Device]) -> DeviceOperation[T]:
         """This operation on another device: ``device`` is a number or one of ``devices()``.
 
         It may be part of an operation on another device, which then ends after it; several placed operations of one
@@ -163,7 +166,7 @@ class DeviceOperation(Generic[T]):
         self.consume()
         return self.graph_on(self._home(current_runtime()).new_stream())
 
-    def graph_on(self, stream: Stream) -> CudaGraph[T]:
+    def graph_on(self, stream: Given[Stream]) -> CudaGraph[T]:
         """Captures this into a ``CudaGraph`` whose updates run on ``stream``. Runs nothing; blocks once.
 
         Boxes that it makes are allocated now and belong to the graph. Raises ``GraphError`` for what a graph cannot
@@ -183,23 +186,21 @@ class DeviceOperation(Generic[T]):
         """
         self.consume()
         runtime = current_runtime()
-        return self._run_blocking(runtime.policy.next_stream(self._home(runtime)))
+        return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)))
 
-    def sync_on(self, stream: Stream) -> T:
+    def sync_on(self, stream: Given[Stream]) -> T:
         """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does.
 
         An operation that ``on`` placed on another device runs there, and ``stream`` goes on after it.
         """
         self.consume()
-        return self._run_blocking(stream)
+        return self._run_blocking(require_stream(stream))
 
     def _run_blocking(self, stream: Stream) -> T:
         loop = running_loop_name()
         if loop is not None:
-            warnings.warn(
-                f"sync() blocks the {loop} event loop until the device is done; use await", RuntimeWarning, stacklevel=3
-            )
-        submission = submit(self, require_stream(stream))
+            warn_caller(f"sync() blocks the {loop} event loop until the device is done; use await")
+        submission = submit(self, stream)
         try:
             submission.mark.synchronize()
         except Exception as error:
@@ -207,14 +208,15 @@ class DeviceOperation(Generic[T]):
             raise
         return submission.finish()
 
-    def async_on(self, stream: Stream) -> T:
+    def async_on(self, stream: Given[Stream]) -> T:
         """Submits to ``stream`` and returns the result at once, in flight until you synchronise the stream.
 
         A fault of its kernels is raised by ``stream.synchronize()``. An operation that ``on`` placed on another device
         runs there, and ``stream`` goes on after it.
         """
         self.consume()
-        submission = submit(self, require_stream(stream))
+        stream = require_stream(stream)
+        submission = submit(self, stream)
         stream._adopt(submission)
         return submission.result_in_flight
 
@@ -228,7 +230,7 @@ class DeviceOperation(Generic[T]):
         self.consume()
         if not hasattr(policy, "next_stream"):
             raise TypeError(f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}")
-        future = DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
+        future = DeviceFuture(self, picked_stream(policy, self._home(current_runtime())))
         self._unused = True  # until the future is awaited
         return future
 
@@ -236,7 +238,7 @@ class DeviceOperation(Generic[T]):
         self.consume()
         loop = current_loop()  # refuses before a stream is picked
         runtime = current_runtime()
-        stream = require_stream(runtime.policy.next_stream(self._home(runtime)))
+        stream = picked_stream(runtime.policy, self._home(runtime))
         return DeviceFuture(self, stream).wait(loop).__await__()
 
     # What the runtime uses
@@ -245,15 +247,24 @@ class DeviceOperation(Generic[T]):
         """Executes as part of a run, on the device it was placed on. An error's notes say where in the operation it
         arose, innermost first."""
         self._unused = False
+        levels = context.levels
+        if not levels:  # the compiled form takes none of Python's stack, and the machine's has no such check
+            raise RecursionError("operations are nested too deep")
+        context.levels = levels - 1
         try:
-            if self._placement is not None:
+            if self._placed:
                 from oxide.runtime.placement import find_device, run_placed
 
                 device = find_device(context.runtime, self._placement)
                 if device is not context.device:
-                    return run_placed(context, device, self)
-            return self.execute(context)
+                    result = run_placed(context, device, self)
+                    context.levels = levels
+                    return result
+            result = self.execute(context)
+            context.levels = levels
+            return result
         except Exception as error:
+            context.levels = levels
             where = self.whereabouts()
             if where is not None:
                 add_note_once(error, where)
@@ -267,31 +278,52 @@ class DeviceOperation(Generic[T]):
         """It is part of something now: dropping it is no mistake."""
         self._unused = False
 
+    def place_as(self, other: DeviceOperation[Any]) -> None:
+        """It runs where ``other`` runs."""
+        if other._placed:
+            self._placed = True
+            self._placement = other._placement
+
+    def title(self) -> object:
+        """What messages can name it by when it has been dropped, holding as little as they need."""
+        return type(self) if type(self).__repr__ is DeviceOperation.__repr__ else self
+
     def spec(self) -> Spec:
         """What is known of the result beforehand."""
         return None
 
     def _home(self, runtime: Runtime) -> Device:
         """The device it runs on if nobody picks a stream."""
-        if self._placement is None:
+        if not self._placed:
             return runtime.default_device
         from oxide.runtime.placement import find_device
 
         return find_device(runtime, self._placement)
 
     def __del__(self) -> None:
-        if self._unused:
-            warnings.warn(
-                f"{self!r} was never run: await it, call sync() or make it part of another operation",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        warn_unused(self)
 
     def __repr__(self) -> str:
         return f"<oxide operation {type(self).__name__}>"
 
 
-def require_stream(stream: Stream) -> Stream:
+def warn_unused(operation: DeviceOperation[Any]) -> None:
+    """Warns if nothing was done with an operation that is dropped."""
+    if operation._unused:
+        warn_caller(f"{operation!r} was never run: await it, call sync() or make it part of another operation")
+
+
+def named(title: object) -> str:
+    """An operation as messages name it, by its ``title``."""
+    return f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)
+
+
+def picked_stream(policy: Any, device: Device) -> Stream:
+    """The stream that a policy, of the user's perhaps, picks. Raises ``TypeError`` where it picks none."""
+    return require_stream(policy.next_stream(device))
+
+
+def require_stream(stream: Given[Stream]) -> Stream:
     if not isinstance(stream, Stream):
         raise TypeError(f"a Stream is needed, got {type(stream).__name__}; devices()[0].new_stream() makes one")
     return stream
@@ -328,7 +360,7 @@ class WithContext(DeviceOperation[T]):
     def __init__(self, function: Callable[[ExecutionContext], DeviceOperation[T]]) -> None:
         if not callable(function):
             raise no_function(function, "with_context")
-        self._function = function
+        self._function: Callable[[ExecutionContext], Given[DeviceOperation[T]]] = function
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> T:
@@ -363,7 +395,7 @@ def no_function(found: object, where: str) -> TypeError:
     return TypeError(f"{where} takes a function, not {type(found).__name__}{hint}")
 
 
-def require_operation(made: DeviceOperation[T], where: str) -> DeviceOperation[T]:
+def require_operation(made: Given[DeviceOperation[T]], where: str) -> DeviceOperation[T]:
     """Raises ``TypeError`` if a user's function returned something that is no operation."""
     if not isinstance(made, DeviceOperation):
         raise TypeError(

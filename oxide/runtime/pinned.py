@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, final
@@ -23,6 +24,7 @@ from oxide.compiler.faults import RECORD
 from oxide.device.types import as_dtype, f32
 from oxide.driver.base import Driver
 from oxide.errors import DeviceError, OutOfMemoryError
+from oxide.native import Given
 from oxide.runtime.event_loops import running_loop_name
 from oxide.runtime.holdings import size
 
@@ -233,7 +235,7 @@ class PinnedPool:
             self._free.setdefault(capacity, []).append(address)
 
 
-def pinned_empty(shape: int | tuple[int, ...], dtype: DType = f32) -> NDArray[Any]:
+def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDArray[Any]:
     """An uninitialised NumPy array in page-locked memory, which ``h2d`` copies from without staging.
 
     Its memory goes back to the pool when the last array on it is dropped and no copy in flight needs it.
@@ -284,30 +286,87 @@ def _limit() -> int:
     return int(text)
 
 
+_LANES = 8
+_LANE_WORDS = RECORD.itemsize // 4
+_FAULT_PAGE = 64 * _LANES * RECORD.itemsize
+
+
+@final
+class FaultRecords:
+    """Fault records side by side in page-locked memory, the ``lanes`` of one slot, with what is asked of them often."""
+
+    __slots__ = ("_flags", "address", "lanes", "used", "words")
+
+    def __init__(self, address: int, lanes: NDArray[Any]) -> None:
+        self.address = address
+        self.lanes = lanes
+        addresses = [address + lane * RECORD.itemsize for lane in range(_LANES)]
+        self.words = [lane.to_bytes(8, sys.byteorder) for lane in addresses]  # as a kernel's parameters end with them
+        self.used = 0  # the last lane that the slot before used
+        self._flags = lanes.view(np.uint32).data
+
+    def claimed(self, lane: int) -> bool:
+        """Whether a kernel reported a fault there. Asked at every completion: a memoryview answers ten times faster
+        than a field of a NumPy record."""
+        return bool(self._flags[lane * _LANE_WORDS])
+
+    def clean(self) -> None:
+        """Makes all records zero: no fault. What no kernel claimed, none has written."""
+        for lane in range(self.used + 1):
+            if self.claimed(lane):
+                self.lanes[lane : lane + 1].view(np.uint64)[:] = 0
+
+
 @final
 class FaultSlot:
-    """Where the kernels of one submission report a fault; free again when dropped."""
+    """Where the kernels of one submission report a fault; free again when dropped.
 
-    __slots__ = ("_slots", "_words", "address", "record")
+    A record says which kernel wrote it and not which launch of that kernel. So there are several, and who launches the
+    same kernel at another place of the operation goes on to the next, up to the last.
+    """
 
-    def __init__(self, slots: FaultSlots, address: int, record: NDArray[Any], words: memoryview) -> None:
+    __slots__ = ("_lane", "_records", "_slots", "word")
+
+    def __init__(self, slots: FaultSlots, records: FaultRecords) -> None:
         self._slots = slots
-        self._words = words
-        self.address = address
-        self.record = record
+        self._records = records
+        self._lane = 0
+        self.word = records.words[0]  # the present record's address, as a kernel's parameters end with it
+
+    @property
+    def address(self) -> int:
+        """The first record's."""
+        return self._records.address
+
+    def next_lane(self) -> bool:
+        """Goes on to the next record; False at the last."""
+        lane = self._lane + 1
+        if lane == _LANES:
+            return False
+        self._lane = lane
+        self.word = self._records.words[lane]
+        return True
 
     def claimed(self) -> bool:
-        """Whether a kernel reported a fault. Asked at every completion: a memoryview answers ten times faster than
-        a field of a NumPy record."""
-        return self._words[0] != 0
+        """Whether a kernel reported a fault."""
+        records = self._records
+        for lane in range(self._lane + 1):  # noqa: SIM110 (any() would make a generator for each submission)
+            if records.claimed(lane):
+                return True
+        return False
+
+    def record(self, lane: int) -> NDArray[Any] | None:
+        """What a kernel wrote into a record, an array of one ``RECORD``; None if none did."""
+        return self._records.lanes[lane : lane + 1] if self._records.claimed(lane) else None
 
     def __del__(self) -> None:
-        self._slots._returned.append((self.address, self.record, self._words))
+        self._records.used = self._lane
+        self._slots._returned.append(self._records)
 
 
 @final
 class FaultSlots:
-    """Fault records in page-locked memory, a page of them at a time.
+    """Fault records in page-locked memory, those of 64 slots at a time.
 
     A slot is taken for each submission that launches a kernel and held until the device is past the submission,
     so submissions in flight never see each other's faults.
@@ -316,30 +375,28 @@ class FaultSlots:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
-        self._returned: deque[tuple[int, NDArray[Any], memoryview]] = deque()
+        self._returned: deque[FaultRecords] = deque()
         self._pages: list[int] = []
 
     def acquire(self) -> FaultSlot:
-        """A slot whose record is all zero: no fault."""
+        """A slot whose records are all zero: no fault."""
         with self._lock:
             if not self._returned:
-                page = self._driver.allocate_host(_SMALLEST)
+                page = self._driver.allocate_host(_FAULT_PAGE)
                 self._pages.append(page)
-                memory = np.asarray(_Memory(page, _SMALLEST)).view(RECORD)
+                memory = np.asarray(_Memory(page, _FAULT_PAGE)).view(RECORD)
                 memory.view(np.uint64)[:] = 0
-                for index in range(len(memory)):
-                    record = memory[index : index + 1]
-                    words = record.view(np.uint32).data
-                    self._returned.append((page + index * RECORD.itemsize, record, words))
-            address, record, words = self._returned.popleft()
-        if words[0]:  # what no kernel claimed, none has written
-            record.view(np.uint64)[:] = 0
-        return FaultSlot(self, address, record, words)
+                for first in range(0, len(memory), _LANES):
+                    address = page + first * RECORD.itemsize
+                    self._returned.append(FaultRecords(address, memory[first : first + _LANES]))
+            records = self._returned.popleft()
+        records.clean()
+        return FaultSlot(self, records)
 
     def trim(self) -> None:
         """Gives the pages back if no slot is in use."""
         with self._lock:
-            if len(self._returned) * RECORD.itemsize == len(self._pages) * _SMALLEST:
+            if len(self._returned) * _LANES * RECORD.itemsize == len(self._pages) * _FAULT_PAGE:
                 self._returned.clear()
                 while self._pages:
                     self._driver.free_host(self._pages.pop())

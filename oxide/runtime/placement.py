@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TypeVar, final
 
 from oxide.errors import DeviceError, GraphError
+from oxide.native import Given
 from oxide.runtime.context import Device, Runtime, current_runtime
 from oxide.runtime.operation import DeviceOperation, Spec
-from oxide.runtime.scheduling import SchedulingPolicy
+from oxide.runtime.policy import SchedulingPolicy
 from oxide.runtime.stream import Stream
 from oxide.runtime.submission import ExecutionContext
 
@@ -23,11 +24,12 @@ T = TypeVar("T")
 class OnDevice(DeviceOperation[T]):
     """See ``DeviceOperation.on``."""
 
-    def __init__(self, source: DeviceOperation[T], device: int | Device) -> None:
+    def __init__(self, source: DeviceOperation[T], device: Given[int | Device]) -> None:
         source.consume()
         self._source = source
         self._placement = require_placement(device, "on")
         super().__init__(source)
+        self._placed = True
 
     def execute(self, context: ExecutionContext) -> T:
         return self._source.run(context)
@@ -43,7 +45,7 @@ class OnDevice(DeviceOperation[T]):
 class PolicyOf:
     """See ``policy_of``."""
 
-    def __init__(self, device: int | Device) -> None:
+    def __init__(self, device: Given[int | Device]) -> None:
         self._placement = require_placement(device, "policy_of")
 
     def next_stream(self, device: Device) -> Stream:
@@ -54,7 +56,7 @@ class PolicyOf:
         return f"policy_of({_number(self._placement)})"
 
 
-def policy_of(device: int | Device) -> SchedulingPolicy:
+def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
     """The runtime's policy, for one device only: ``op.schedule(policy_of(1))`` runs on device 1.
 
     ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, and ``DeviceError``, when a
@@ -63,7 +65,7 @@ def policy_of(device: int | Device) -> SchedulingPolicy:
     return PolicyOf(device)
 
 
-def require_placement(device: int | Device, what: str) -> int | Device:
+def require_placement(device: Given[int | Device], what: str) -> int | Device:
     """The device as a user names it. Raises ``TypeError`` or ``DeviceError``."""
     if isinstance(device, Device):
         return device
@@ -90,7 +92,7 @@ def run_placed(context: ExecutionContext, device: Device, operation: DeviceOpera
             f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
         )
     inner = ExecutionContext(context.runtime.policy.next_stream(device))
-    inner.place = context.place
+    inner.place, inner.levels = context.place, context.levels
     try:
         return operation.execute(inner)
     finally:

@@ -1,38 +1,25 @@
-"""Scheduling policies: which stream an operation runs on.
-
-The idea is cuda-async's ``SchedulingPolicy``. Any object with ``next_stream(device)`` is one.
-"""
+"""The policies that oxide brings: which stream an operation runs on. ``policy.py`` says what a policy is."""
 
 from __future__ import annotations
 
 import threading
-import weakref
-from typing import Protocol, final, runtime_checkable
-from weakref import WeakKeyDictionary
+from typing import final
 
+from oxide.native import Given
 from oxide.runtime.context import Device
 from oxide.runtime.stream import Stream
-
-
-@runtime_checkable
-class SchedulingPolicy(Protocol):
-    """Picks a stream. Called once for each operation that is run, from any thread."""
-
-    def next_stream(self, device: Device) -> Stream:
-        """The stream of ``device`` that the next operation runs on."""
 
 
 @final
 class StreamPoolRoundRobin:
     """The default: ``streams`` streams a device, taken in turn, so that independent operations overlap."""
 
-    def __init__(self, streams: int = 4) -> None:
+    def __init__(self, streams: Given[int] = 4) -> None:
         if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
             raise ValueError(f"StreamPoolRoundRobin(streams={streams!r}): streams must be an integer of 1 or more")
         self._size = streams
         self._lock = threading.Lock()
-        self._pools: WeakKeyDictionary[Device, _Pool] = WeakKeyDictionary()
-        self._latest: _Pool | None = None  # nearly always the one asked for: a weak dictionary's answer takes 1 µs
+        self._pools: dict[Device, _Pool] = {}
 
     @property
     def streams(self) -> int:
@@ -41,12 +28,9 @@ class StreamPoolRoundRobin:
 
     def next_stream(self, device: Device) -> Stream:
         with self._lock:
-            pool = self._latest
-            if pool is None or pool.device() is not device:
-                pool = self._pools.get(device)
-                if pool is None:
-                    pool = self._pools[device] = _Pool(device)
-                self._latest = pool
+            pool = self._pools.get(device)
+            if pool is None:
+                pool = self._pools[device] = _Pool()
             index = pool.turn
             if index == len(pool.streams):
                 pool.streams.append(device.new_stream())
@@ -61,10 +45,9 @@ class StreamPoolRoundRobin:
 class _Pool:
     """One device's streams and whose turn it is."""
 
-    __slots__ = ("device", "streams", "turn")
+    __slots__ = ("streams", "turn")
 
-    def __init__(self, device: Device) -> None:
-        self.device = weakref.ref(device)
+    def __init__(self) -> None:
         self.streams: list[Stream] = []
         self.turn = 0
 

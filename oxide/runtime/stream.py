@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.native import Given
 from oxide.runtime.capture import refuse_in_capture
 from oxide.runtime.timeline import Timeline
 
@@ -63,7 +64,7 @@ class Stream:
         self.device.driver.record_event(event._handle, self._timeline.handle)
         return event
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: Given[Event]) -> None:
         """What is submitted from now on runs after ``event``; blocks nobody."""
         refuse_in_capture("wait(event)", self)
         if not isinstance(event, Event):

@@ -7,7 +7,8 @@ the device may still use, so nothing depends on what the program keeps or drops.
 
 from __future__ import annotations
 
-import weakref
+import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
     from oxide.runtime.places import Place
     from oxide.runtime.timeline import Mark, Timeline
 
+    Launched = dict[int, tuple[Specialization, tuple[Place | None, ...]]]
+    """Kernels by number, each with where it was launched."""
+
 T = TypeVar("T")
+
+_WORD = struct.Struct("@Q")
 
 
 @final
@@ -45,9 +51,11 @@ class ExecutionContext:
         "_faults",
         "_joined",
         "_kept",
+        "_lock",
         "_slot",
         "device",
         "driver",
+        "levels",
         "place",
         "recording",
         "runtime",
@@ -60,9 +68,11 @@ class ExecutionContext:
         self.device: Device = stream.device
         self.recording = recording
         self.place: Place | None = None
+        self.levels = sys.getrecursionlimit()  # that operations may still be nested
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
         self.timeline: Timeline = stream._timeline
+        self._lock = self.runtime.submission
         self._joined: tuple[Mark, ...] = ()
         self._kept: list[Any] = []
         self._faults: list[FaultReport] = []
@@ -102,6 +112,36 @@ class ExecutionContext:
             return self.recording.ordered(reads, writes)
         return Ordered(self, reads, writes)
 
+    def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
+        """``ordered`` without its ``with``, for launches: what is submitted between this and ``end`` is ordered after
+        the buffers' earlier uses. Not in a capture. Takes the runtime's submission lock: call nothing of a user's."""
+        timeline, lock = self.timeline, self._lock
+        lock.acquire()
+        try:
+            # Most memory is used on one stream only. That is seen here, and takes no call.
+            for allocation in reads:
+                if allocation.written_by is not timeline or allocation.claims:
+                    allocation.order_read(timeline)
+            for allocation in writes:
+                if allocation.written_by is not timeline or allocation.claims or allocation.reads:
+                    allocation.order_write(timeline)
+        except BaseException:
+            lock.release()
+            raise
+
+    def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
+        """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was."""
+        try:
+            if submitted:
+                timeline = self.timeline
+                position = timeline.advance()
+                for allocation in reads:
+                    allocation.reads[timeline] = position
+                for allocation in writes:
+                    allocation.note_write(timeline, position)
+        finally:
+            self._lock.release()
+
     def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
         """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
         the rest of it. For uploads, which read host memory when they are submitted."""
@@ -131,20 +171,26 @@ class ExecutionContext:
 
     def fault_address(self, specialization: Specialization) -> int:
         """Where a kernel of this submission reports a fault."""
+        address: int = _WORD.unpack(self.fault_word(specialization))[0]
+        return address
+
+    def fault_word(self, specialization: Specialization) -> bytes:
+        """``fault_address``, as a kernel's parameters end with it."""
         if self.recording is not None:
-            return self.recording.fault_address(specialization, self.place)
+            return _WORD.pack(self.recording.fault_address(specialization, self.place))
         report, place = self._slot, self.place
         if report is not None:
             launched = report.kernels.get(specialization.kernel_id)
             if launched is not None:
                 if launched[1][0] is place:
-                    return report.slot.address
-                report = None  # what a slot says is which kernel: launched elsewhere, it needs another
+                    return report.slot.word
+                if not report.next_lane():  # what a record says is which kernel: launched elsewhere, it needs another
+                    report = None
         if report is None:
             report = self._slot = FaultReport(self.runtime.fault_slots.acquire())
             self._faults.append(report)
         report.kernels[specialization.kernel_id] = (specialization, (place,))
-        return report.slot.address
+        return report.slot.word
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
@@ -207,79 +253,70 @@ class FaultReport:
     """A fault slot and the kernels that may have written it, each with where it was launched. Those of a graph ran
     where the graph was launched, at ``graph_place``."""
 
-    __slots__ = ("graph_place", "kernels", "slot")
+    __slots__ = ("_before", "graph_place", "kernels", "slot")
 
     def __init__(self, slot: FaultSlot) -> None:
         self.slot = slot
-        self.kernels: dict[int, tuple[Specialization, tuple[Place | None, ...]]] = {}
+        self.kernels: Launched = {}  # those that may have written the slot's present record
         self.graph_place: Place | None = None
+        self._before: tuple[Launched, ...] = ()  # and those for each record before it
+
+    def next_lane(self) -> bool:
+        """Goes on to the slot's next record; False at its last."""
+        if not self.slot.next_lane():
+            return False
+        self._before += (self.kernels,)
+        self.kernels = {}
+        return True
 
     def raise_fault(self) -> None:
-        """Raises the fault that a kernel recorded, if one did. Only once the device is past the submission."""
+        """Raises the fault that a kernel recorded, if one did, the first of several. Only once the device is past the
+        submission."""
         if self.slot.claimed():
             from oxide.compiler.faults import read_fault
 
-            record = self.slot.record[0]
-            specialization, places = self.kernels[int(record["kernel_id"])]
-            fault = read_fault(record, specialization.kernel.name, specialization.sites)
-            if fault is not None:
-                for note in (*launch_notes(specialization.kernel.name, places), *place_notes(self.graph_place)):
-                    add_note_once(fault, note)
-                raise fault
+            for lane, kernels in enumerate((*self._before, self.kernels)):
+                record = self.slot.record(lane)
+                if record is None:
+                    continue
+                specialization, places = kernels[int(record[0]["kernel_id"])]
+                fault = read_fault(record[0], specialization.kernel.name, specialization.sites)
+                if fault is not None:
+                    for note in (*launch_notes(specialization.kernel.name, places), *place_notes(self.graph_place)):
+                        add_note_once(fault, note)
+                    raise fault
 
 
 @final
 class Ordered:
     """See ``ExecutionContext.ordered``. Holds the runtime's submission lock: call nothing of a user's inside."""
 
-    __slots__ = ("_lock", "_reads", "_timeline", "_writes")
+    __slots__ = ("_context", "_reads", "_writes")
 
     def __init__(self, context: ExecutionContext, reads: list[Allocation], writes: list[Allocation]) -> None:
-        self._lock = context.runtime.submission
-        self._timeline = context.timeline
+        self._context = context
         self._reads = reads
         self._writes = writes
 
     def __enter__(self) -> None:
-        self._lock.acquire()
-        timeline = self._timeline
-        try:
-            # Most memory is used on one stream only. That is seen here, and takes no call.
-            for allocation in self._reads:
-                if allocation.written_by is not timeline or allocation.claims:
-                    allocation.order_read(timeline)
-            for allocation in self._writes:
-                if allocation.written_by is not timeline or allocation.claims or allocation.reads:
-                    allocation.order_write(timeline)
-        except BaseException:
-            self._lock.release()
-            raise
+        self._context.begin(self._reads, self._writes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if error is None:
-                timeline = self._timeline
-                position = timeline.advance()
-                for allocation in self._reads:
-                    allocation.reads[timeline] = position
-                for allocation in self._writes:
-                    allocation.note_write(timeline, position)
-        finally:
-            self._lock.release()
+        self._context.end(self._reads, self._writes, submitted=error is None)
 
 
 @final
 class Submission(Generic[T]):
     """One execution, submitted. ``submit`` makes it."""
 
-    __slots__ = ("_faults", "_open", "_operation", "_reclaimer", "_result", "mark")
+    __slots__ = ("_faults", "_open", "_reclaimer", "_result", "_title", "mark")
 
-    def __init__(self, context: ExecutionContext, result: T, operation: weakref.ref[DeviceOperation[T]]) -> None:
+    def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
         self._open = False
         self._result = result
-        self._operation = operation
+        self._title = title
         self._faults = context.faults
         runtime = context.runtime
         self._reclaimer = runtime.reclaimer
@@ -321,9 +358,9 @@ class Submission(Generic[T]):
 
     def explain(self, error: BaseException) -> BaseException:
         """An error found when the device was done, with the operation's name."""
-        operation = self._operation()
-        if operation is not None:
-            add_note_once(error, f"found when {operation!r} had run on {self.mark.timeline.label}")
+        from oxide.runtime.operation import named
+
+        add_note_once(error, f"found when {named(self._title)} had run on {self.mark.timeline.label}")
         return error
 
     def finished_well(self) -> bool:
@@ -362,7 +399,7 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
         reclaimer.sweep()
     context = ExecutionContext(stream)
     try:
-        return Submission(context, operation.run(context), weakref.ref(operation))
+        return Submission(context, operation.run(context), operation.title())
     except BaseException as error:
         with suppress(DeviceError):
             context.wait_for_joined()

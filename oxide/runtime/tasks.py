@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import warnings
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
+from oxide.native import Given, caused, mypyc_attr, warn_caller
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple[Any, ...]:
+async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -> tuple[Any, ...]:
     """Submits all, then waits for all: the tuple of their results, in order. Always a checkpoint.
 
     The first error, in the order of the arguments, is raised; then, or when the task is cancelled, what was
@@ -62,7 +62,7 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
 
 
 def as_completed(
-    operations: Iterable[DeviceOperation[T] | DeviceFuture[T]], *, limit: int | None = None
+    operations: Iterable[DeviceOperation[T] | DeviceFuture[T]], *, limit: Given[int | None] = None
 ) -> AsyncIterator[T]:
     """``async for result in as_completed(ops, limit=8)``: results as they finish, at most ``limit`` in flight.
 
@@ -162,14 +162,14 @@ def _outcome_in_iteration(future: DeviceFuture[T]) -> T:
     try:
         return future.outcome()
     except StopAsyncIteration as error:
-        raise RuntimeError("an operation given to as_completed raised StopAsyncIteration") from error
+        raise caused(RuntimeError("an operation given to as_completed raised StopAsyncIteration"), error) from error
 
 
 def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
     return entry[1]
 
 
-def spawn(nursery: trio.Nursery, operation: DeviceOperation[T] | DeviceFuture[T]) -> JoinHandle[T]:
+def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFuture[T]]) -> JoinHandle[T]:
     """Runs an operation as a task of a trio nursery. ``await handle`` gives its result or raises its error.
 
     An error goes to the handle while somebody holds it; one whose handle was thrown away is raised in the nursery,
@@ -192,6 +192,7 @@ def spawn(nursery: trio.Nursery, operation: DeviceOperation[T] | DeviceFuture[T]
 
 
 @final
+@mypyc_attr(native_class=False)  # `spawn` refers to it weakly
 class JoinHandle(Generic[T]):
     """A spawned operation's result to come. May be awaited by several tasks, and again."""
 
@@ -215,11 +216,7 @@ class JoinHandle(Generic[T]):
     def __del__(self) -> None:
         state = self._state
         if state.error is not None and not state.taken and not isinstance(state.error, OperationCancelledError):
-            warnings.warn(
-                f"a spawned operation failed and its handle was never awaited: {state.error!r}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn_caller(f"a spawned operation failed and its handle was never awaited: {state.error!r}")
 
 
 class _JoinState(Generic[T]):

@@ -13,10 +13,12 @@ import numpy as np
 
 from oxide.device.types import as_dtype, f32
 from oxide.errors import GraphError
+from oxide.native import Given
 from oxide.runtime import staging
+from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.arc import Arc
 from oxide.runtime.loading import announce_large_copy, large_copy_was_run
-from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device
+from oxide.runtime.memory import DeviceBox, parse_shape, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.staging import download, upload
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from oxide.device.types import ScalarType
 
     DType = ScalarType | np.dtype[Any] | type | str
-    Shape = int | tuple[int, ...]
+    Shape = Given[int | tuple[int, ...]]
 
 _KINDS = "biufc"
 
@@ -39,7 +41,9 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     if context.recording is not None:
         context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
     nbytes = math.prod(shape) * dtype.itemsize
-    return DeviceBox(Allocation(context.timeline, nbytes, shape, dtype), shape, dtype)
+    allocation = SharedAllocation(context.timeline, nbytes, shape, dtype)
+    allocation.obtain()
+    return DeviceBox(allocation, shape, dtype)
 
 
 @final
@@ -88,11 +92,11 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
 class DeviceToHost(DeviceOperation["NDArray[Any]"]):
     """See ``d2h``."""
 
-    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
+    def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
-            self._placement = box._placement
+            self.place_as(box)
         elif require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
             announce_large_copy()
 
@@ -106,7 +110,7 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         return download(context, box)
 
 
-def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[NDArray[Any]]:
+def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[NDArray[Any]]:
     """Copies a box to the host: a new NumPy array of its shape and dtype, filled once the run has completed.
 
     The array is in page-locked memory, which goes back to a pool when it is dropped; beyond ``OXIDE_PINNED_LIMIT``
@@ -169,7 +173,7 @@ def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     return Empty(parse_shape(shape, "empty"), resolved)
 
 
-def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not fit."""
     resolved = as_dtype(dtype)
     _require_number(resolved, "full")
@@ -205,11 +209,11 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 class Duplicate(DeviceOperation[DeviceBox]):
     """See ``dup``."""
 
-    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
+    def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
-            self._placement = box._placement
+            self.place_as(box)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         source = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "dup")
@@ -219,7 +223,7 @@ class Duplicate(DeviceOperation[DeviceBox]):
         return copy
 
 
-def dup(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[DeviceBox]:
+def dup(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[DeviceBox]:
     """A copy of a box on its device. Takes a box, an ``Arc`` of one, or an operation that yields one."""
     if not isinstance(box, DeviceOperation):
         require_box(box, "dup")
@@ -258,7 +262,7 @@ class Memcpy(DeviceOperation[DeviceBox]):
 
 
 def memcpy(
-    dst: DeviceBox | Arc[DeviceBox], src: DeviceBox | Arc[DeviceBox] | NDArray[Any]
+    dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
 ) -> DeviceOperation[DeviceBox]:
     """Copies ``src`` into ``dst``, of the same dtype and size, and yields ``dst``. It allocates nothing.
 

@@ -21,8 +21,8 @@ _MOST = 128  # tasks let go on in one turn, which costs about 10 µs each under 
 
 
 @final
-class Turn(threading.local):
-    """The present turn of the calling thread's loop."""
+class Turn:
+    """The present turn of a thread's loop."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -56,4 +56,13 @@ class Turn(threading.local):
         return max(1, min(_MOST, int(SHARE_SECONDS / self._usual)))
 
 
-turn = Turn()
+_of_thread = threading.local()
+
+
+def current_turn() -> Turn:
+    """The calling thread's."""
+    try:
+        turn: Turn = _of_thread.turn
+    except AttributeError:
+        turn = _of_thread.turn = Turn()
+    return turn

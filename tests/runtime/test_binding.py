@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,19 @@ from oxide import (
     DynamicSharedArray,
     LaunchConfig,
     Slice,
+    bool_,
     d2h,
     f32,
+    f64,
     h2d,
+    i16,
+    i64,
     kernel,
     thread,
     u8,
 )
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.binding import bind
+from oxide.runtime.binding import Plan, bind
 from oxide.testing import RecordingDriver, step_driver, use_driver
 
 
@@ -42,7 +47,7 @@ ONES = np.ones(4, np.float32)
 @pytest.mark.parametrize("factor", [3, np.uint8(3), np.int64(3), np.array(3)])
 def test_numbers_and_boxes_bind_and_give_what_the_full_way_gives(factor: Any) -> None:
     x, y = h2d(ONES).arc().sync(), h2d(2 * ONES).sync()
-    assert (bind(scale.parameters, (factor, x, y)) is not None) == (type(factor) is not np.ndarray)
+    assert (bind(Plan(scale.specialize()), (factor, x, y)) is not None) == (type(factor) is not np.ndarray)
     launch = scale[FOUR](factor, x, y)
     for _ in range(2):  # a recipe runs again
         result = launch.sync()
@@ -66,7 +71,7 @@ def test_numbers_and_boxes_bind_and_give_what_the_full_way_gives(factor: Any) ->
 )
 def test_what_is_wrong_does_not_bind_and_is_refused_by_the_launch(arguments: Any) -> None:
     x = h2d(ONES).sync()
-    assert bind(scale.parameters, arguments(x)) is None
+    assert bind(Plan(scale.specialize()), arguments(x)) is None
     with pytest.raises(oxide.ArgumentError):
         scale[FOUR](*arguments(x))
 
@@ -83,7 +88,7 @@ def test_boxes_of_another_device_are_refused_by_name_when_the_launch_runs() -> N
         first, second = oxide.devices()
         here, there = first.new_stream(), second.new_stream()
         x, y, z = (h2d(ONES).sync_on(stream) for stream in (here, here, there))
-        assert bind(scale.parameters, (1, x, z)) is None
+        assert bind(Plan(scale.specialize()), (1, x, z)) is None
         for launch in (scale[FOUR](1, x, z), scale[FOUR](1, z, z)):
             with pytest.raises(oxide.DeviceError, match=r"parameter (x|y)"):
                 launch.sync_on(here)
@@ -117,9 +122,50 @@ def test_a_fault_record_that_was_claimed_is_clean_for_the_next_submission() -> N
             right.sync_on(stream)
 
 
+@kernel
+def mixed(a: u8, x: Slice[f32], b: i16, c: f64, d: u8, y: DisjointSlice[f32], e: f32, f: bool_) -> None:
+    elem = y.get_mut(thread.index_1d())
+    if elem is not None:
+        elem.value = x[0] + a + b + f32(c) + d + e if f else f32(0)
+
+
+@kernel
+def paired(a: u8, p: tuple[u8, i64], b: u8, x: Slice[f32], y: DisjointSlice[f32], c: i16) -> None:
+    elem = y.get_mut(thread.index_1d())
+    if elem is not None:
+        elem.value = x[0] + a + p[0] + f32(p[1]) + b + c
+
+
+@pytest.mark.parametrize(
+    ("launched", "arguments"),
+    [
+        (scale, lambda x, y: (3, x, y)),
+        (mixed, lambda x, y: (255, x, -7, 1 / 3, 9, y, 0.1, True)),
+        (paired, lambda x, y: (1, (2, -3), 4, x, y, -5)),
+    ],
+)
+def test_the_parameters_are_those_of_the_kernels_c_structure(launched: Any, arguments: Any) -> None:
+    x, y = h2d(ONES).sync(), h2d(2 * ONES).sync()
+    special = launched.specialize()
+    values = [
+        (given.ptr, given.size)
+        if isinstance(given, oxide.DeviceBox)
+        else parameter.lifted.words(given)
+        if parameter.lifted is not None
+        else parameter.convert(given)
+        for parameter, given in zip(special.parameters, arguments(x, y), strict=True)
+    ]
+    binding = bind(Plan(special), arguments(x, y))
+    assert binding is not None
+    address = 0x0123456789ABCDEF
+    assert binding.params + address.to_bytes(8, sys.byteorder) == special.pack(values, address)
+    assert binding.reads == [x._allocation]
+    assert binding.writes == [y._allocation]
+
+
 def test_an_arc_binds_to_its_box() -> None:
     box = h2d(ONES).sync()
-    binding = bind(scale.parameters, (1, Arc(box), box))
+    binding = bind(Plan(scale.specialize()), (1, Arc(box), box))
     assert binding is not None
     assert binding.reads == binding.writes == [box._allocation]
 
@@ -192,7 +238,7 @@ def test_a_launch_with_an_atomic_slice_takes_the_full_way_and_writes_it() -> Non
     with use_driver(RecordingDriver(step_driver())) as driver:
         here, there = (oxide.devices()[0].new_stream() for _ in range(2))
         box = h2d(ONES).sync_on(here)
-        assert bind(count.parameters, (box,)) is None
+        assert bind(Plan(count.specialize()), (box,)) is None
         count[LaunchConfig(1, 4)](box).async_on(here)
         driver.clear()
         result = d2h(box).async_on(there)

@@ -142,7 +142,23 @@ def test_launches_at_one_place_share_a_record() -> None:
 
         Many().sync()
         slots = oxide.runtime.context.current_runtime().fault_slots
-        assert len(slots._returned) == 4096 // 64
+        assert len(slots._returned) == 64
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 7, 8, 12])
+def test_of_a_kernel_launched_at_many_places_the_one_that_failed_is_named_and_the_next_run_is_clean(wrong: int) -> None:
+    table, box = h2d(TABLE).sync(), zeros(8).sync()
+
+    def launches(number: int) -> oxide.DeviceOperation[Any]:
+        operation: oxide.DeviceOperation[Any] = value(0)
+        for stage in range(13):
+            limit = number if stage == wrong else stage
+            operation = operation.and_then(lambda _, limit=limit: pick(table, limit, box))  # type: ignore[misc]
+        return operation
+
+    for _ in range(70):  # more slots than a page has
+        assert f"stage {wrong + 2} of a chain" in notes_of(launches(500), run_by_sync)[1]
+        launches(5).sync()
 
 
 def test_consumers_of_a_shared_operation_find_the_stage_of_its_source() -> None:

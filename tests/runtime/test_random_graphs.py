@@ -38,6 +38,7 @@ from oxide import (
     value,
     with_context,
 )
+from oxide.native import is_compiled
 from oxide.runtime import staging
 from oxide.runtime.memory import Allocation
 from oxide.testing import step_driver, use_driver
@@ -278,6 +279,8 @@ def test_without_the_ordering_random_graphs_go_wrong(
     broken: str, monkeypatch: pytest.MonkeyPatch, tiny_chunks: None
 ) -> None:
     """The tests above can fail: each part of the ordering is one that they need."""
+    if broken == "slots are not ordered" and is_compiled():
+        pytest.skip("compiled callers do not see that a method is replaced")
     seeds: Callable[[], int] = lambda: sum(  # noqa: E731
         bool(differences(random_program(seed), seed, 0 if "slots" in broken else None)) for seed in range(40)
     )

@@ -21,7 +21,7 @@ from oxide import DeviceOperation, ExecutionContext, as_completed, gather, value
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.completion import WAKE_AT_ONCE
 from oxide.runtime.context import current_runtime
-from oxide.runtime.turns import SHARE_SECONDS, turn
+from oxide.runtime.turns import SHARE_SECONDS, current_turn
 from oxide.testing import DelegatingDriver, RecordingDriver, step_driver, use_driver
 
 COST = 0.3e-3
@@ -140,14 +140,14 @@ def test_one_task_after_the_other_never_waits_in_line() -> None:
     turns = Turns()
 
     async def main() -> int:
-        before = turn.number
+        before = current_turn().number
         for _ in range(50):
             await costly(turns)
-        return turn.number - before
+        return current_turn().number - before
 
     with use_driver(CpuDriver(), completion="poll"):
         assert trio.run(main) >= 50  # each came back from the loop, which ended its turn
-        assert not turn.used_up
+        assert not current_turn().used_up
 
 
 def test_of_thousands_that_end_together_a_turn_wakes_some() -> None:
