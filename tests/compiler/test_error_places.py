@@ -33,7 +33,6 @@ from oxide import (
 from oxide.compiler import frontend, ir
 from oxide.compiler.diagnostics import placed_errors
 from oxide.errors import CompileError
-from oxide.testing import seeded_driver
 from oxide_kernels import block_reduce
 
 TABLE = np.arange(4, dtype=np.float32)
@@ -325,12 +324,6 @@ def test_constant_arrays_of_one_shape_may_stand_for_each_other() -> None:
         assert choose(n, zeros(4)).last().and_then(d2h).sync().tolist() == [n - 1] * 4
     with pytest.raises(KernelFault, match=r"high\|low\[4\]"):
         choose[1, 8](2, zeros(8)).sync()
-
-
-@pytest.mark.parametrize("seed", [-1, 1.5, "x", True])
-def test_a_seed_is_a_whole_number(seed: Any) -> None:
-    with pytest.raises(ValueError, match="a seed is a whole number of 0 or more, not"):
-        seeded_driver(seed)
 
 
 def test_a_kernel_is_no_more_patient_than_before_with_names_it_does_not_have() -> None:

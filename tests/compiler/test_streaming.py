@@ -63,8 +63,8 @@ def test_a_gpu_gets_the_hint(kind: Any, tmp_path: Path) -> None:
 
 def test_a_vector_of_16_bytes_is_one_instruction() -> None:
     ptx = turned.specialize(T=f32).ptx()
-    assert re.findall(r"ld\.global\S*", ptx) == ["ld.global.cs.v4.b32"]
-    assert re.findall(r"st\.global\S*", ptx) == ["st.global.cs.v2.b32"] * 2
+    assert re.findall(r"ld\.global\.cs\S*", ptx) == ["ld.global.cs.v4.b32"]
+    assert re.findall(r"st\.global\.cs\S*", ptx) == ["st.global.cs.v2.b32"] * 2
 
 
 def test_only_outputs_are_written() -> None:
