@@ -36,7 +36,7 @@ def local(x: Slice[i32], y: AtomicSlice[i32]) -> None:
     y.fetch_add(0, values[x[0]])
 
 
-squeezed = kernel(block=256, max_registers=24)(local.function)
+squeezed = kernel(block=256, max_registers=20)(local.function)
 
 
 def test_a_light_kernel_fills_the_multiprocessors() -> None:
@@ -62,7 +62,7 @@ def test_an_array_indexed_by_a_variable_is_in_local_memory() -> None:
     found = local.resources()
     assert found.local_bytes >= 2048
     assert found.spill_bytes == 0  # of which none is a register's
-    assert squeezed.resources().registers <= 24 < found.registers
+    assert squeezed.resources().registers <= 20 < found.registers
 
 
 @pytest.mark.parametrize("block", [32, 100, 1024])
