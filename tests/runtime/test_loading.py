@@ -183,7 +183,7 @@ def test_what_is_loaded_already_starts_no_thread() -> None:
         before = threading.active_count()
         trio.run(main)
         assert driver.threads == [threading.main_thread()]
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
 
 
 def test_kernels_that_were_only_looked_at_are_not_loaded() -> None:
