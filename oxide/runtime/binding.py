@@ -69,7 +69,7 @@ class Slot:
 class Plan:
     """What a specialization's launches do with their arguments."""
 
-    __slots__ = ("end", "outputs", "slots", "uses_index_1d", "uses_index_2d")
+    __slots__ = ("end", "judged", "outputs", "slots", "uses_index_1d", "uses_index_2d")
 
     def __init__(self, special: Specialization) -> None:
         formats = "@"
@@ -79,6 +79,15 @@ class Plan:
             formats += parameter.struct_format
         self.end = bytes(-struct.calcsize(formats) % 8)  # up to the fault record's address
         self.outputs = [place for place, slot in enumerate(self.slots) if slot.kind in (_DISJOINT, _TILES)]
+        named: set[str] = set().union(*[contract.names for contract in special.kernel.contracts])
+        integers = [
+            (parameter.name if slot.kind == _SCALAR else f"len({parameter.name})", place)
+            for place, (parameter, slot) in enumerate(zip(special.parameters, self.slots, strict=True))
+        ]
+        self.judged = [(name, place) for name, place in integers if name in named]
+        """The arguments that the kernel's contracts speak of."""
+        if len(self.judged) < len(named):  # of a tuple's numbers
+            self.judged = []
         self.uses_index_1d: bool = special.uses_index_1d
         self.uses_index_2d: bool = special.uses_index_2d
 
@@ -156,6 +165,19 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
     if plan.end:
         pieces.append(plan.end)
     return Binding(b"".join(pieces), reads, writes, device)
+
+
+def judged(plan: Plan, arguments: tuple[Any, ...]) -> dict[str, int]:
+    """What contracts speak of, of arguments that ``bind`` took; nothing where they speak of tuples."""
+    known: dict[str, int] = {}
+    for name, place in plan.judged:
+        argument: object = arguments[place]
+        if plan.slots[place].kind == _SCALAR:
+            known[name] = int(plan.slots[place].parameter.convert(argument))
+        else:
+            box: Any = argument.value if isinstance(argument, Arc) else argument
+            known[name] = box._size
+    return known
 
 
 def _overlap(plan: Plan, arguments: tuple[Any, ...]) -> bool:
