@@ -1,8 +1,9 @@
 """The CPU device: a real device behind the Driver protocol, with streams, events, memory and several devices.
 
 This file checks what is asked and turns it into items for a scheduler. Its rooms: ``cpu_streams`` (streams, events,
-items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at a time, for tests), ``cpu_memory``
-and ``cpu_code``. What is wrong is refused when it is submitted, with CUDA's code and name for it.
+items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at a time, for tests), ``cpu_memory``,
+``cpu_code`` and ``cpu_settings`` (what the environment says). What is wrong is refused when it is submitted, with
+CUDA's code and name for it.
 
 A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
 a microsecond, and handing it to another thread ten times that.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import operator
 import os
 import random
 from collections.abc import Callable, Iterable
@@ -35,6 +35,7 @@ from oxide.driver.cpu_memory import (
     out_of_range,
     physical_memory,
 )
+from oxide.driver.cpu_settings import checked_seed, whole_number
 from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import (
     BlockRange,
@@ -87,17 +88,17 @@ class CpuDriver:
         seed: int | None = None,
         poison: bool | None = None,
     ) -> None:
-        self._devices = _positive("OXIDE_CPU_DEVICES", 1) if devices is None else devices
+        self._devices = (whole_number("OXIDE_CPU_DEVICES", least=1) or 1) if devices is None else devices
         self._threads = (os.cpu_count() or 1) if threads is None else threads
         for what, number in (("devices", self._devices), ("threads", self._threads)):
             if number < 1:
                 raise DeviceError(f"a CPU driver with {number} {what} was asked for; it needs 1 or more")
         if seed is None and not step:
-            seed = _whole("OXIDE_SEED")
+            seed = whole_number("OXIDE_SEED", least=0)
         elif seed is not None:
-            seed = _checked_seed(seed)
+            seed = checked_seed(seed)
         poison = step if poison is None else poison
-        self._memory = _positive("OXIDE_CPU_MEMORY", physical_memory())
+        self._memory = whole_number("OXIDE_CPU_MEMORY", least=1) or physical_memory()
         self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
         self._host = Heap("pinned host memory", None, poison=poison)
         # With a seed and without step, whoever asks for work drives it: threads of their own would not repeat a run.
@@ -610,32 +611,3 @@ def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
             "CUDA_ERROR_INVALID_VALUE", f"{function!r} with a {what} of {dim}; each of the three must be 1 to {limit}"
         )
     return dim[0] * dim[1] * dim[2]
-
-
-def _whole(variable: str) -> int | None:
-    """An environment variable that holds a whole number; None if it is not set."""
-    text = os.environ.get(variable, "").strip()
-    if text and not (text.isascii() and text.isdecimal()):
-        raise DeviceError(f"{variable}={text!r}: a whole number of 0 or more is needed; set it so, or unset it")
-    return int(text) if text else None
-
-
-def _checked_seed(seed: int) -> int:
-    """A seed that ``OXIDE_SEED`` can hold too. Raises ``TypeError`` or ``ValueError``."""
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"seed={seed!r}: a whole number of 0 or more is needed, not {type(seed).__name__}") from None
-    if number < 0:
-        raise ValueError(f"seed={seed!r}: a whole number of 0 or more is needed")
-    return number
-
-
-def _positive(variable: str, default: int) -> int:
-    """An environment variable that holds a number from 1."""
-    text = os.environ.get(variable, "").strip()
-    if not text:
-        return default
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise DeviceError(f"{variable}={text!r}: a whole number of 1 or more is needed; set it so, or unset it")
-    return int(text)
