@@ -44,10 +44,6 @@ CAST = re.compile(
 )
 COMPARE = re.compile(r"icmp (?:samesign )?(?P<predicate>\w+) (?P<type>i\d+) (?P<left>[^,]+), (?P<right>[^,]+)$")
 SELECT = re.compile(r"select i1 (?P<condition>[^,]+), (?P<type>i\d+) (?P<left>[^,]+), i\d+ (?P<right>[^,]+)$")
-_EXTREME = re.compile(
-    r"(?:tail )?call i\d+ @llvm\.(?P<operation>smin|smax|umin|umax)\.(?P<type>i\d+)"
-    r"\(i\d+ (?P<left>[^,]+), i\d+ (?P<right>[^,]+)\)$"
-)
 CALL = re.compile(
     r"(?:tail )?call i\d+ (?P<function>@llvm\.(?P<operation>smin|smax|umin|umax|ssub\.sat|usub\.sat)\.(?P<type>i\d+))"
     r"\(i\d+ (?P<left>[^,]+), i\d+ (?P<right>[^,]+)\)$"
@@ -99,7 +95,7 @@ class Range:
 
     def require_inside(self, index: str, length: str) -> None:
         """Conditions under which an ``i64`` index is in [0, length) in every iteration. Raises ``Undecidable``."""
-        size = self._moved_before(length)
+        size = self.before(length)
         if size is None:
             raise Undecidable("the slice is not the same in every iteration")
         before = dict(self._extents), list(self.conditions)
@@ -141,8 +137,13 @@ class Range:
         return factor, start
 
     def before(self, value: str) -> str | None:
-        """A value as it is at the preheader; None if it differs in the loop."""
-        return self._moved_before(value)
+        """A value as it is at the preheader: itself, or computed again there; None if it differs in the loop."""
+        if not value.startswith("%"):
+            return value if re.fullmatch(r"-?\d+|true|false", value) else None
+        if value not in self._moved:
+            self._moved[value] = None
+            self._moved[value] = self._find_moved(value)
+        return self._moved[value]
 
     def word_difference(self, left: Coefficient, right: Coefficient, less: int) -> Coefficient:
         """``left - right - less``, at the preheader."""
@@ -153,7 +154,7 @@ class Range:
     def _affine(self, value: str, kind: str, extension: str) -> Affine:
         """The value as an affine function, congruent to it modulo 2**bits; narrower constants are widened by
         ``extension``."""
-        moved = self._moved_before(value)
+        moved = self.before(value)
         if moved is not None:
             return {None: self._word(moved, kind, extension)}
         instruction = self.function.definitions[value]
@@ -161,7 +162,7 @@ class Range:
         if instruction.opcode == "phi":
             return self._recurrence(instruction, kind, extension)
         if match := BINARY.match(text):
-            return self._arithmetic(instruction, match, extension)
+            return self._arithmetic(match, extension)
         if match := CAST.match(text):
             inner = self._affine(
                 match["value"], match["source"], extension if match["operation"] == "trunc" else match["operation"]
@@ -174,11 +175,11 @@ class Range:
             if chosen is not None:
                 return self._affine(match["left" if chosen else "right"], kind, extension)
             return self._either(value, kind, [match["left"], match["right"]])
-        if match := _EXTREME.match(text):
+        if (match := CALL.match(text)) and match["operation"][1:] in ("min", "max"):
             return self._either(value, kind, [match["left"], match["right"]])
         raise Undecidable(_reason(text))
 
-    def _arithmetic(self, instruction: Instruction, match: re.Match[str], extension: str) -> Affine:
+    def _arithmetic(self, match: re.Match[str], extension: str) -> Affine:
         kind, operation = match["type"], match["operation"]
         if (operation, match["right"]) == ("xor", "-1"):
             return self._sum({None: -1}, self._scaled(self._affine(match["left"], kind, extension), -1))
@@ -207,10 +208,10 @@ class Range:
             loaded = any(source is not None and source.opcode == "load" for source in sources)
             way = "is read from memory" if loaded else "depends on which way the kernel went"
             raise Undecidable(f"the index {way}")
-        step = self._step(phi, incoming[loop.latch], kind, extension)
+        step = self._step(phi, incoming[loop.latch], kind)
         return self._sum(self._affine(incoming[loop.preheader], kind, extension), {loop: step})
 
-    def _step(self, phi: Instruction, following: str, kind: str, extension: str) -> Coefficient:
+    def _step(self, phi: Instruction, following: str, kind: str) -> Coefficient:
         problem = Undecidable("the index does not change by the same amount in every iteration")
         for _ in range(8):
             instruction = self.function.definitions.get(following)
@@ -309,9 +310,9 @@ class Range:
             return None
         way = self.function.definitions.get(count["left"])
         ends = CALL.match(way.text) if way else None
-        if ends is None or ends["operation"] != "ssub.sat" or self._moved_before(first.name) is not None:
+        if ends is None or ends["operation"] != "ssub.sat" or self.before(first.name) is not None:
             return None
-        if self._step(phi, incoming[loop.latch], kind, "sext") != -1:
+        if self._step(phi, incoming[loop.latch], kind) != -1:
             return None
         stop, start = (self._affine(ends[side], kind, "sext") for side in ("left", "right"))
         for form in (stop, start):
@@ -383,15 +384,6 @@ class Range:
 
     # Instructions at the preheader
 
-    def _moved_before(self, value: str) -> str | None:
-        """A value as it is at the preheader: itself, or computed again there; None if it differs in the loop."""
-        if not value.startswith("%"):
-            return value if re.fullmatch(r"-?\d+|true|false", value) else None
-        if value not in self._moved:
-            self._moved[value] = None
-            self._moved[value] = self._find_moved(value)
-        return self._moved[value]
-
     def _find_moved(self, value: str) -> str | None:
         instruction = self.function.definitions.get(value)
         if instruction is None or self.function.dominates(instruction.block, self.loop.preheader):
@@ -400,7 +392,7 @@ class Range:
         if _REGISTER.match(text):
             return self._emit(text)
         if address := _ADDRESS.match(text):
-            pointer = self._moved_before(address["pointer"])
+            pointer = self.before(address["pointer"])
             return None if pointer is None else self._emit(f"ptrtoint ptr {pointer} to i64")
         matches = (pattern.match(text) for pattern in (BINARY, CAST, COMPARE, SELECT, CALL))
         match = next(filter(None, matches), None)
@@ -408,7 +400,7 @@ class Range:
             return None
         parts = match.groupdict()
         names = [parts[key] for key in ("condition", "left", "right", "value") if parts.get(key)]
-        moved = [self._moved_before(name) for name in names]
+        moved = [self.before(name) for name in names]
         if None in moved:
             return None
         operands = [operand for operand in moved if operand is not None]

@@ -118,7 +118,6 @@ _THREAD = {
 _BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
 _ATOMIC = {atomic.fence}
 _VIEWS = {MatrixView, zip_exact}
-_DEVICE_CONSTANTS = thread.Coordinates | atomic.Ordering | atomic.Scope
 _WARP, _INTRINSICS, _FAST, _DEBUG = (
     {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
     for module in (warp, intrinsics, fast, debug)

@@ -156,12 +156,12 @@ class _Positions:
                 self._require(self._ordered("ult", match["index"], match["length"], "i64"))
                 self.known[match["name"]] = True
 
-    def _hold(self, left: str, right: str, predicate: str = "eq") -> None:
-        """Requires a comparison that is the same for all threads. Raises ``Undecidable`` for one that is not."""
+    def _hold(self, left: str, right: str) -> None:
+        """Requires two numbers to be equal that are the same for all threads. Raises ``Undecidable`` for others."""
         first, second = self.ranges.before(left), self.ranges.before(right)
         if first is None or second is None:
             raise Undecidable("a test that differs from thread to thread")
-        self.held.append(f"icmp {predicate} i64 {first}, {second}")
+        self.held.append(f"icmp eq i64 {first}, {second}")
 
     def _require_ways_on(self) -> None:
         """Tests whose other way ends the thread at once, and that an index is not negative, where they are linear."""
@@ -289,10 +289,10 @@ class _Positions:
             return [match["yes"] if self.known[match["condition"]] else match["no"]]
         return re.findall(rf"label ({NAME})", self.body[block][-1])
 
-    def _reached(self, start: str | None = None) -> list[str]:
+    def _reached(self) -> list[str]:
         """The blocks that control can come to, in an order in which it can come to them."""
         found: dict[str, None] = {}
-        pending = [start or next(iter(self.body))]
+        pending = [next(iter(self.body))]
         while pending:
             block = pending.pop()
             if block not in found:

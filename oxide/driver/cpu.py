@@ -368,11 +368,7 @@ class CpuDriver:
             sanitized = self._sanitized(function, grid, block, shared_bytes, params, stream.device)
             self._submit(stream, Task(what, sanitized, kernel=True))
             return
-        run: Callable[[int, int], None]
-        if function.cooperative:
-            run = CooperativeRun(function, grid, block, shared_bytes, params, self._draw())
-        else:
-            run = function.bind(grid, block, shared_bytes, params, self._draw())
+        run = _bound(function, grid, block, shared_bytes, params, self._draw())
         if Tracking.wanted:
             self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
         self._submit(stream, BlockRange(what, run, blocks))
@@ -534,17 +530,11 @@ class CpuDriver:
 
         assert function.sanitized is not None
         seed = self._draw()
-
-        def bind(words: bytes) -> Callable[[int, int], None]:
-            if function.cooperative:
-                return CooperativeRun(function, grid, block, shared_bytes, words, seed)
-            return function.bind(grid, block, shared_bytes, words, seed)
-
         if function.cooperative:
             check_fits(function, grid, block)
         return SanitizedLaunch(
             function.sanitized,
-            bind,
+            lambda words: _bound(function, grid, block, shared_bytes, words, seed),
             self._scheduler.block_order,
             self._heaps[device].tracked,
             grid,
@@ -583,6 +573,15 @@ def _keep_for_ever(heaps: Iterable[Heap]) -> None:
     """A kernel was left behind that may use any of their memory."""
     for heap in heaps:
         heap.in_use_for_ever = True
+
+
+def _bound(
+    function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
+) -> Callable[[int, int], None]:
+    """One launch, which runs a range of blocks each time it is called."""
+    if function.cooperative:
+        return CooperativeRun(function, grid, block, shared_bytes, params, seed)
+    return function.bind(grid, block, shared_bytes, params, seed)
 
 
 def _check(handle: _Owned, kind: type[_Owned]) -> _Owned:

@@ -54,7 +54,7 @@ class CooperativeRun:
     """One launch. Called with a range of blocks, it takes them to the grid's next barrier, without the GIL."""
 
     def __init__(
-        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0
+        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
     ) -> None:
         self._function = function
         self._launch = (grid, block, shared_bytes, params, seed)

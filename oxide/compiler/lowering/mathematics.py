@@ -55,7 +55,7 @@ def _width(kind: Any, single: str, double: str) -> str:
 # Integers
 
 
-def _integer(shown: str, count: int, result: Any = None) -> Callable[[tuple[Any, ...]], Any]:
+def _integers(shown: str, result: Any = None) -> Callable[[tuple[Any, ...]], Any]:
     def typed(args: tuple[Any, ...]) -> Any:
         for argument in args:
             if not (isinstance(argument, types.Integer) and argument.bitwidth in (32, 64)):
@@ -74,7 +74,7 @@ def _counting(function: Any, base: str) -> None:
         return call(builder, f"__nv_{base}{_width(sig.args[0], '', 'll')}", ir.IntType(32), *args)
 
     shown = f"intrinsics.{function.__name__}"
-    _register(function, 1, shown, _integer(shown, 1, types.int32), lowered)
+    _register(function, 1, shown, _integers(shown, types.int32), lowered)
 
 
 _counting(intrinsics.popc, "popc")
@@ -101,11 +101,11 @@ def _saturating(operation: str) -> _Lowered:
     return lowered
 
 
-_register(intrinsics.brev, 1, "intrinsics.brev", _integer("intrinsics.brev", 1), _lower_brev)
-_register(intrinsics.mulhi, 2, "intrinsics.mulhi", _integer("intrinsics.mulhi", 2), _lower_mulhi)
+_register(intrinsics.brev, 1, "intrinsics.brev", _integers("intrinsics.brev"), _lower_brev)
+_register(intrinsics.mulhi, 2, "intrinsics.mulhi", _integers("intrinsics.mulhi"), _lower_mulhi)
 for _saturated, _operation in ((intrinsics.saturating_add, "add"), (intrinsics.saturating_sub, "sub")):
     _shown = f"intrinsics.{_saturated.__name__}"
-    _register(_saturated, 2, _shown, _integer(_shown, 2), _saturating(_operation))
+    _register(_saturated, 2, _shown, _integers(_shown), _saturating(_operation))
 
 
 # Floats
