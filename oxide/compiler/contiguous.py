@@ -71,8 +71,8 @@ def _version(function: Function, loop: Loop, prefix: str, metadata: int) -> bool
     """Gives the loop a second version, if any of its loads moves on by one element in each iteration."""
     ranges = Range(function, loop, prefix)
     addresses: dict[str, None] = {}
-    for block in loop.blocks:
-        for line in function.blocks[block]:
+    for block, body in function.blocks.items():  # in their order, as what is asked for first comes first in the code
+        for line in body if block in loop.blocks else ():
             match = _ADDRESS.match(line)
             if match is None:
                 continue

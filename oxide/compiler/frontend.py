@@ -127,9 +127,7 @@ def lower(
             error if full or not expected else None
         )
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
-    libraries = [result.library, *_linked(result.library)]
-    modules = tuple(dict.fromkeys(str(module) for library in libraries for module in library.modules))
-    return LoweredKernel(modules, result.fndesc.llvm_func_name, tuple(sites), shared_places)
+    return LoweredKernel(_modules(result.library), result.fndesc.llvm_func_name, tuple(sites), shared_places)
 
 
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
@@ -433,13 +431,22 @@ def _parameter_type(parameter: Closed) -> Any:
     return slice_lowering.SliceType(scalar, parameter.kind != "slice", parameter.name, parameter.tile)
 
 
-def _linked(library: Any) -> list[Any]:
-    found: list[Any] = []
-    pending = list(library._linking_libraries)
+def _modules(library: Any) -> tuple[str, ...]:
+    """The modules of a kernel and of all functions that it calls. Each comes behind one that calls it, as LLVM links
+    of a device function only what is called by then; numba keeps what it links in sets, whose order differs from run
+    to run, and the same kernel is to be the same code."""
+    texts: dict[Any, str] = {}
+
+    def text(each: Any) -> str:
+        if each not in texts:
+            texts[each] = str(each._module)
+        return texts[each]
+
+    found: dict[str, None] = {}
+    pending = [library]
     while pending:
-        linked = pending.pop()
-        if linked not in found:
-            found.append(linked)
-            pending.extend(linked._linking_libraries)
-            pending.extend(_called_back.get(linked, ()))
-    return found
+        each = pending.pop()
+        if text(each) not in found:
+            found[text(each)] = None
+            pending += sorted({*each._linking_libraries, *_called_back.get(each, ())}, key=text)
+    return tuple(found)

@@ -40,7 +40,7 @@ class Origins:
     def __init__(self, body: list[str], numbered: dict[str, int]) -> None:
         self._definitions = {match["name"]: match["what"] for line in body if (match := _ASSIGNED.match(line))}
         self._numbers = dict(numbered)
-        self._known: dict[str, frozenset[str]] = {}
+        self._known: dict[str, tuple[str, ...]] = {}
         self._chosen: dict[str, str] = {}
         self._beside: dict[str, list[str]] = {}
         self._stored: dict[Slot, set[str]] = {}
@@ -53,10 +53,10 @@ class Origins:
         """The instruction that makes a value; nothing for a parameter or a variable of the module."""
         return self._definitions.get(name, "")
 
-    def roots(self, pointer: str) -> frozenset[str]:
-        """The values that a pointer is computed from; more than one where paths meet."""
+    def roots(self, pointer: str) -> tuple[str, ...]:
+        """The values that a pointer is computed from, in one order in every process; several where paths meet."""
         if pointer not in self._known:
-            self._known[pointer] = frozenset(self._roots(pointer, set()))
+            self._known[pointer] = tuple(sorted(self._roots(pointer, set())))
         return self._known[pointer]
 
     def number(self, root: str) -> int:
