@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from typing import TypeAlias, final
 
+from .patterns import BINARY, BRANCH, CAST, COMPARE, INTRINSIC, INVERSE, MIRROR, REGISTER, SELECT
 from .ssa import NAME, Function, Instruction, Loop
 
 Coefficient: TypeAlias = int | str
@@ -35,42 +36,7 @@ Affine: TypeAlias = dict[Variable | None, Coefficient]
 
 _LARGEST = 2**61
 _MOST_VARIABLES = 6
-BINARY = re.compile(
-    r"(?P<operation>add|sub|mul|shl|or disjoint|and|or|xor|lshr|ashr)(?: (?:nuw|nsw|exact))* "
-    r"(?P<type>i\d+) (?P<left>[^,]+), (?P<right>[^,]+)$"
-)
-CAST = re.compile(
-    r"(?P<operation>zext|sext|trunc)(?: (?:nneg|nuw|nsw))* (?P<source>i\d+) (?P<value>\S+) to (?P<type>i\d+)$"
-)
-COMPARE = re.compile(r"icmp (?:samesign )?(?P<predicate>\w+) (?P<type>i\d+) (?P<left>[^,]+), (?P<right>[^,]+)$")
-SELECT = re.compile(r"select i1 (?P<condition>[^,]+), (?P<type>i\d+) (?P<left>[^,]+), i\d+ (?P<right>[^,]+)$")
-CALL = re.compile(
-    r"(?:tail )?call i\d+ (?P<function>@llvm\.(?P<operation>smin|smax|umin|umax|ssub\.sat|usub\.sat)\.(?P<type>i\d+))"
-    r"\(i\d+ (?P<left>[^,]+), i\d+ (?P<right>[^,]+)\)$"
-)
-_REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.[\w.]+\([^)]*\)$")
 _ADDRESS = re.compile(rf"ptrtoint ptr (?P<pointer>{NAME}) to i64$")
-BRANCH = re.compile(rf"br i1 (?P<condition>{NAME}), label (?P<yes>{NAME}), label (?P<no>{NAME})")
-INVERSE = {
-    "slt": "sge",
-    "sle": "sgt",
-    "sgt": "sle",
-    "sge": "slt",
-    "ult": "uge",
-    "ule": "ugt",
-    "ugt": "ule",
-    "uge": "ult",
-}
-_MIRROR = {
-    "slt": "sgt",
-    "sle": "sge",
-    "sgt": "slt",
-    "sge": "sle",
-    "ult": "ugt",
-    "ule": "uge",
-    "ugt": "ult",
-    "uge": "ule",
-}
 
 
 class Undecidable(Exception):
@@ -175,7 +141,7 @@ class Range:
             if chosen is not None:
                 return self._affine(match["left" if chosen else "right"], kind, extension)
             return self._either(value, kind, [match["left"], match["right"]])
-        if (match := CALL.match(text)) and match["operation"][1:] in ("min", "max"):
+        if (match := INTRINSIC.match(text)) and match["operation"][1:] in ("min", "max"):
             return self._either(value, kind, [match["left"], match["right"]])
         raise Undecidable(_reason(text))
 
@@ -286,7 +252,7 @@ class Range:
             return difference
         counted, limit = (self._affine(match[side], kind, "sext") for side in ("left", "right"))
         if loop in limit:
-            counted, limit, predicate = limit, counted, _MIRROR[predicate]
+            counted, limit, predicate = limit, counted, MIRROR[predicate]
         step = counted.pop(loop, 0)
         if loop in limit or step != {"l": 1, "g": -1}[predicate[1]]:
             raise problem
@@ -305,11 +271,11 @@ class Range:
             return None
         incoming = phi.incoming()
         first = self.function.definitions.get(incoming[loop.preheader])
-        count = CALL.match(first.text) if first else None
+        count = INTRINSIC.match(first.text) if first else None
         if first is None or count is None or (count["operation"], count["right"]) != ("smax", "0"):
             return None
         way = self.function.definitions.get(count["left"])
-        ends = CALL.match(way.text) if way else None
+        ends = INTRINSIC.match(way.text) if way else None
         if ends is None or ends["operation"] != "ssub.sat" or self.before(first.name) is not None:
             return None
         if self._step(phi, incoming[loop.latch], kind) != -1:
@@ -389,12 +355,12 @@ class Range:
         if instruction is None or self.function.dominates(instruction.block, self.loop.preheader):
             return value
         text = instruction.text
-        if _REGISTER.match(text):
+        if REGISTER.match(text):
             return self._emit(text)
         if address := _ADDRESS.match(text):
             pointer = self.before(address["pointer"])
             return None if pointer is None else self._emit(f"ptrtoint ptr {pointer} to i64")
-        matches = (pattern.match(text) for pattern in (BINARY, CAST, COMPARE, SELECT, CALL))
+        matches = (pattern.match(text) for pattern in (BINARY, CAST, COMPARE, SELECT, INTRINSIC))
         match = next(filter(None, matches), None)
         if match is None:
             return None

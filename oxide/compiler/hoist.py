@@ -14,18 +14,19 @@ because a copy of those could part the threads of a warp.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import llvmlite.binding as llvm
 
-from .affine import BRANCH, Range, Undecidable
+from .affine import Range, Undecidable
 from .contracts import Contract
 from .ir import PortableKernel
+from .patterns import BOUNDS_CHECK, BRANCH, CHECK, called_by, fails_an_assert
 from .prove import Prover
 from .signature import Closed
-from .ssa import NAME, Function, Loop
+from .ssa import LABEL, Function, Loop
 
 Place = Literal["proved", "hoisted", "access"]
 
@@ -42,11 +43,6 @@ class Placement:
     depth: int = 0
 
 
-_CHECK = re.compile(
-    rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.in_bounds\(ptr [^,]+, i64 (?P<index>[^,]+), "
-    r"i64 (?P<length>[^,]+), i32 (?P<site>[^)]+)\)"
-)
-_CALL = re.compile(r"\bcall\b[^@]*@(?P<name>\"[^\"]+\"|[-\w$.]+)\(")
 _HARMLESS = (
     "oxide.in_bounds",
     "oxide.aligned",
@@ -106,9 +102,9 @@ def _without_assertions_of(function: str) -> str:
     failing = set()
     block = ""
     for line in function.split("\n"):
-        if match := re.match(r'("[^"]*"|[-\w$.]+):', line):
-            block = f"%{match[1]}"
-        elif "call void @oxide.assertion_failed(" in line:
+        if match := LABEL.match(line):
+            block = f"%{match['name']}"
+        elif fails_an_assert(line):
             failing.add(block)
     if not failing:
         return function
@@ -137,17 +133,13 @@ def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
     A thread that read zero and went on might never come to the end of its loop.
     """
     function = Function(text, kernel.symbol)
-    if (
-        kernel.suspends
-        or kernel.cooperative
-        or any(may_meet(line) for body in function.blocks.values() for line in body)
-    ):
+    if threads_may_wait(kernel, (line for body in function.blocks.values() for line in body)):
         return text
     leaving = "%oxide.leaves"
     for block, body in function.blocks.items():
         match = BRANCH.match(body[-1].strip())
         test = function.definitions.get(match["condition"]) if match else None
-        if match is None or test is None or match["yes"] == match["no"] or not _TEST.match(test.text):
+        if match is None or test is None or match["yes"] == match["no"] or not CHECK.match(test.text):
             continue
         body[-1] = f"  br i1 {match['condition']}, label {match['yes']}, label {leaving}"
         end = function.blocks[match["no"]]
@@ -163,18 +155,17 @@ def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
     return _run(llvm.parse_assembly(function.text()), _CLEANING_PASSES)
 
 
-_TEST = re.compile(r"(?:tail )?call i1 @oxide\.(?:in_bounds|aligned)\(")
+def threads_may_wait(kernel: PortableKernel, lines: Iterable[str]) -> bool:
+    """Whether a thread of a kernel, whose instructions ``lines`` are, may wait for another: then none may leave early."""
+    return kernel.suspends or kernel.cooperative or any(map(_may_meet, lines))
 
 
-def may_meet(line: str) -> bool:
+def _may_meet(line: str) -> bool:
     """Whether threads may wait for one another by the instruction, or for what it writes."""
     if re.search(r"\b(?:atomicrmw|cmpxchg|fence|volatile|atomic|addrspace\(3\))", line):
         return True
-    if not re.search(r"\bcall\b", line):
-        return False
-    match = _CALL.search(line)
-    name = match["name"].strip('"') if match else ""
-    return not name.startswith(_HARMLESS) or name.startswith((*_CONVERGENT, "oxide.atomic."))
+    name = called_by(line)
+    return name is not None and (not name.startswith(_HARMLESS) or name.startswith((*_CONVERGENT, "oxide.atomic.")))
 
 
 def _run(module: Any, passes: Sequence[str]) -> str:
@@ -217,7 +208,7 @@ class _Hoister:
             _Check(match["name"], block, line, match["index"], match["length"], _site(match["site"]))
             for block, body in function.blocks.items()
             for line in body
-            if (match := _CHECK.match(line))
+            if (match := BOUNDS_CHECK.match(line))
         ]
         self._first_metadata = function.first_free_metadata()
         self._cold_loops: list[int] = []
@@ -308,8 +299,7 @@ class _Hoister:
         for block in loop.blocks:
             size += len(self.function.blocks[block])
             for line in self.function.blocks[block]:
-                match = _CALL.search(line)
-                name = match["name"].strip('"') if match else "llvm."
+                name = called_by(line) or "llvm."
                 if not name.startswith(_HARMLESS) or name.startswith(_CONVERGENT) or "convergent" in line:
                     return "the loop has a barrier or another call that threads make together"
         return "the loop is too large to have twice" if size > _LARGEST_COPY else None

@@ -23,23 +23,27 @@ import re
 from typing import final
 
 from . import parameters
-from .affine import BINARY, BRANCH, CAST, COMPARE, INVERSE, SELECT, Range, Undecidable
+from .affine import Range, Undecidable
 from .ir import PortableKernel
+from .patterns import (
+    ALIGNMENT_CHECK,
+    BINARY,
+    BOUNDS_CHECK,
+    BRANCH,
+    CAST,
+    COMPARE,
+    INVERSE,
+    REGISTER,
+    called_by,
+    conditions_of,
+    fails_an_assert,
+)
 from .position_range import CHECKED_BLOCKS, Line, whole_blocks
 from .scalarise import scalarised
 from .signature import Closed
 from .ssa import NAME, Function, parse
 
 _P = "%oxide.position"
-_CHECK = re.compile(
-    rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.in_bounds\(ptr [^,]+, i64 (?P<index>[^,]+), "
-    r"i64 (?P<length>[^,]+), i32 [^)]+\)"
-)
-_ALIGNED = re.compile(
-    rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.aligned\(ptr [^,]+, i64 (?P<bits>[^,]+), i32 [^)]+\)"
-)
-_REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.(?P<name>[\w.]+)\([^)]*\)")
-_CALL = re.compile(r"\bcall\b[^@]*@(?P<name>\"[^\"]+\"|[-\w$.]+)\(")
 _PURE = re.compile(r"__nv_|llvm\.(?!nvvm\.|coro\.|mem|stack|lifetime)|oxide\.(?:maxnum|minnum|f16|bf16|round_to_odd)\b")
 _REFUSED = re.compile(
     r"\b(?:alloca|atomicrmw|cmpxchg|fence|volatile|asm|switch|indirectbr|addrspace\(3\)|unreachable)\b"
@@ -122,7 +126,7 @@ class _Positions:
 
     def _replace_registers(self) -> None:
         for body in self.body.values():
-            body[:] = [_REGISTER.sub(_register, line) for line in body]
+            body[:] = [REGISTER.sub(_register, line) for line in body]
 
     # What has to hold at a position for the loop
 
@@ -149,10 +153,10 @@ class _Positions:
     def _require_checks(self) -> None:
         """Every check. Raises ``Undecidable`` for one that is not linear."""
         for line in self._lines():
-            if match := _ALIGNED.match(line):
+            if match := ALIGNMENT_CHECK.match(line):
                 self._hold(match["bits"], "0")
                 self.known[match["name"]] = True
-            if match := _CHECK.match(line):
+            if match := BOUNDS_CHECK.match(line):
                 self._require(self._ordered("ult", match["index"], match["length"], "i64"))
                 self.known[match["name"]] = True
 
@@ -165,7 +169,9 @@ class _Positions:
 
     def _require_ways_on(self) -> None:
         """Tests whose other way ends the thread at once, and that an index is not negative, where they are linear."""
-        ends = {block for block, body in self.body.items() if body[0] == "  ret void" or _fails(body)}
+        ends = {
+            block for block, body in self.body.items() if body[0] == "  ret void" or any(map(fails_an_assert, body))
+        }
         for block in self._reached():
             body = self.body[block]
             match = BRANCH.match(body[-1].strip())
@@ -182,21 +188,9 @@ class _Positions:
         instruction = self.function.definitions.get(condition)
         if instruction is None or condition in self.known:
             return
-        if match := SELECT.match(instruction.text):
-            # `a and b` is select(a, b, false), `a or b` is select(a, true, b).
-            if truth and match["right"] == "false":
-                self._try(match["condition"], True)
-                self._try(match["left"], True)
-            elif not truth and match["left"] == "true":
-                self._try(match["condition"], False)
-                self._try(match["right"], False)
-        elif match := BINARY.match(instruction.text):
-            if match["operation"] == ("and" if truth else "or"):
-                self._try(match["left"], truth)
-                self._try(match["right"], truth)
-            elif (match["operation"], match["right"]) == ("xor", "true"):
-                self._try(match["left"], not truth)
-        elif match := COMPARE.match(instruction.text):
+        for part, is_so in conditions_of(instruction.text, truth):
+            self._try(part, is_so)
+        if match := COMPARE.match(instruction.text):
             try:
                 if match["predicate"] == ("eq" if truth else "ne") and match["type"] == "i64":
                     self._hold(match["left"], match["right"])
@@ -277,10 +271,9 @@ class _Positions:
         for line in self._lines():
             if _REFUSED.search(line):
                 raise Undecidable("it has memory of its own, or is not simple")
-            if re.search(r"\bcall\b", line):
-                match = _CALL.search(line)
-                if match is None or not _PURE.match(match["name"].strip('"')):
-                    raise Undecidable("it makes a call that threads cannot make in step")
+            name = called_by(line)
+            if name is not None and not _PURE.match(name):
+                raise Undecidable("it makes a call that threads cannot make in step")
 
     def _targets(self, block: str) -> list[str]:
         """Where a block leads, as far as known."""
@@ -402,15 +395,13 @@ declare void @{CHECKED_BLOCKS}(ptr, i64, i64)
 
     def _loads(self) -> list[str]:
         """The kernel's arguments, by the names of its parameters."""
-        definition = self.kernel.before[-1]
-        named = definition[definition.index("(") + 1 : definition.rindex(")")].split(", ")[1:]
+        named = self.kernel.parameters[1:]
         types = parameters.word_types(self.signature)
         if len(types) != len(named):
             raise Undecidable("a parameter is no machine word")
         structure = "{ " + ", ".join(types) + " }"
         lines = []
-        for number, (parameter, kind) in enumerate(zip(named, types, strict=True)):
-            inner, name = parameter.split()[0], parameter.split()[-1]
+        for number, ((inner, name), kind) in enumerate(zip(named, types, strict=True)):
             lines.append(f"  %oxide.at.{number} = getelementptr {structure}, ptr %oxide.params, i32 0, i32 {number}")
             if inner == kind:
                 lines.append(f"  {name} = load {kind}, ptr %oxide.at.{number}")
@@ -445,7 +436,7 @@ def _register_of(kernel: Function, value: str) -> str | None:
     definition = kernel.definitions.get(value)
     if definition and (cast := CAST.match(definition.text)) and cast["operation"] != "trunc":
         definition = kernel.definitions.get(cast["value"])
-    match = _REGISTER.match(definition.text) if definition else None
+    match = REGISTER.match(definition.text) if definition else None
     return match["name"] if match else None
 
 
@@ -453,8 +444,4 @@ def _unused(line: str, used: set[str]) -> bool:
     name, _, text = line.strip().partition(" = ")
     if not text or name in used:
         return False
-    return any(pattern.match(parse(line, "").text) for pattern in (BINARY, CAST, _REGISTER))
-
-
-def _fails(body: list[str]) -> bool:
-    return any("call void @oxide.assertion_failed(" in line for line in body)
+    return any(pattern.match(parse(line, "").text) for pattern in (BINARY, CAST, REGISTER))

@@ -18,15 +18,14 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias, final
 
-from .affine import BINARY, BRANCH, CALL, CAST, COMPARE, INVERSE, SELECT
 from .contracts import Contract
+from .patterns import BINARY, BRANCH, CAST, COMPARE, INTRINSIC, INVERSE, REGISTER, SELECT, conditions_of
 from .signature import Closed, NumbaParameter
 from .ssa import Function, Loop
 
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
 """Coefficients by monomial: the atoms that are multiplied, sorted. The constant's monomial is empty."""
 
-_REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.(?P<name>[\w.]+)\(")
 _DEPTH = 8
 
 
@@ -61,11 +60,7 @@ class Prover:
             return False
 
     def _argument_atoms(self, parameters: Sequence[Closed]) -> dict[str, str]:
-        definition = self.function.before[-1]
-        words = [
-            word.split()[-1] for word in definition[definition.index("(") + 1 : definition.rindex(")")].split(", ")
-        ]
-        names = iter(words[1:])
+        names = (name for _, name in self.function.parameters[1:])
         atoms = {}
         flat = [part for p in parameters for part in ((p,) if p.lifted is None else p.lifted.parts)]
         for parameter in flat:
@@ -127,21 +122,9 @@ class _Place:
         instruction = self.function.definitions.get(condition)
         if instruction is None:
             return
-        if match := SELECT.match(instruction.text):
-            # `a and b` is select(a, b, false), `a or b` is select(a, true, b).
-            if truth and match["right"] == "false":
-                self._learn(match["condition"], True)
-                self._learn(match["left"], True)
-            elif not truth and match["left"] == "true":
-                self._learn(match["condition"], False)
-                self._learn(match["right"], False)
-        elif match := BINARY.match(instruction.text):
-            if match["operation"] == ("and" if truth else "or"):
-                self._learn(match["left"], truth)
-                self._learn(match["right"], truth)
-            elif (match["operation"], match["right"]) == ("xor", "true"):
-                self._learn(match["left"], not truth)
-        elif match := COMPARE.match(instruction.text):
+        for part, is_so in conditions_of(instruction.text, truth):
+            self._learn(part, is_so)
+        if match := COMPARE.match(instruction.text):
             self._learn_comparison(match, truth)
 
     def _learn_comparison(self, match: re.Match[str], truth: bool) -> None:
@@ -210,10 +193,10 @@ class _Place:
                 return self._fitting(match["left"], bits)
         if (match := CAST.match(text)) and match["operation"] == "zext":
             inner = self.function.definitions.get(match["value"])
-            call = CALL.match(inner.text) if inner else None
+            call = INTRINSIC.match(inner.text) if inner else None
             if call and (call["operation"], call["right"]) == ("smax", "0"):
                 return self._iterations(match["value"], int(match["source"][1:]))
-        if match := CALL.match(text):
+        if match := INTRINSIC.match(text):
             if (match["operation"], match["right"]) == ("smax", "0"):
                 return self._iterations(match["left"], bits)
             if match["operation"] in ("ssub.sat", "usub.sat"):
@@ -229,7 +212,7 @@ class _Place:
             # As LLVM writes a saturated difference that cannot wrap: the larger of two, less one of them.
             taken = match["right"] if match["operation"] == "sub" else match["right"].removeprefix("-")
             larger = self.function.definitions.get(match["left"])
-            call = CALL.match(larger.text) if larger else None
+            call = INTRINSIC.match(larger.text) if larger else None
             if call and call["operation"] in ("smax", "umax") and taken in (call["left"], call["right"]):
                 other = call["right"] if taken == call["left"] else call["left"]
                 if match["operation"] == "sub" or match["right"] == f"-{taken}":
@@ -268,7 +251,7 @@ class _Place:
             return self._arithmetic(match)
         if match := CAST.match(text):
             return self._cast(match)
-        if match := _REGISTER.match(text):
+        if match := REGISTER.match(text):
             atom = match["name"]
             self.ranges[atom] = 0, 2**32 - 1
             return {(atom,): 1}

@@ -23,14 +23,15 @@ from ..driver.base import Code, Target
 from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from ..errors import CompileError
 from . import clearing, native, native_primitives, sanitizer_runtime
-from .affine import BRANCH
 from .arguments import ArgumentType, ArrayType, RecordType, TupleType
-from .hoist import may_meet
+from .hoist import threads_may_wait
 from .ir import PortableKernel, link
 from .parameters import word_types
+from .patterns import BRANCH
 from .sanitizer_origins import NAME, Origins
 from .sanitizer_types import TYPE, size_of
 from .signature import Closed, NumbaParameter
+from .ssa import LABEL, WORD
 
 _MAX_ACCESSES = 1 << 16
 
@@ -200,8 +201,7 @@ _HELD_LOCAL = re.compile(
     rf"^  (?P<name>{NAME}) = call ptr @oxide\.held\.local\(i64 (?P<bytes>\d+), i64 (?P<align>\d+)\)"
 )
 _CHECK = re.compile(rf"^  (?P<name>{NAME}) = call i1 @oxide\.(?:in_bounds|aligned)\(")
-_LABEL = re.compile(r'^(?P<name>"[^"]*"|[-\w$.]+):')
-_FROM = re.compile(r", (?P<block>%(?:\"[^\"]*\"|[-\w$.]+)) \]")
+_FROM = re.compile(rf", (?P<block>%{WORD}) \]")
 _LEAVING = "%oxide.leaves"
 _PLACED = re.compile(r", !oxide\.place (!\d+)")
 
@@ -229,7 +229,7 @@ class _Region:
 
 
 _UNKNOWN = _Region("device", "memory")
-_GLOBAL = re.compile(rf"^(?P<name>@{NAME[4:]}) = (?:\w+ )*?(?P<space>addrspace\(\d+\) )?constant (?P<type>{TYPE}) ")
+_GLOBAL = re.compile(rf"^(?P<name>@{WORD}) = (?:\w+ )*?(?P<space>addrspace\(\d+\) )?constant (?P<type>{TYPE}) ")
 
 
 def _constants(head: list[str]) -> dict[str, tuple[str, str]]:
@@ -277,11 +277,7 @@ class _Instrumenter:
         self._place = ("", 0)
         self._others = self._arrays_but_parameters(body)
         self.shared_shift, self.pointers = self._granules(body, pointers)
-        self._leaves = not (
-            kernel.suspends
-            or kernel.cooperative
-            or any(may_meet(line) for line in body[1:] if not _HELD_LOCAL.match(line))
-        )
+        self._leaves = not threads_may_wait(kernel, (line for line in body[1:] if not _HELD_LOCAL.match(line)))
         self._branched_on = {match["condition"] for line in body if (match := BRANCH.match(line.strip()))}
         self._block = ""
         self._ends: dict[str, str] = {}  # of the blocks that were parted, the last part
@@ -323,7 +319,7 @@ class _Instrumenter:
         return list(self._known)
 
     def _rewrite(self, line: str, lines: list[str], allocas: list[str]) -> None:
-        if label := _LABEL.match(line):
+        if label := LABEL.match(line):
             self._block = f"%{label['name']}"
         if placed := _PLACED.search(line):
             self._place = self._places[placed[1]]
@@ -450,7 +446,7 @@ class _Instrumenter:
         found = [self._region(name) for name in (*self._constants, *self._local_bytes)]
         blocks = 0
         for line in body:
-            blocks += bool(_LABEL.match(line))
+            blocks += bool(LABEL.match(line))
             if match := _ALLOCA.match(line):
                 if blocks > 1:
                     return None  # numba's tuples of several types are so

@@ -11,8 +11,10 @@ import re
 from typing import final
 
 from .sanitizer_types import members
+from .ssa import WORD
 
-NAME = r'[%@](?:"[^"]*"|[-\w.$]+)'
+NAME = f"[%@]{WORD}"
+"""A value of the kernel or a variable of the module, as a regular expression."""
 
 _ASSIGNED = re.compile(rf"^  (?P<name>{NAME}) = (?P<what>.*)$")
 _NOTHING = "null|undef|poison|zeroinitializer"

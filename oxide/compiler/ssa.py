@@ -12,10 +12,13 @@ import re
 from dataclasses import dataclass, field
 from typing import final
 
-NAME = r'%(?:"[^"]*"|[-\w$.]+)'
+WORD = r'(?:"[^"]*"|[-\w$.]+)'
+"""What of a name comes after its sign, as a regular expression."""
+
+NAME = f"%{WORD}"
 """A value's or block's name, as a regular expression."""
 
-_LABEL = re.compile(r'^(?P<name>"[^"]*"|[-\w$.]+):')
+LABEL = re.compile(rf"^(?P<name>{WORD}):")
 _RESULT = re.compile(rf"^\s+(?P<name>{NAME}) = ")
 _TARGET = re.compile(rf"label ({NAME})")
 _INCOMING = re.compile(rf"\[ ([^,\]]+), ({NAME}) \]")
@@ -78,7 +81,7 @@ class Function:
         self.after = lines[end:]
         self.blocks: dict[str, list[str]] = {}
         for line in lines[start + 1 : end]:
-            if match := _LABEL.match(line):
+            if match := LABEL.match(line):
                 current = self.blocks[f"%{match['name']}"] = []
             elif line.strip():
                 current.append(line)
@@ -107,6 +110,13 @@ class Function:
         """The least number that no metadata of the module has."""
         used = (int(number) for line in self.after for number in re.findall(r"^!(\d+) = ", line))
         return 1 + max(used, default=-1)
+
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """The type and the name of each parameter, the context's first."""
+        head = self.before[-1]
+        words = [part.split() for part in head[head.index("(") + 1 : head.rindex(")")].split(", ")]
+        return [(each[0], each[-1]) for each in words]
 
     def terminator(self, block: str) -> str:
         return self.blocks[block][-1].strip()
@@ -199,7 +209,7 @@ def _with_copies(line: str, names: dict[str, str], blocks: set[str]) -> str:
         return line
     extra = [
         f", [ {names.get(value, value)}, {names[block]} ]"
-        for value, block in re.findall(rf"\[ ([^,\]]+), ({NAME}) \]", line)
+        for value, block in _INCOMING.findall(line)
         if block in blocks
     ]
     return line + "".join(extra)
