@@ -156,7 +156,7 @@ def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
 
 
 def threads_may_wait(kernel: PortableKernel, lines: Iterable[str]) -> bool:
-    """Whether a thread of a kernel, whose instructions ``lines`` are, may wait for another: then none may leave early."""
+    """Whether a thread of a kernel made of ``lines`` may wait for another: none may leave early then."""
     return kernel.suspends or kernel.cooperative or any(map(_may_meet, lines))
 
 
@@ -299,8 +299,10 @@ class _Hoister:
         for block in loop.blocks:
             size += len(self.function.blocks[block])
             for line in self.function.blocks[block]:
-                name = called_by(line) or "llvm."
-                if not name.startswith(_HARMLESS) or name.startswith(_CONVERGENT) or "convergent" in line:
+                name = called_by(line)
+                if name is None or (name == "" and "asm sideeffect" not in line):
+                    continue
+                if not name.startswith(_HARMLESS) or name.startswith(_CONVERGENT):
                     return "the loop has a barrier or another call that threads make together"
         return "the loop is too large to have twice" if size > _LARGEST_COPY else None
 

@@ -74,7 +74,8 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
         if waits:
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
-    text, shared = place_shared_memory(function, _pure_mathematics(str(module)), lowered.shared_places)
+    text = _assembly_of_all_threads(_pure_mathematics(str(module)))
+    text, shared = place_shared_memory(function, text, lowered.shared_places)
     places = tuple(lowered.sites[number] for number in used)
     return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
 
@@ -253,4 +254,13 @@ def _pure_mathematics(text: str) -> str:
     )
 
 
+def _assembly_of_all_threads(text: str) -> str:
+    """Says of inline PTX with effects that threads may make it together, as CUDA's compilers do: it may be a barrier,
+    and LLVM would otherwise write it into each of two paths."""
+    return _ASSEMBLY.sub(r"\1 convergent", text)
+
+
+_ASSEMBLY = re.compile(
+    r'^([^@\n"]*\bcall [^@\n"]*\basm sideeffect [^"\n]*"[^\n]*?"\([^\n]*?\))(?=(?: #\d+)?(?:, ![^\n]*)?$)', re.MULTILINE
+)
 _OPEN_MATHEMATICS = re.compile(r"^declare [^@\n]*@__nv_\w+(\([^\n]*\))[^\n]*$", re.MULTILINE)

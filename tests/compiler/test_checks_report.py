@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
 
 from oxide import CompileError, DisjointSlice, Slice, device, f32, f64, i64, kernel, thread, u32
 from oxide.__main__ import main
@@ -204,3 +207,28 @@ def test_inspect_says_what_there_is_instead(capsys: pytest.CaptureFixture[str]) 
     assert "has no kernel nothing; its kernels are" in capsys.readouterr().err
     assert main(["inspect", "no_such_module:softmax"]) == 2
     assert "name a module that can be imported" in capsys.readouterr().err
+
+
+def test_a_loop_with_inline_ptx_is_not_written_twice_as_threads_may_meet_there() -> None:
+    @intrinsic  # numba's way to write PTX
+    def meet(context):  # type: ignore[no-untyped-def]
+        def lower(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            barrier = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "bar.sync 0;", "", side_effect=True)
+            builder.call(barrier, [])
+            return context.get_dummy_value()
+
+        return types.none(), lower
+
+    @kernel
+    def summed(n: u32, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        total = f32(0)
+        for i in range(n):
+            total += x[i]
+            meet()
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = total
+
+    assert summed.ptx().count("bar.sync") == 1
+    read = summed.checks()[0]
+    assert (read.place, read.detail) == ("access", "the loop has a barrier or another call that threads make together")
