@@ -2,8 +2,9 @@
 
 It works on the portable IR, before a back end's definitions are linked: the kernel's own functions are inlined and its
 variables leave the stack, so that what is left of loads and stores touches arrays. Each is followed back to the array
-that it belongs to: a parameter, a shared or a local array. That is more than compute-sanitizer knows, which takes an
-access one past the end of a buffer for a good one where another buffer begins there.
+that it belongs to (``sanitizer_origins``): a parameter, a shared or a local array (``sanitizer_regions``). That is more
+than compute-sanitizer knows, which takes an access one past the end of a buffer for a good one where another buffer
+begins there.
 
 Atomics, fences and local arrays are calls while that is done, so that nothing takes them apart. The checks themselves
 are ``sanitizer_runtime``'s.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import struct
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -23,14 +23,13 @@ from ..driver.base import Code, Target
 from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from ..errors import CompileError
 from . import clearing, native, native_primitives, sanitizer_runtime
-from .arguments import ArgumentType, ArrayType, RecordType, TupleType
 from .hoist import threads_may_wait
 from .ir import PortableKernel, link
-from .parameters import word_types
 from .patterns import BRANCH
 from .sanitizer_origins import NAME, Origins
+from .sanitizer_regions import HELD_LOCAL, REGION_KINDS, UNKNOWN, Region, Regions, pointers_of
 from .sanitizer_types import TYPE, size_of
-from .signature import Closed, NumbaParameter
+from .signature import Closed
 from .ssa import LABEL, WORD
 
 _MAX_ACCESSES = 1 << 16
@@ -47,7 +46,7 @@ def compile_sanitized(
     unchecked: bool,
 ) -> Code:
     """A host object file whose accesses are checked, with what the driver needs to run it. Raises ``CompileError``."""
-    pointers, views = _pointers(signature)
+    pointers, views = pointers_of(signature)
     text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(clearing.left_out(kernel.text)))
     module = llvm.parse_assembly("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
     head, body, tail = _split(_simplified(module, native.host_machine(target)), kernel.symbol)
@@ -66,55 +65,6 @@ def compile_sanitized(
         code,
         sanitized=Sanitized(name, kernel_id, kinds, instrumenter.pointers, accesses, static, instrumenter.shared_shift),
     )
-
-
-def _pointers(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
-    """The memory that comes in with the parameters, and which of it the kernel's words point to."""
-    found: list[PointerWord] = []
-    views: dict[int, int] = {}
-    layout, words = "@", 0
-    for parameter in signature:
-        kinds = word_types((parameter,))
-        memory: list[tuple[int, int | None, int]] = []  # an address's word, its number of elements', an element's bytes
-        if isinstance(parameter, NumbaParameter):
-            memory = _memory(parameter.type)
-        elif kinds == ["ptr", "i64"]:
-            memory = [(0, 1, parameter.dtype.itemsize)]
-        for address, length, itemsize in memory:
-            views[words + address] = len(found)
-            found.append(
-                PointerWord(
-                    parameter.name,
-                    _place_of(layout, parameter.struct_format, address),
-                    None if length is None else _place_of(layout, parameter.struct_format, length),
-                    itemsize,
-                )
-            )
-        layout += parameter.struct_format
-        words += len(kinds)
-    return tuple(found), views
-
-
-def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int]]:
-    """The arrays and records of an argument that numba-cuda's semantics hold for, which begins with word ``before``."""
-    match kind:
-        case ArrayType(dtype, _):
-            return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize)]
-        case RecordType(dtype):
-            return [(before, None, dtype.itemsize)]
-        case TupleType(elements, _):
-            found = []
-            for element in elements:
-                found += _memory(element, before)
-                before += len(element.words)
-            return found
-        case _:
-            return []
-
-
-def _place_of(before: str, words: str, number: int) -> int:
-    """Where a word of eight bytes is among the packed parameters, behind those of format ``before``."""
-    return struct.calcsize(before + words[: number + 1]) - 8
 
 
 # Atomics, fences and local arrays, held back as calls
@@ -197,50 +147,12 @@ _RAW_ATOMIC = re.compile(  # numba-cuda's own, which are relaxed
 _FENCE = re.compile(r"^  call void @oxide\.held\.fence\.\w+\.(?P<ordering>\d)\(")
 _BARRIER = re.compile(rf"^  (?:{NAME} = )?call \w+ @oxide\.block\.barrier")
 _WARP_SYNC = re.compile(r"^  call void @oxide\.warp\.sync\(ptr (?P<context>\S+), i32 (?P<mask>[^,]+), ")
-_HELD_LOCAL = re.compile(
-    rf"^  (?P<name>{NAME}) = call ptr @oxide\.held\.local\(i64 (?P<bytes>\d+), i64 (?P<align>\d+)\)"
-)
 _CHECK = re.compile(rf"^  (?P<name>{NAME}) = call i1 @oxide\.(?:in_bounds|aligned)\(")
 _FROM = re.compile(rf", (?P<block>%{WORD}) \]")
 _LEAVING = "%oxide.leaves"
 _PLACED = re.compile(r", !oxide\.place (!\d+)")
 
 _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
-
-
-_ALLOCA = re.compile(rf"^  (?P<name>{NAME}) = alloca (?P<type>{TYPE})(?:, i\d+ (?P<count>\d+))?, align")
-_SHARED = re.compile(rf"^  (?P<name>{NAME}) = call ptr @oxide\.shared\.(?:static\.\d+|dynamic)\(")
-_METADATA = re.compile(r", ![^\n]*$")
-_REGION_KINDS = ("device", "shared", "local", "constant", "stack")
-"""Of the memory that an access may go to; ``oxide.sanitize.chosen`` tells them by their place here."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Region:
-    """A piece of memory that a pointer comes from: a parameter's ``view``, or an array, or the call that gives it, of
-    so many bytes."""
-
-    kind: str
-    what: str
-    array: str = ""
-    bytes: str = ""
-    offset: int = 0
-    view: int = -1
-
-
-_UNKNOWN = _Region("device", "memory")
-_GLOBAL = re.compile(rf"^(?P<name>@{WORD}) = (?:\w+ )*?(?P<space>addrspace\(\d+\) )?constant (?P<type>{TYPE}) ")
-
-
-def _constants(head: list[str]) -> dict[str, tuple[str, str]]:
-    """The module's constant arrays: where each is, as an operand, and its bytes."""
-    found = {}
-    for line in head:
-        if match := _GLOBAL.match(line):
-            name, space = match["name"], match["space"]
-            operand = f"addrspacecast (ptr {space}{name} to ptr)" if space else name
-            found[name] = operand, str(size_of(match["type"]))
-    return found
 
 
 class _Instrumenter:
@@ -261,7 +173,6 @@ class _Instrumenter:
         body: list[str],
         places: dict[str, tuple[str, int]],
     ) -> None:
-        self._kernel = kernel
         self._name = name
         self._places = places
         self._numbers = itertools.count()
@@ -269,15 +180,12 @@ class _Instrumenter:
         header = body[0]
         arguments = re.findall(rf"({NAME})(?=[,)])", header[header.index("(") :])
         self._context = arguments[0]
-        self._views = {argument: views[word] for word, argument in enumerate(arguments[1:]) if word in views}
-        self._pointers = pointers
-        self._origins = Origins(body, self._views)
-        self._constants = _constants(head)
-        self._local_bytes = {match["name"]: int(match["bytes"]) for line in body if (match := _HELD_LOCAL.match(line))}
+        by_name = {argument: views[word] for word, argument in enumerate(arguments[1:]) if word in views}
+        self._origins = Origins(body, by_name)
+        self._regions = Regions(head, body, by_name, [each.name for each in pointers], kernel.shared, self._origins)
         self._place = ("", 0)
-        self._others = self._arrays_but_parameters(body)
         self.shared_shift, self.pointers = self._granules(body, pointers)
-        self._leaves = not threads_may_wait(kernel, (line for line in body[1:] if not _HELD_LOCAL.match(line)))
+        self._leaves = not threads_may_wait(kernel, (line for line in body[1:] if not HELD_LOCAL.match(line)))
         self._branched_on = {match["condition"] for line in body if (match := BRANCH.match(line.strip()))}
         self._block = ""
         self._ends: dict[str, str] = {}  # of the blocks that were parted, the last part
@@ -304,11 +212,11 @@ class _Instrumenter:
                 granule = size_of(match["type"])
             else:
                 continue
-            regions = [self._region(root) for root in self._origins.roots(match["pointer"])] or [_UNKNOWN]
+            regions = list(self._regions.reached(match["pointer"]).values()) or [UNKNOWN]
             if any(region.kind == "shared" for region in regions):
                 shared = min(shared, granule)
             known = {region.view for region in regions if region.kind == "device"}
-            for number in range(len(pointers)) if _UNKNOWN in regions else known:
+            for number in range(len(pointers)) if UNKNOWN in regions else known:
                 granules[number] = min(granules[number], granule)
         return shared.bit_length() - 1, tuple(
             dataclasses.replace(pointer, granule=granule) for pointer, granule in zip(pointers, granules, strict=True)
@@ -326,7 +234,7 @@ class _Instrumenter:
         if match := _LOAD.match(line):
             pointer = self._checked(lines, match["pointer"], size_of(match["type"]), int(match["align"]), 0)
             lines.append(f"{match['head']}{match['type']}, ptr {pointer}, align 1{match['rest']}")
-        elif (match := _STORE.match(line)) and match["pointer"] in self._local_bytes and "!oxide.place" not in line:
+        elif "!oxide.place" not in line and (match := _STORE.match(line)) and self._regions.is_local(match["pointer"]):
             lines.append(line)  # numba-cuda's own zeros, which no author may rely on
         elif match := _STORE.match(line):
             pointer = self._checked(lines, match["pointer"], size_of(match["type"]), int(match["align"]), WRITE)
@@ -360,7 +268,7 @@ class _Instrumenter:
             lines.append(line)
             self._call(lines, "join", f", i32 {match['mask']}")
             lines.append(line)
-        elif match := _HELD_LOCAL.match(line):
+        elif match := HELD_LOCAL.match(line):
             size = int(match["bytes"])
             allocas.append(f"  {match['name']} = alloca [{2 * size} x i8], align {max(16, int(match['align']))}")
             shadow = self._fresh()
@@ -372,15 +280,15 @@ class _Instrumenter:
     def _checked(self, lines: list[str], pointer: str, size: int, align: int, what: int) -> str:
         """Where an access goes that is checked first; the pointer itself where it is a variable's."""
         head = f"ptr {self._context}, ptr {pointer}, i64 {size}, i64 {align}, i64 "
-        regions = {self._origins.number(root): self._region(root) for root in self._origins.roots(pointer)}
+        regions = self._regions.reached(pointer)
         if len(regions) > 1:
             call = self._check_of_several(lines, head, pointer, what, regions)
         else:
-            region = next(iter(regions.values()), _UNKNOWN)
+            region = next(iter(regions.values()), UNKNOWN)
             if region.kind == "stack":
                 return pointer
             number = self._number(region.what) | what
-            words = self._words_of(lines, region) if region is not _UNKNOWN else [self._anywhere(lines, pointer, "-1")]
+            words = self._words_of(lines, region) if region is not UNKNOWN else [self._anywhere(lines, pointer, "-1")]
             call = f"{region.kind}({head}{number}, {', '.join(words)})"
         result = self._fresh()
         lines.append(f"  {result} = call ptr @oxide.sanitize.{call}")
@@ -391,12 +299,12 @@ class _Instrumenter:
         return result
 
     def _check_of_several(
-        self, lines: list[str], head: str, pointer: str, what: int, regions: dict[int, _Region]
+        self, lines: list[str], head: str, pointer: str, what: int, regions: dict[int, Region]
     ) -> str:
         """The check of an access that goes to one of several regions, as its pointer's origin says."""
         chosen = self._origins.chosen(pointer)
         whats = {region.what for region in regions.values()}
-        number = str(self._number(min(whats) if len(whats) == 1 else _UNKNOWN.what) | what)
+        number = str(self._number(min(whats) if len(whats) == 1 else UNKNOWN.what) | what)
         words = ["i64 0", "ptr null", "i64 0", "i64 0", "i64 0"]
         for origin, region in regions.items():
             it_is = self._fresh()
@@ -405,18 +313,18 @@ class _Instrumenter:
                 number = self._selected(lines, it_is, f"i64 {self._number(region.what) | what}", f"i64 {number}")[4:]
             if region.kind != "device":
                 place = self._words_of(lines, region)
-                own = [f"i64 {_REGION_KINDS.index(region.kind)}", *place, *words[len(place) + 1 :]]
+                own = [f"i64 {REGION_KINDS.index(region.kind)}", *place, *words[len(place) + 1 :]]
                 words = [self._selected(lines, it_is, new, old) for new, old in zip(own, words, strict=True)]
-        if all(region.kind == "device" and region is not _UNKNOWN for region in regions.values()):
+        if all(region.kind == "device" and region is not UNKNOWN for region in regions.values()):
             return f"device({head}{number}, i64 {chosen})"
         view = self._anywhere(lines, pointer, chosen)  # of several arrays in a variable in memory nobody knows which
         return f"chosen({head}{number}, {view}, {', '.join(words)})"
 
     def _anywhere(self, lines: list[str], pointer: str, view: str) -> str:
         """The view, or -2 where that is -1, as nobody knows it, and the address is in an array that is no parameter."""
-        address, elsewhere = self._fresh(), "true" if self._others is None else "false"
+        address, elsewhere = self._fresh(), "true" if self._regions.others is None else "false"
         lines.append(f"  {address} = ptrtoint ptr {pointer} to i64")
-        for region in self._others or ():
+        for region in self._regions.others or ():
             array, length, *_ = self._words_of(lines, region)
             start, offset, inside, either = (self._fresh() for _ in range(4))
             lines += [
@@ -441,39 +349,7 @@ class _Instrumenter:
         lines.append(f"  {result} = select i1 {condition}, {new}, {old}")
         return f"{new.split(' ')[0]} {result}"
 
-    def _arrays_but_parameters(self, body: list[str]) -> list[_Region] | None:
-        """All else that an address may be of that nobody could follow; None where some of that has no fixed place."""
-        found = [self._region(name) for name in (*self._constants, *self._local_bytes)]
-        blocks = 0
-        for line in body:
-            blocks += bool(LABEL.match(line))
-            if match := _ALLOCA.match(line):
-                if blocks > 1:
-                    return None  # numba's tuples of several types are so
-                found.append(
-                    _Region("stack", "", match["name"], str(size_of(match["type"]) * int(match["count"] or 1)))
-                )
-            elif match := _SHARED.match(line):
-                found.append(self._region(match["name"]))
-        return list({(region.array, region.bytes): region for region in found}.values())
-
-    def _region(self, root: str) -> _Region:
-        definition = self._origins.definition(root)
-        if root in self._views:
-            return _Region("device", self._pointers[self._views[root]].name, view=self._views[root])
-        if root in self._local_bytes:
-            return _Region("local", "a LocalArray", root, str(self._local_bytes[root]))
-        if static := re.search(r"@oxide\.shared\.static\.(\d+)\(", definition):
-            offset, length, _ = self._kernel.shared.arrays[int(static[1])]
-            return _Region("shared", "a SharedArray", _METADATA.sub("", definition), str(length), offset)
-        if "@oxide.shared.dynamic(" in definition:
-            offset = native_primitives.static_bytes(self._kernel.shared)
-            return _Region("shared", "a DynamicSharedArray", _METADATA.sub("", definition), "", offset)
-        if root in self._constants:
-            return _Region("constant", "a constant array", *self._constants[root])
-        return _Region("stack", "") if root.startswith("@") or definition.startswith("alloca ") else _UNKNOWN
-
-    def _words_of(self, lines: list[str], region: _Region) -> list[str]:
+    def _words_of(self, lines: list[str], region: Region) -> list[str]:
         """What a check is told of a region: of a view its number, of others where they are and how long."""
         array, length = region.array, region.bytes
         match region.kind:
