@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from ..device.atomic import AtomicAccess
 from ..errors import CompileError, OxideError
 from . import advice
+from .brackets import split_list
 from .source import Span, column_of, located, located_in, node_at
 
 _CALL = re.compile(r">>> (?P<function>\w+)\((?P<arguments>.*)\)")
@@ -187,7 +188,7 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
         hint = "; its plain number is index.get()" if match["source"] == "ThreadIndex" else ""
         return f"{_shown(match['source'])} cannot be converted to {_shown(match['target'])}{hint}"
     if match := _CALL.search(text):
-        return _call_problem(match["function"], _split(match["arguments"]), node, numba_style)
+        return _call_problem(match["function"], split_list(match["arguments"]), node, numba_style)
     if match := _ATTRIBUTE.search(text):
         return _attribute_problem(match["type"], match["name"], node, numba_style)
     if match := _SET_ATTRIBUTE.search(text):
@@ -213,7 +214,7 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
     if match := _SET_ITEM.search(text):
         return _index_problem("setitem", match["dtype"], int(match["ndim"]), [match["index"], match["value"]], node)
     if match := _INVALID.search(text):
-        given = " and ".join(map(_shown, _split(match["arguments"]))) or "no arguments"
+        given = " and ".join(map(_shown, split_list(match["arguments"]))) or "no arguments"
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else "this"
         return f"{called}(...) is not defined for {given}"
     shown = "" if node is None else ast.unparse(node)
@@ -261,7 +262,7 @@ def _call_problem(function: str, given: list[str], node: Node, numba_style: bool
 def _index_problem(function: str, dtype: str, axes: int, given: list[str], node: Node) -> str:
     """What is wrong with ``a[index]`` of an array with a number of axes."""
     name = ast.unparse(node.value) if isinstance(node, ast.Subscript) else "the array"
-    indices = _parts(given[0])
+    indices = _element_types(given[0])
     if len(indices) > axes:
         return f"{name} has {_axes(axes)} and the index {len(indices)} numbers"
     shown = ", ".join(_shown(index) for index in indices)
@@ -311,24 +312,13 @@ def _unify_problem(name: str, first: str, second: str) -> str:
     return f"{name} is {shown[0]} in one place and {shown[1]} in another; use one name for each"
 
 
-def _split(text: str) -> list[str]:
-    """The parts of a list that commas separate, outside brackets."""
-    parts, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([{<") - (letter in ")]}>")
-        if letter == "," and depth == 0:
-            parts.append(text[start:place].strip())
-            start = place + 1
-    return [*parts, text[start:].strip()] if text.strip() else []
-
-
-def _parts(type_text: str) -> list[str]:
+def _element_types(type_text: str) -> list[str]:
     """The types of a tuple's elements, or the one type."""
     text = type_text.strip()
     if match := re.fullmatch(r"UniTuple\((.+?) x (\d+)\)", text):
         return [match[1]] * int(match[2])
     if match := re.fullmatch(r"Tuple\((.*)\)", text):
-        return _split(match[1])
+        return split_list(match[1])
     return [text]
 
 
@@ -348,7 +338,7 @@ def _shown(type_text: str) -> str:
     if match := _ARRAY.match(text):
         return f"Array[{_shown(match['dtype'])}, {match['ndim']}]"
     if text.startswith(("Tuple(", "UniTuple(")):
-        return f"tuple[{', '.join(map(_shown, _parts(text)))}]"
+        return f"tuple[{', '.join(map(_shown, _element_types(text)))}]"
     if match := re.match(r"(?:reflected )?list\((\w+)\)", text):
         return f"a list of {_shown(match[1])}"
     if match := re.fullmatch(r"class\((\w+)\)", text):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import final
 
-from .sanitizer_types import members
+from .brackets import split_list
 from .ssa import WORD
 
 NAME = f"[%@]{WORD}"
@@ -90,7 +90,7 @@ class Origins:
         if what.startswith("getelementptr "):
             return self._roots(_based_on(what), seen)
         if what.startswith("extractvalue "):
-            whole, *place = members(what.removeprefix("extractvalue "))
+            whole, *place = split_list(what.removeprefix("extractvalue "))
             return self._member_roots(_value(whole), _places(place), seen)
         if what.startswith("inttoptr "):
             return set[str]().union(*(self._roots(each, seen) for each in self._addresses(pointer))) or {pointer}
@@ -99,7 +99,7 @@ class Origins:
         if what.startswith("phi ptr "):
             found = [match["value"] for match in _INCOMING.finditer(what)]
         elif what.startswith("select "):
-            found = [_value(part) for part in members(what)[1:3]]
+            found = [_value(part) for part in split_list(what)[1:3]]
         elif what.startswith(_CASTS):
             found = re.findall(NAME, what)[:1]
         else:
@@ -132,19 +132,19 @@ class Origins:
         """What a member of a structure is a member of, one step back: several where paths meet."""
         what = self.definition(whole)
         if what.startswith("insertvalue "):
-            base, part, *rest = members(what.removeprefix("insertvalue "))
+            base, part, *rest = split_list(what.removeprefix("insertvalue "))
             inserted = _places(rest)
             if place[: len(inserted)] == inserted:
                 return [(_value(part), place[len(inserted) :])]
             if inserted[: len(place)] != place:
                 return [(_value(base), place)]
         elif what.startswith("extractvalue "):
-            base, *rest = members(what.removeprefix("extractvalue "))
+            base, *rest = split_list(what.removeprefix("extractvalue "))
             return [(_value(base), _places(rest) + place)]
         elif what.startswith("phi "):
             return [(match["value"], place) for match in _INCOMING.finditer(what)]
         elif what.startswith("select "):
-            return [(_value(part), place) for part in members(what)[1:3]]
+            return [(_value(part), place) for part in split_list(what)[1:3]]
         return None
 
     def _kept(self, load: str) -> set[str]:
@@ -190,7 +190,7 @@ class Origins:
             return f"  {name} = phi i64 " + ", ".join(
                 f"[ {self._choice(each['value'], place)}, {each['block']} ]" for each in found
             )
-        condition, *either = members(what.removeprefix("select "))
+        condition, *either = split_list(what.removeprefix("select "))
         one, other = (self._choice(_value(part), place) for part in either[:2])
         return f"  {name} = select {condition}, i64 {one}, i64 {other}"
 
@@ -203,7 +203,7 @@ class Origins:
         if what.startswith("getelementptr "):
             return _based_on(what), ()
         if what.startswith("extractvalue "):
-            base, *rest = members(what.removeprefix("extractvalue "))
+            base, *rest = split_list(what.removeprefix("extractvalue "))
             return _value(base), _places(rest)
         if what.startswith("inttoptr "):
             found = self._addresses(whole)

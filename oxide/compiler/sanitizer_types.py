@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .brackets import split_list
+
 _NESTED = r"[^\]\[{}<>]"
 for _ in range(5):  # as deep as arrays of records of arrays go
     _NESTED = rf"(?:[^\]\[{{}}<>]|[\[{{<]{_NESTED}*[\]}}>])"
@@ -23,9 +25,8 @@ def size_of(kind: str) -> int:
     if match := re.fullmatch(r"[<\[](\d+) x (.*)[>\]]", kind):
         return int(match[1]) * size_of(match[2])
     packed = kind.startswith("<{")
-    parts = _parts(kind)
     end = 0
-    for part in parts:
+    for part in _members(kind):
         alignment = 1 if packed else _alignment(part)
         end = -(-end // alignment) * alignment + size_of(part)
     return end if packed else -(-end // _alignment(kind)) * _alignment(kind)
@@ -35,22 +36,11 @@ def _alignment(kind: str) -> int:
     if match := re.fullmatch(r"\[\d+ x (.*)\]", kind):
         return _alignment(match[1])
     if kind.startswith("{"):
-        return max((_alignment(part) for part in _parts(kind)), default=1)
+        return max((_alignment(part) for part in _members(kind)), default=1)
     return 1 if kind.startswith("<{") else min(16 if kind.startswith("<") else 8, size_of(kind))
 
 
-def _parts(kind: str) -> list[str]:
-    """The members of a structure; none in {}, a function's place."""
+def _members(kind: str) -> list[str]:
+    """The types of a structure's members; none in {}, a function's place."""
     assert kind.startswith(("{", "<{")), kind
-    return [part for part in members(kind.strip("<>").removeprefix("{").removesuffix("}").strip()) if part]
-
-
-def members(text: str) -> list[str]:
-    """The parts of a list that commas part, but for those in brackets."""
-    found, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "{[<") - (letter in "}]>")
-        if letter == "," and depth == 0:
-            found.append(text[start:place].strip())
-            start = place + 1
-    return [*found, text[start:].strip()]
+    return split_list(kind.strip("<>").removeprefix("{").removesuffix("}"))

@@ -11,6 +11,7 @@ from numba import cuda, float32
 from numba.cuda.misc.special import literal_unroll
 
 from oxide import Kernel, LaunchConfig, SanitizerError, d2h, h2d, kernel, zeros
+from oxide.compiler.sanitizer_origins import Origins
 
 BOTH = ("memory", "race")
 TABLE = np.arange(5, dtype=np.float64)
@@ -289,3 +290,10 @@ def test_what_is_to_be_looked_for_is_named(asked: Any) -> None:
 def test_what_the_sanitizer_does_not_look_for_is_refused() -> None:
     with pytest.raises(ValueError, match=r"kernel nothing, sanitize='leaks': .* memory and race"):
         kernel(sanitize="leaks")(nothing)
+
+
+def test_an_address_computed_from_a_constant_array_is_one_operand_of_a_choice() -> None:
+    chosen = "  %v = select i1 %c, ptr getelementptr inbounds (i8, ptr @table, i64 4), ptr %x.0, !oxide.place !3"
+    roots = Origins(["entry:", chosen], {"%x.0": 0}).roots("%v")
+    assert len(roots) == 2
+    assert "%x.0" in roots

@@ -1,0 +1,14 @@
+"""Lists in text whose parts may be lists themselves: LLVM's operands and types, numba's types."""
+
+from __future__ import annotations
+
+
+def split_list(text: str) -> list[str]:
+    """The parts of a list that commas separate, but for those in brackets; none of nothing."""
+    found, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{<") - (letter in ")]}>")
+        if letter == "," and depth == 0:
+            found.append(text[start:place].strip())
+            start = place + 1
+    return [*found, text[start:].strip()] if text.strip() else []
