@@ -11,19 +11,17 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..device import atomic, debug, fast, intrinsics, thread, warp
-from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
-from ..device.types import ScalarType, of_dtype
+from ..device import thread
+from ..device.types import ScalarType
 from ..device.unroll import unroll
-from ..device.views import MatrixView, zip_exact
+from ..device.views import zip_exact
 from ..errors import CompileError
 from . import advice
 from .arguments import NumberType
@@ -34,6 +32,7 @@ from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
 from .source import column_of, located, parse_definition
 from .tuples import Fields
+from .vocabulary import LARGEST, is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
 Uniform: TypeAlias = tuple[str, object] | None
 """Where a value that all threads share comes from: ("parameter", name), ("constant", number), for a tuple that was
@@ -101,31 +100,7 @@ def _has_source(function: Callable[..., Any]) -> bool:
     return True
 
 
-_OPERATORS = {ast.Eq: "==", ast.NotEq: "!="}
-_BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
-_THREAD = {
-    thread.index_1d,
-    thread.index_2d,
-    thread.index_2d_row,
-    thread.index_2d_col,
-    thread.nanosleep,
-    thread.sync_grid,
-    thread.sync_threads,
-    thread.sync_threads_count,
-    thread.sync_threads_and,
-    thread.sync_threads_or,
-}
-_BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
-_ATOMIC = {atomic.fence}
-_VIEWS = {MatrixView, zip_exact}
-_WARP, _INTRINSICS, _FAST, _DEBUG = (
-    {value for value in vars(module).values() if isinstance(value, FunctionType) and value.__name__[0] != "_"}
-    for module in (warp, intrinsics, fast, debug)
-)
-_MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
 _UNRESOLVED = object()
-_CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
-_LARGEST = 2**64 - 1
 
 
 @final
@@ -235,7 +210,7 @@ class _Body:
                 raise self._error(node, "strings are not supported in kernels, but in print and as an assert's message")
             case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
-            case ast.Constant(value=int(value)) if value > _LARGEST:
+            case ast.Constant(value=int(value)) if value > LARGEST:
                 raise self._error(node, f"{value} does not fit in 64 bits; the largest integer, a u64, is 2**64 - 1")
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
@@ -259,8 +234,8 @@ class _Body:
                     if isinstance(operator, ast.Is | ast.IsNot) and not _is_none(other):
                         raise self._error(node, "is compares with None only in kernels: use == for numbers")
                     if isinstance(operator, ast.Eq | ast.NotEq) and (_is_none(other) or _is_none(node.left)):
-                        instead = "is None" if isinstance(operator, ast.Eq) else "is not None"
-                        raise self._error(node, f"{_OPERATORS[type(operator)]} None is not supported: use {instead}")
+                        found, instead = ("==", "is") if isinstance(operator, ast.Eq) else ("!=", "is not")
+                        raise self._error(node, f"{found} None is not supported: use {instead} None")
             case _:
                 pass
         for child in ast.iter_child_nodes(node):
@@ -308,7 +283,7 @@ class _Body:
                 continue
             if called is print and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 continue
-            if not (_is_numbas(called) and self._is_dtype(argument)):
+            if not (is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
         if called is print and node.keywords:
             raise self._error(node, PRINT_KEYWORDS)
@@ -436,9 +411,9 @@ class _Body:
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return
-        if callable(value) and not isinstance(value, ScalarType) and not _is_numbas(value):
+        if callable(value) and not isinstance(value, ScalarType) and not is_numbas(value):
             shown = ast.unparse(node)
-            if self._is_known(value) or isinstance(value, DeviceFunction):
+            if is_of_the_language(value) or isinstance(value, DeviceFunction):
                 raise self._error(node, f"{shown} can only be called in a kernel, not stored or passed")
             raise self._error(node, advice.of_value(shown, value))
         self._usable(node, value)
@@ -447,74 +422,23 @@ class _Body:
         inner = node
         while isinstance(inner, ast.Attribute) and isinstance(node, ast.Attribute):
             holder = self._resolve(inner.value)
-            if isinstance(holder, type) and not _is_numbas(holder):
+            if isinstance(holder, type) and not is_numbas(holder):
                 kind = holder if inner is node else None
                 raise self._error(node, advice.of_attribute(ast.unparse(node), kind, node.attr))
             inner = inner.value
 
     def _usable(self, node: ast.expr, value: Any) -> None:
         """Refuses an outside object that kernels know nothing of."""
-        if _is_numbas(value):
+        if is_numbas(value):
             self.uses.numba_cuda = True
             return
-        if isinstance(value, ScalarType):
-            return
-        if isinstance(value, int) and not -(2**63) <= value <= _LARGEST:
-            raise self._error(node, f"{ast.unparse(node)} is {value}, which does not fit in 64 bits")
-        if isinstance(
-            value,
-            DeviceFunction
-            | thread.Coordinates
-            | atomic.Ordering
-            | atomic.Scope
-            | int
-            | float
-            | np.integer
-            | np.floating
-            | np.bool_,
-        ):
-            return
-        if self._is_known(value) or isinstance(value, ModuleType):
-            return
-        shown = ast.unparse(node)
         if isinstance(value, np.ndarray):
-            self._constant_array(node, shown, value)
-            return
-        if value is thread.ThreadIndex:
-            raise self._error(node, "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)")
-        if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
-            if value is math.fsum:
-                raise self._error(node, f"{shown} keeps a list of sums, which kernels cannot: add in f64")
-            names = ", ".join(sorted(function.__name__ for function in _MATH))
-            raise self._error(node, f"{shown} is not supported in kernels; of math there are {names}")
-        raise self._error(node, advice.of_value(shown, value, called=callable(value)))
-
-    @staticmethod
-    def _is_known(value: Any) -> bool:
-        """Whether it is a function or a type of the language of kernels."""
-        return (
-            isinstance(value, BuiltinFunctionType | FunctionType | type)
-            and value in _BUILTINS | _THREAD | _BLOCK | _WARP | _ATOMIC | _VIEWS | _MATH | _INTRINSICS | _FAST | _DEBUG
-        )
+            self.uses.constants[id(value)] = ast.unparse(node)
+        if not is_usable(value):
+            raise self._error(node, refusal(ast.unparse(node), value))
 
     def _is_dtype(self, node: ast.expr) -> bool:
-        """Whether an argument of a function of numba-cuda says a dtype, which nothing else in a kernel does."""
-        value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
-        return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
-
-    def _constant_array(self, node: ast.expr, shown: str, array: np.ndarray[Any, Any]) -> None:
-        self.uses.constants[id(array)] = shown
-        if of_dtype(array.dtype) is None:
-            raise self._error(
-                node, f"{shown} is an array of {array.dtype}; constant arrays are of oxide's scalar types"
-            )
-        if not 1 <= array.ndim <= 3 or array.size == 0:
-            raise self._error(node, f"{shown} has shape {array.shape}; constant arrays have 1 to 3 axes, none empty")
-        if array.nbytes > _CONSTANT_BYTES:
-            raise self._error(
-                node,
-                f"{shown} has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice",
-            )
+        return is_dtype(node.value if isinstance(node, ast.Constant) else self._resolve(node))
 
     def _resolve(self, node: ast.expr) -> Any:
         """The object outside the function that an expression names."""
@@ -524,7 +448,7 @@ class _Body:
             return self.outer.get(node.id, _UNRESOLVED)
         if isinstance(node, ast.Attribute):
             base = self._resolve(node.value)
-            if isinstance(base, ModuleType) or (isinstance(base, type) and _is_numbas(base)):
+            if isinstance(base, ModuleType) or (isinstance(base, type) and is_numbas(base)):
                 if not hasattr(base, node.attr):
                     near = advice.similar(node.attr, [name for name in vars(base) if name[0] != "_"])
                     raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}{near}")
@@ -538,14 +462,6 @@ class _Body:
         if column is not None:
             column = column_of(self.function.__code__.co_filename, (line, column + self.indent, line, 0))
         return located(self.function, problem, line, column)
-
-
-def _is_numbas(value: Any) -> bool:
-    """Whether an object is of numba-cuda's vocabulary: a function, a type, or what ``numba.cuda.jit`` decorated."""
-    if isinstance(value, ModuleType):
-        return False
-    home = getattr(value if isinstance(value, type | FunctionType) else type(value), "__module__", "")
-    return isinstance(home, str) and home.partition(".")[0] == "numba"
 
 
 def _is_none(node: ast.expr | None) -> bool:
