@@ -13,9 +13,9 @@ from numba.cuda.typing.typeof import typeof_impl
 
 from ...device import atomic
 from .barrier import call_primitive, site
-from .registry import lowering_registry, note, typing_registry
+from .registry import lowering_registry, note, proxy, typing_registry
 from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import _in_bounds, element_index
+from .slices import SliceModel, _in_bounds, element_index, lower_length
 from .types import HalfType, display
 
 _ELEMENTS = (types.int32, types.uint32, types.int64, types.uint64, types.float32, types.float64)
@@ -62,10 +62,7 @@ class AtomicSliceType(types.Type):  # type: ignore[misc]
         super().__init__(f"AtomicSlice[{display(dtype)}] {parameter}")
 
 
-@register_model(AtomicSliceType)
-class AtomicSliceModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+register_model(AtomicSliceType)(SliceModel)
 
 
 @typing_registry.register_global(len)
@@ -74,9 +71,7 @@ class AtomicSliceLength(AbstractTemplate):  # type: ignore[misc]
         return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], AtomicSliceType) else None
 
 
-@lowering_registry.lower(len, AtomicSliceType)
-def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0]).length
+lowering_registry.lower(len, AtomicSliceType)(lower_length)
 
 
 @typing_registry.register_global(operator.getitem)
@@ -200,7 +195,7 @@ def _lower_method(name: str) -> Any:
         kind = sig.args[0]
         ordering, scope = sig.args[-2].value.number, sig.args[-1].value.name
         if isinstance(kind, AtomicSliceType):
-            view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+            view = proxy(context, builder, kind, args[0])
             data = view.data
             offset = element_index(builder, sig.args[1], args[1])
             inside = _in_bounds(builder, offset, view.length, site(builder, kind.parameter))

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.core import errors
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.extending import core_models, register_model
@@ -19,7 +19,7 @@ from numba.cuda.typing.typeof import typeof_impl
 from ..function import DeviceFunction
 from ..open_parameters import Lifted
 from ..signature import Annotation
-from .registry import lowering_registry, note, session
+from .registry import lowering_registry, note, proxy, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
 
@@ -136,7 +136,7 @@ class FunctionValueModel(core_models.StructModel):  # type: ignore[misc]
 @lowering_registry.lower(_CALL, FunctionValueType, types.VarArg(types.Any))
 def _lower_call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
-    value = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    value = proxy(context, builder, kind, args[0])
     captures = [getattr(value, f"capture{number}") for number in range(len(kind.captures))]
     result = kind.dispatcher.overloads[(*sig.args[1:], *kind.captures)]
     call = context.get_function(types.Dispatcher(kind.dispatcher), result.signature)

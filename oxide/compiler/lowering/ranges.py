@@ -18,8 +18,7 @@ from numba.cuda.core.imputils import iternext_impl
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import signature
 
-from .registry import lowering_registry
-from .views import proxy
+from .registry import lowering_registry, proxy
 
 _WORD = ir.IntType(64)
 _ZERO, _ONE, _LARGEST = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1), ir.Constant(_WORD, 2**63 - 1)

@@ -1,4 +1,5 @@
-"""What the lowering modules share: the registries, the place in the source being lowered, notes for error messages.
+"""What the lowering modules share: the registries, the place in the source being lowered, notes for error messages,
+structures.
 
 All of it is used under numba's global compiler lock, so plain module state is safe here.
 """
@@ -7,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from numba.cuda import cgutils
 from numba.cuda.core.imputils import Registry as LoweringRegistry
 from numba.cuda.typing.templates import Registry as TypingRegistry
 
@@ -63,3 +66,8 @@ def site_number(parameter: str, assertion: str | None = None) -> int:
 def note(message: str) -> None:
     """Says why typing is about to fail; where it does, the last note becomes the text of the ``CompileError``."""
     session.notes.append(message)
+
+
+def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Any:
+    """The members of a structure by name: of a value of a type, or of a new one to be filled in."""
+    return cgutils.create_struct_proxy(kind)(context, builder, value)

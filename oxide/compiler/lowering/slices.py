@@ -19,7 +19,7 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from ..signature import layout_name
-from .registry import lowering_registry, note, site_number, typing_registry
+from .registry import lowering_registry, note, proxy, site_number, typing_registry
 from .thread import ThreadIndexType, index_number
 from .types import conversion_problem, display
 
@@ -65,6 +65,8 @@ class RefType(types.Type):  # type: ignore[misc]
 
 @register_model(SliceType)
 class SliceModel(core_models.StructModel):  # type: ignore[misc]
+    """Of slices of all kinds: where the first element is, and how many there are."""
+
     def __init__(self, manager: Any, numba_type: Any) -> None:
         super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
 
@@ -95,8 +97,9 @@ class SliceLength(AbstractTemplate):  # type: ignore[misc]
 
 
 @lowering_registry.lower(len, SliceType)
-def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0]).length
+def lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """The length of a slice of any kind."""
+    return proxy(context, builder, sig.args[0], args[0]).length
 
 
 @typing_registry.register_global(operator.getitem)
@@ -129,7 +132,7 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
 @lowering_registry.lower(operator.getitem, SliceType, types.Integer)
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
-    view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    view = proxy(context, builder, kind, args[0])
     index = element_index(builder, sig.args[1], args[1])
     site = _site(builder, kind.parameter)
     return _load(context, builder, kind.dtype, view.data, index, _in_bounds(builder, index, view.length, site))
@@ -195,8 +198,8 @@ def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:
 
 @lowering_registry.lower("oxide.slice.get_mut", SliceType, ThreadIndexType)
 def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    view = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
-    ref = cgutils.create_struct_proxy(sig.return_type)(context, builder)
+    view = proxy(context, builder, sig.args[0], args[0])
+    ref = proxy(context, builder, sig.return_type)
     ref.data = view.data
     ref.index = index_number(context, builder, sig.args[1], args[1])
     ref.length = view.length
@@ -217,13 +220,13 @@ typing_registry.register_global(operator.is_not)(_NoneTest)
 
 @lowering_registry.lower(operator.is_, RefType, types.NoneType)
 def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    ref = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
+    ref = proxy(context, builder, sig.args[0], args[0])
     return builder.icmp_unsigned(">=", ref.index, ref.length)
 
 
 @lowering_registry.lower(operator.is_not, RefType, types.NoneType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    ref = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
+    ref = proxy(context, builder, sig.args[0], args[0])
     return builder.icmp_unsigned("<", ref.index, ref.length)
 
 
@@ -237,7 +240,7 @@ class RefAttributes(AttributeTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower_getattr(RefType, "value")
 def _lower_ref_get(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    ref = cgutils.create_struct_proxy(kind)(context, builder, value)
+    ref = proxy(context, builder, kind, value)
     inside = _in_bounds(builder, ref.index, ref.length, ref.site)
     return _load(context, builder, kind.dtype, ref.data, ref.index, inside)
 
@@ -245,7 +248,7 @@ def _lower_ref_get(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 @lowering_registry.lower_setattr(RefType, "value")
 def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
     kind, value_type = sig.args
-    ref = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    ref = proxy(context, builder, kind, args[0])
     value = context.cast(builder, args[1], value_type, kind.dtype)
     with builder.if_then(_in_bounds(builder, ref.index, ref.length, ref.site), likely=True):
         context.pack_value(builder, kind.dtype, value, builder.gep(ref.data, [ref.index]))

@@ -18,7 +18,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 from numba.cuda.typing.typeof import typeof_impl
 
 from ...device import thread
-from .registry import lowering_registry, note, typing_registry
+from .registry import lowering_registry, note, proxy, typing_registry
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -86,7 +86,7 @@ def _cast_index(context: Any, builder: Any, source: Any, target: Any, value: Any
 def index_number(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """The number of a ``ThreadIndex``, -1 for None."""
     if isinstance(kind, GridIndexType):
-        return cgutils.create_struct_proxy(kind)(context, builder, value).number
+        return proxy(context, builder, kind, value).number
     return value
 
 
@@ -167,7 +167,7 @@ def _lower_index_2d(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             builder.icmp_unsigned("<", row, ir.Constant(_WORD, _MAX_ROWS)),
         ),
     )
-    index = cgutils.create_struct_proxy(grid_index)(context, builder)
+    index = proxy(context, builder, grid_index)
     index.number = builder.select(valid, builder.add(builder.mul(row, width), column), _NONE)
     index.width = width
     return index._getvalue()

@@ -23,7 +23,7 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from ..signature import alignment_of
-from .registry import lowering_registry, note, typing_registry
+from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import SliceType, _in_bounds, _load, _site, element_index, takes_thread_index
 from .thread import GridIndexType, ThreadIndexType, global_index, index_number
 from .types import display
@@ -95,8 +95,8 @@ class TiledAttributes(AttributeTemplate):  # type: ignore[misc]
 @lowering_registry.lower("oxide.slice.get_tile", SliceType, ThreadIndexType)
 def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     output, kind = sig.args[0], sig.return_type
-    whole = _proxy(context, builder, output, args[0])
-    tile = _proxy(context, builder, kind)
+    whole = proxy(context, builder, output, args[0])
+    tile = proxy(context, builder, kind)
     _assume_aligned(context, builder, kind, whole.data)
     if len(kind.tile) == 1:
         size = ir.Constant(_WORD, kind.tile[0])
@@ -107,7 +107,7 @@ def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         first = builder.mul(tile.index, size)
     else:
         rows, cols = (ir.Constant(_WORD, side) for side in kind.tile)
-        grid = _proxy(context, builder, sig.args[1], args[1])
+        grid = proxy(context, builder, sig.args[1], args[1])
         row = builder.mul(global_index(builder, "y"), rows)
         col = builder.mul(global_index(builder, "x"), cols)
         product = builder.umul_with_overflow(builder.add(row, rows), grid.width)
@@ -129,8 +129,8 @@ def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 @lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
 def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     output, kind = sig.args[0], sig.return_type
-    whole = _proxy(context, builder, output, args[0])
-    tile = _proxy(context, builder, kind)
+    whole = proxy(context, builder, output, args[0])
+    tile = proxy(context, builder, kind)
     if len(kind.tile) == 1:
         size = ir.Constant(_WORD, kind.tile[0])
         number = index_number(context, builder, sig.args[1], args[1])
@@ -144,7 +144,7 @@ def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any
         tile.width = size
     else:
         rows, cols = (ir.Constant(_WORD, side) for side in kind.tile)
-        width = _proxy(context, builder, sig.args[1], args[1]).width
+        width = proxy(context, builder, sig.args[1], args[1]).width
         row = builder.mul(global_index(builder, "y"), rows)
         col = builder.mul(global_index(builder, "x"), cols)
         # A width of 0 leaves index_2d no column to give an index for: the quotient is not used then.
@@ -197,7 +197,7 @@ typing_registry.register_global(operator.is_not)(_NoneTest)
 
 @lowering_registry.lower(operator.is_, TileRefType, types.NoneType)
 def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tile = _proxy(context, builder, sig.args[0], args[0])
+    tile = proxy(context, builder, sig.args[0], args[0])
     if sig.args[0].partial:
         return builder.icmp_signed("==", tile.cols, _ZERO)
     return builder.icmp_unsigned(">=", tile.index, tile.limit)
@@ -205,7 +205,7 @@ def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lowering_registry.lower(operator.is_not, TileRefType, types.NoneType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tile = _proxy(context, builder, sig.args[0], args[0])
+    tile = proxy(context, builder, sig.args[0], args[0])
     if sig.args[0].partial:
         return builder.icmp_signed("!=", tile.cols, _ZERO)
     return builder.icmp_unsigned("<", tile.index, tile.limit)
@@ -258,7 +258,7 @@ def _is_position(kind: Any, position: Any) -> bool:
 @lowering_registry.lower(operator.getitem, TileRefType, types.Any)
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
-    tile = _proxy(context, builder, kind, args[0])
+    tile = proxy(context, builder, kind, args[0])
     inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
     return _load(context, builder, kind.dtype, tile.data, offset, inside)
 
@@ -266,7 +266,7 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 @lowering_registry.lower(operator.setitem, TileRefType, types.Any, types.Any)
 def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
-    tile = _proxy(context, builder, kind, args[0])
+    tile = proxy(context, builder, kind, args[0])
     value = context.cast(builder, args[2], sig.args[2], kind.dtype)
     inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
     with builder.if_then(inside, likely=True):
@@ -307,7 +307,7 @@ class TileLength(AbstractTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower(len, TileRefType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tile = _proxy(context, builder, sig.args[0], args[0])
+    tile = proxy(context, builder, sig.args[0], args[0])
     _report_none(builder, sig.args[0], tile)
     return _sides(sig.args[0], tile)[0]
 
@@ -325,7 +325,7 @@ class TileAttributes(AttributeTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower_getattr(TileRefType, "shape")
 def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    tile = _proxy(context, builder, kind, value)
+    tile = proxy(context, builder, kind, value)
     _report_none(builder, kind, tile)
     return context.make_tuple(builder, types.UniTuple(types.int64, 2), _sides(kind, tile))
 
@@ -336,7 +336,3 @@ def _report_none(builder: Any, kind: Any, tile: Any) -> None:
         _in_bounds(builder, _ZERO, tile.cols, tile.site)
     else:
         _in_bounds(builder, tile.index, tile.limit, tile.site)
-
-
-def _proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Any:
-    return cgutils.create_struct_proxy(kind)(context, builder, value)

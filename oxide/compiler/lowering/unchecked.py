@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from numba.cuda import cgutils, types
-from numba.cuda.extending import core_models, register_model
+from numba.cuda import types
+from numba.cuda.extending import register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
-from .registry import lowering_registry, note, typing_registry
-from .slices import SliceType, element_index
+from .registry import lowering_registry, note, proxy, typing_registry
+from .slices import SliceModel, SliceType, element_index
 from .types import display
 
 
@@ -23,10 +23,7 @@ class UncheckedSliceType(types.Type):  # type: ignore[misc]
         super().__init__(f"UncheckedSlice[{display(dtype)}] {parameter}")
 
 
-@register_model(UncheckedSliceType)
-class UncheckedSliceModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+register_model(UncheckedSliceType)(SliceModel)
 
 
 @typing_registry.register_attr
@@ -58,8 +55,9 @@ class UncheckedGetItem(AbstractTemplate):  # type: ignore[misc]
 
 
 @lowering_registry.lower(operator.getitem, UncheckedSliceType, types.Integer)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def lower_unchecked_read(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """The element at an index, wherever that is."""
     kind = sig.args[0]
-    view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    view = proxy(context, builder, kind, args[0])
     index = element_index(builder, sig.args[1], args[1])
     return context.unpack_value(builder, kind.dtype, builder.gep(view.data, [index]))

@@ -13,15 +13,15 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.extending import core_models, register_model
+from numba.cuda.extending import register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from .barrier import site
-from .registry import lowering_registry, note, site_number, typing_registry
+from .registry import lowering_registry, note, proxy, site_number, typing_registry
 from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import SliceType, _in_bounds, element_index
+from .slices import SliceModel, SliceType, _in_bounds, element_index
 from .types import display
-from .unchecked import UncheckedSliceType
+from .unchecked import UncheckedSliceType, lower_unchecked_read
 
 _WORD = ir.IntType(64)
 _SITE = ir.IntType(32)
@@ -40,10 +40,7 @@ class StreamingType(types.Type):  # type: ignore[misc]
         super().__init__(f"Streaming{'Mut' if mutable else ''}[{display(dtype)}] {parameter}")
 
 
-@register_model(StreamingType)
-class StreamingModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+register_model(StreamingType)(SliceModel)
 
 
 class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
@@ -55,10 +52,7 @@ class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
         super().__init__(f"UncheckedMutSlice[{display(dtype)}] {parameter}")
 
 
-@register_model(UncheckedMutSliceType)
-class UncheckedMutSliceModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+register_model(UncheckedMutSliceType)(SliceModel)
 
 
 @lowering_registry.lower_getattr(UncheckedSliceType, "streaming")
@@ -76,11 +70,7 @@ class UncheckedMutGetItem(AbstractTemplate):  # type: ignore[misc]
         return None
 
 
-@lowering_registry.lower(operator.getitem, UncheckedMutSliceType, types.Integer)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    view = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
-    index = element_index(builder, sig.args[1], args[1])
-    return context.unpack_value(builder, sig.args[0].dtype, builder.gep(view.data, [index]))
+lowering_registry.lower(operator.getitem, UncheckedMutSliceType, types.Integer)(lower_unchecked_read)
 
 
 @typing_registry.register_global(operator.setitem)
@@ -96,7 +86,7 @@ class UncheckedMutSetItem(AbstractTemplate):  # type: ignore[misc]
 @lowering_registry.lower(operator.setitem, UncheckedMutSliceType, types.Integer, types.Any)
 def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
-    view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    view = proxy(context, builder, kind, args[0])
     value = context.cast(builder, args[2], sig.args[2], kind.dtype)
     index = element_index(builder, sig.args[1], args[1])
     context.pack_value(builder, kind.dtype, value, builder.gep(view.data, [index]))
@@ -186,7 +176,7 @@ class IsAligned(AbstractTemplate):  # type: ignore[misc]
 @lowering_registry.lower("oxide.slice.is_aligned", SliceType, types.Any)
 def _lower_is_aligned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind, count = sig.args
-    view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+    view = proxy(context, builder, kind, args[0])
     below = ir.Constant(_WORD, _alignment(context, kind.dtype, int(count.literal_value)) - 1)
     return builder.icmp_unsigned("==", builder.and_(builder.ptrtoint(view.data, _WORD), below), ir.Constant(_WORD, 0))
 
@@ -291,7 +281,7 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
         end_type, end = _end_of(builder, index_type, args[1], last)
         inside = builder.and_(inside, locate(context, builder, kind, end_type, end)[0])
     else:
-        view = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+        view = proxy(context, builder, kind, args[0])
         what, data, offset = kind.parameter, view.data, element_index(builder, index_type, args[1])
         if isinstance(kind, SliceType):
             place = site(builder, kind.parameter)

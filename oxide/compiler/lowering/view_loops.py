@@ -19,9 +19,9 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device.views import zip_exact
 from .assertions import lower_failure
-from .registry import lowering_registry, note, typing_registry
+from .registry import lowering_registry, note, proxy, typing_registry
 from .types import display
-from .views import TileViewType, VectorViewType, offset_of, proxy, report_none, vector
+from .views import TileViewType, VectorViewType, offset_of, report_none, vector
 
 _WORD = ir.IntType(64)
 

@@ -18,7 +18,7 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from ...device.views import MatrixView
-from .registry import lowering_registry, note, typing_registry
+from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import SliceType, _in_bounds, _load, _site, element_index
 from .types import display
 
@@ -410,10 +410,6 @@ class ViewSetItem(AbstractTemplate):  # type: ignore[misc]
 
 def offset_of(builder: Any, kind: Any, view: Any, index: Any) -> Any:
     return index if kind.contiguous else builder.mul(index, view.stride)
-
-
-def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Any:
-    return cgutils.create_struct_proxy(kind)(context, builder, value)
 
 
 def _indices(builder: Any, sig: Any, args: Any) -> list[Any]:
