@@ -12,10 +12,10 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 from numba.cuda.typing.typeof import typeof_impl
 
 from ...device import atomic
-from .barrier import call_primitive, site
+from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import SliceModel, _in_bounds, element_index, lower_length
+from .slices import SliceModel, element_index, in_bounds, lower_length
 from .types import HalfType, display
 
 _ELEMENTS = (types.int32, types.uint32, types.int64, types.uint64, types.float32, types.float64)
@@ -198,7 +198,7 @@ def _lower_method(name: str) -> Any:
             view = proxy(context, builder, kind, args[0])
             data = view.data
             offset = element_index(builder, sig.args[1], args[1])
-            inside = _in_bounds(builder, offset, view.length, site(builder, kind.parameter))
+            inside = in_bounds(builder, offset, view.length, site(builder, kind.parameter))
         else:
             data = args[0]
             inside, offset = locate(context, builder, kind, sig.args[1], args[1])

@@ -7,12 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import thread
 from ..primitives import GRID_BARRIER
-from .registry import lowering_registry, note, site_number, typing_registry
+from .primitives import call_primitive, site
+from .registry import lowering_registry, note, typing_registry
 from .types import display
 
 _BIT = ir.IntType(1)
@@ -86,18 +87,6 @@ def condition_signature(name: str, args: tuple[Any, ...], kws: Any, result: Any)
         note(f"{name} takes a condition, not {display(args[0])}; compare it, as in x > 0")
         return None
     return signature(result, types.boolean)
-
-
-def call_primitive(builder: Any, result: Any, name: str, arguments: tuple[Any, ...], *more: Any) -> Any:
-    """Calls a function that each back end defines."""
-    values = (*arguments, *more)
-    function_type = ir.FunctionType(result, [value.type for value in values])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
-
-
-def site(builder: Any, what: str) -> Any:
-    """The number of the place being lowered: a call that ``compiler.ir`` resolves once it knows all of a kernel's."""
-    return call_primitive(builder, _INT, f"oxide.site.{site_number(what)}", ())
 
 
 def as_bit(builder: Any, value: Any) -> Any:

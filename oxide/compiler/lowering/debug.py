@@ -12,8 +12,8 @@ from numba.cuda.types.ext_types import Dim3
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import debug
-from .barrier import call_primitive
-from .registry import lowering_registry, note, site_number, typing_registry
+from .primitives import call_primitive, site
+from .registry import lowering_registry, note, typing_registry
 from .types import HalfType, display
 
 _BIT = ir.IntType(1)
@@ -110,8 +110,7 @@ def _stop(function: Any) -> None:
     name = function.__name__
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        number = site_number("", f"debug.{name}() was reached")
-        place = call_primitive(builder, _INT, f"oxide.site.{number}", ())
+        place = site(builder, "", f"debug.{name}() was reached")
         ends = call_primitive(builder, _BIT, f"oxide.stop.{name}", (), place)
         with builder.if_then(ends):
             CUDACallConv(context).return_user_exc(builder, AssertionError, ())

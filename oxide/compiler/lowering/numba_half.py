@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.cuda import fp16, types
 from numba.cuda.typing.templates import signature
 
-from .barrier import call_primitive
+from .primitives import call_primitive
 from .registry import lowering_registry
 
 _BITS = ir.IntType(16)

@@ -21,8 +21,9 @@ from numba.cuda.typing.npydecl import parse_dtype
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ..primitives import GRID_BARRIER
-from .barrier import as_bit, call_primitive, site
+from .barrier import as_bit
 from .numba_half import CONVERSIONS
+from .primitives import call_primitive, site
 from .registry import lowering_registry
 from .shared import local_memory, static_memory
 

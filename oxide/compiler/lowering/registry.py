@@ -1,5 +1,4 @@
-"""What the lowering modules share: the registries, the place in the source being lowered, notes for error messages,
-structures.
+"""What the lowering modules share: the registries, the place in the source being lowered, notes for error messages.
 
 All of it is used under numba's global compiler lock, so plain module state is safe here.
 """

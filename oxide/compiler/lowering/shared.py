@@ -19,9 +19,9 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device.shared import DynamicSharedArray, LocalArray, SharedArray
 from .. import clearing
-from .barrier import call_primitive, site
+from .primitives import call_primitive, site
 from .registry import lowering_registry, note, session, shared_places, typing_registry
-from .slices import _in_bounds, element_index
+from .slices import element_index, in_bounds
 from .types import conversion_problem, display
 
 _WORD = ir.IntType(64)
@@ -224,7 +224,7 @@ def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -
     inside, offset = None, None
     for axis, (part, length) in enumerate(zip(parts, _lengths(context, builder, kind), strict=True)):
         what = kind.shown if len(parts) == 1 else f"axis {axis} of {kind.shown}"
-        good = _in_bounds(builder, part, length, site(builder, what))
+        good = in_bounds(builder, part, length, site(builder, what))
         inside = good if inside is None else builder.and_(inside, good)
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)
     return inside, offset

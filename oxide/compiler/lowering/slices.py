@@ -19,7 +19,8 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from ..signature import layout_name
-from .registry import lowering_registry, note, proxy, site_number, typing_registry
+from .primitives import call_primitive, site
+from .registry import lowering_registry, note, proxy, typing_registry
 from .thread import ThreadIndexType, index_number
 from .types import conversion_problem, display
 
@@ -134,8 +135,8 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     view = proxy(context, builder, kind, args[0])
     index = element_index(builder, sig.args[1], args[1])
-    site = _site(builder, kind.parameter)
-    return _load(context, builder, kind.dtype, view.data, index, _in_bounds(builder, index, view.length, site))
+    place = site(builder, kind.parameter)
+    return load_inside(context, builder, kind.dtype, view.data, index, in_bounds(builder, index, view.length, place))
 
 
 @typing_registry.register_global(operator.setitem)
@@ -203,7 +204,7 @@ def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     ref.data = view.data
     ref.index = index_number(context, builder, sig.args[1], args[1])
     ref.length = view.length
-    ref.site = _site(builder, sig.args[0].parameter)
+    ref.site = site(builder, sig.args[0].parameter)
     return ref._getvalue()
 
 
@@ -241,8 +242,8 @@ class RefAttributes(AttributeTemplate):  # type: ignore[misc]
 @lowering_registry.lower_getattr(RefType, "value")
 def _lower_ref_get(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     ref = proxy(context, builder, kind, value)
-    inside = _in_bounds(builder, ref.index, ref.length, ref.site)
-    return _load(context, builder, kind.dtype, ref.data, ref.index, inside)
+    inside = in_bounds(builder, ref.index, ref.length, ref.site)
+    return load_inside(context, builder, kind.dtype, ref.data, ref.index, inside)
 
 
 @lowering_registry.lower_setattr(RefType, "value")
@@ -250,7 +251,7 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
     kind, value_type = sig.args
     ref = proxy(context, builder, kind, args[0])
     value = context.cast(builder, args[1], value_type, kind.dtype)
-    with builder.if_then(_in_bounds(builder, ref.index, ref.length, ref.site), likely=True):
+    with builder.if_then(in_bounds(builder, ref.index, ref.length, ref.site), likely=True):
         context.pack_value(builder, kind.dtype, value, builder.gep(ref.data, [ref.index]))
 
 
@@ -275,19 +276,12 @@ def element_index(builder: Any, kind: Any, value: Any) -> Any:
     return builder.sext(value, _WORD) if kind.signed else builder.zext(value, _WORD)
 
 
-def _site(builder: Any, parameter: str) -> Any:
-    """The number of this access: a call that ``compiler.ir`` resolves once it knows all of a kernel's."""
-    name = f"oxide.site.{site_number(parameter)}"
-    return builder.call(cgutils.get_or_insert_function(builder.module, ir.FunctionType(_SITE, ()), name), ())
+def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:
+    """Whether an index is in [0, length); where it is not, that is a fault of the site ``place``."""
+    return call_primitive(builder, ir.IntType(1), "oxide.in_bounds", (index, length, place))
 
 
-def _in_bounds(builder: Any, index: Any, length: Any, site: Any) -> Any:
-    function_type = ir.FunctionType(ir.IntType(1), (_WORD, _WORD, _SITE))
-    function = cgutils.get_or_insert_function(builder.module, function_type, "oxide.in_bounds")
-    return builder.call(function, (index, length, site))
-
-
-def _load(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
+def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
     """The element if ``inside``, else zero."""
     result = cgutils.alloca_once_value(builder, context.get_constant_null(dtype))
     with builder.if_then(inside, likely=True):

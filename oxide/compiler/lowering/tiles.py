@@ -23,8 +23,9 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from ..signature import alignment_of
+from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, _in_bounds, _load, _site, element_index, takes_thread_index
+from .slices import SliceType, element_index, in_bounds, load_inside, takes_thread_index
 from .thread import GridIndexType, ThreadIndexType, global_index, index_number
 from .types import display
 
@@ -103,7 +104,7 @@ def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         tile.index = index_number(context, builder, sig.args[1], args[1])
         tile.limit = builder.udiv(whole.length, size)
         tile.width = size
-        tile.site = _site(builder, f"the tiles of {kind.parameter}")
+        tile.site = site(builder, f"the tiles of {kind.parameter}")
         first = builder.mul(tile.index, size)
     else:
         rows, cols = (ir.Constant(_WORD, side) for side in kind.tile)
@@ -120,7 +121,7 @@ def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         tile.index = builder.select(good, builder.sub(builder.extract_value(product, 0), _ONE), _NONE)
         tile.limit = whole.length
         tile.width = grid.width
-        tile.site = _site(builder, kind.parameter)
+        tile.site = site(builder, kind.parameter)
         first = builder.add(builder.mul(row, grid.width), col)
     tile.data = builder.gep(whole.data, [first])
     return tile._getvalue()
@@ -160,7 +161,7 @@ def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any
         tile.width = width
         first = builder.add(builder.mul(row, width), col)
     tile.data = builder.gep(whole.data, [first])
-    tile.site = _site(builder, kind.what)
+    tile.site = site(builder, kind.what)
     return tile._getvalue()
 
 
@@ -260,7 +261,7 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     tile = proxy(context, builder, kind, args[0])
     inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
-    return _load(context, builder, kind.dtype, tile.data, offset, inside)
+    return load_inside(context, builder, kind.dtype, tile.data, offset, inside)
 
 
 @lowering_registry.lower(operator.setitem, TileRefType, types.Any, types.Any)
@@ -281,10 +282,10 @@ def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: An
     else:
         parts = [(position_type, position)]
     numbers = [element_index(builder, part_type, part) for part_type, part in parts]
-    inside = ir.Constant(ir.IntType(1), 1) if kind.partial else _in_bounds(builder, tile.index, tile.limit, tile.site)
+    inside = ir.Constant(ir.IntType(1), 1) if kind.partial else in_bounds(builder, tile.index, tile.limit, tile.site)
     for axis, (number, side) in enumerate(zip(numbers, _sides(kind, tile), strict=True)):
         what = kind.what if len(numbers) == 1 else f"axis {axis} of {kind.what}"
-        inside = builder.and_(inside, _in_bounds(builder, number, side, _site(builder, what)))
+        inside = builder.and_(inside, in_bounds(builder, number, side, site(builder, what)))
     return inside, numbers[0] if len(numbers) == 1 else builder.add(builder.mul(numbers[0], tile.width), numbers[1])
 
 
@@ -333,6 +334,6 @@ def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 def _report_none(builder: Any, kind: Any, tile: Any) -> None:
     """A fault where a tile is used that is None; LLVM drops it where the program has tested the tile."""
     if kind.partial:
-        _in_bounds(builder, _ZERO, tile.cols, tile.site)
+        in_bounds(builder, _ZERO, tile.cols, tile.site)
     else:
-        _in_bounds(builder, tile.index, tile.limit, tile.site)
+        in_bounds(builder, tile.index, tile.limit, tile.site)

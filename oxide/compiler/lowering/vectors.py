@@ -16,10 +16,10 @@ from numba.cuda import cgutils, types
 from numba.cuda.extending import register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
-from .barrier import site
-from .registry import lowering_registry, note, proxy, site_number, typing_registry
+from .primitives import call_primitive, site
+from .registry import lowering_registry, note, proxy, typing_registry
 from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import SliceModel, SliceType, _in_bounds, element_index
+from .slices import SliceModel, SliceType, element_index, in_bounds
 from .types import display
 from .unchecked import UncheckedSliceType, lower_unchecked_read
 
@@ -285,23 +285,23 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
         what, data, offset = kind.parameter, view.data, element_index(builder, index_type, args[1])
         if isinstance(kind, SliceType):
             place = site(builder, kind.parameter)
-            inside = _in_bounds(builder, offset, view.length, place)
-            inside = builder.and_(inside, _in_bounds(builder, builder.add(offset, last), view.length, place))
+            inside = in_bounds(builder, offset, view.length, place)
+            inside = builder.and_(inside, in_bounds(builder, builder.add(offset, last), view.length, place))
         else:
             inside = None
     # The low bits of the address, as a sum: LLVM drops from it what is a multiple. A block's arrays begin at one of 16.
     bits = builder.mul(offset, ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(kind.dtype))))
     if not isinstance(kind, BlockArrayType):
         bits = builder.add(builder.ptrtoint(data, _WORD), bits)
-    number = site_number(
-        what, f"{what}.{name}(…) needs an address that is a multiple of {alignment} bytes; test is_aligned(…) first, "
-        f"and give it an index that is a multiple of {_METHODS[name]}"
-    )  # fmt: skip
+    problem = (
+        f"{what}.{name}(…) needs an address that is a multiple of {alignment} bytes; test is_aligned(…) first, and "
+        f"give it an index that is a multiple of {_METHODS[name]}"
+    )
     if inside is None:
-        return _aligned(builder, bits, alignment, number), builder.gep(data, [offset])
+        return _aligned(builder, bits, alignment, what, problem), builder.gep(data, [offset])
     with builder.if_else(inside, likely=True) as (then, otherwise):
         with then:
-            aligned = _aligned(builder, bits, alignment, number)
+            aligned = _aligned(builder, bits, alignment, what, problem)
             then_block = builder.block
         with otherwise:
             otherwise_block = builder.block
@@ -311,13 +311,10 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     return checked, builder.gep(data, [offset])
 
 
-def _aligned(builder: Any, bits: Any, alignment: int, number: int) -> Any:
-    """Whether an address is a multiple of ``alignment``; where it is not, that is a fault of site ``number``."""
-    module = builder.module
-    place = cgutils.get_or_insert_function(module, ir.FunctionType(_SITE, ()), f"oxide.site.{number}")
-    test = cgutils.get_or_insert_function(module, ir.FunctionType(_BIT, (_WORD, _SITE)), "oxide.aligned")
+def _aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) -> Any:
+    """Whether an address is a multiple of ``alignment``; where it is not, that is a fault."""
     low_bits = builder.and_(bits, ir.Constant(_WORD, alignment - 1))
-    return builder.call(test, (low_bits, builder.call(place, ())))
+    return call_primitive(builder, _BIT, "oxide.aligned", (low_bits,), site(builder, what, problem))
 
 
 def _end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:

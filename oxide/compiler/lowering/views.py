@@ -18,8 +18,9 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from ...device.views import MatrixView
+from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, _in_bounds, _load, _site, element_index
+from .slices import SliceType, element_index, in_bounds, load_inside
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -273,7 +274,7 @@ def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col:
     width = builder.select(builder.icmp_signed("<", matrix.stride, zero), zero, matrix.stride)
     tile.bad_index = builder.select(across, element, column)
     tile.bad_length = builder.select(across, matrix.length, width)
-    tile.site = builder.select(across, _site(builder, kind.parameter), _site(builder, f"a row of {kind.parameter}"))
+    tile.site = builder.select(across, site(builder, kind.parameter), site(builder, f"a row of {kind.parameter}"))
     return tile
 
 
@@ -317,7 +318,7 @@ def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def report_none(builder: Any, view: Any) -> None:
     """A fault where a view is used that is None; nothing where the program has tested it."""
     with builder.if_then(builder.not_(view.valid), likely=False):
-        _in_bounds(builder, view.bad_index, view.bad_length, view.site)
+        in_bounds(builder, view.bad_index, view.bad_length, view.site)
 
 
 # Elements
@@ -382,8 +383,8 @@ def _lower_vector_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     view = proxy(context, builder, kind, args[0])
     index = element_index(builder, sig.args[1], args[1])
-    inside = _in_bounds(builder, index, view.count, _site(builder, f"a view of {kind.parameter}"))
-    return _load(context, builder, kind.dtype, view.data, offset_of(builder, kind, view, index), inside)
+    inside = in_bounds(builder, index, view.count, site(builder, f"a view of {kind.parameter}"))
+    return load_inside(context, builder, kind.dtype, view.data, offset_of(builder, kind, view, index), inside)
 
 
 @lowering_registry.lower(operator.getitem, TileViewType, types.BaseTuple)
@@ -394,10 +395,10 @@ def _lower_tile_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         element_index(builder, part_type, part)
         for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
     )
-    down = _in_bounds(builder, i, view.rows, _site(builder, f"axis 0 of a tile of {kind.parameter}"))
-    across = _in_bounds(builder, j, view.cols, _site(builder, f"axis 1 of a tile of {kind.parameter}"))
+    down = in_bounds(builder, i, view.rows, site(builder, f"axis 0 of a tile of {kind.parameter}"))
+    across = in_bounds(builder, j, view.cols, site(builder, f"axis 1 of a tile of {kind.parameter}"))
     offset = builder.add(builder.mul(i, view.stride), j)
-    return _load(context, builder, kind.dtype, view.data, offset, builder.and_(down, across))
+    return load_inside(context, builder, kind.dtype, view.data, offset, builder.and_(down, across))
 
 
 @typing_registry.register_global(operator.setitem)

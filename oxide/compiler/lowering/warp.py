@@ -13,7 +13,8 @@ from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import warp
-from .barrier import as_bit, call_primitive, site
+from .barrier import as_bit
+from .primitives import call_primitive, site
 from .registry import lowering_registry, note, typing_registry
 from .types import display
 
