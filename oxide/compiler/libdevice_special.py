@@ -21,11 +21,16 @@ def definitions(symbol: str) -> tuple[tuple[str, ...], list[str]]:
     name = symbol.removeprefix("__nv_")
     if name in _BITS:
         return (), _BITS[name]
-    for base, kind in ((name, "double"), (name.removesuffix("f"), "float")):
-        if base in _SPECIAL and (kind == "double" or base != name):
+    for base, kind in forms(name):
+        if base in _SPECIAL:
             called, texts = _SPECIAL[base]
             return called, [*texts, _exported(symbol, base, kind)]
     return (), []
+
+
+def forms(name: str) -> list[tuple[str, str]]:
+    """What a function of libdevice's may be, and of which type: of doubles, or with an f at its end of floats."""
+    return [(name, "double"), *([(name[:-1], "float")] if name.endswith("f") else [])]
 
 
 def _exported(symbol: str, base: str, kind: str) -> str:

@@ -64,10 +64,7 @@ def _definitions(symbol: str) -> list[str]:
 
 def _definition(symbol: str) -> str | None:
     plain = _FAST.sub(r"__nv_\1f", symbol)
-    name = plain.removeprefix("__nv_")
-    for base, kind in ((name, "double"), (name.removesuffix("f"), "float")):
-        if kind == "float" and base == name:
-            continue
+    for base, kind in libdevice_special.forms(plain.removeprefix("__nv_")):
         if base in _SHAPES:
             return _call(symbol, base, kind)
         if base in _COMPOSED:

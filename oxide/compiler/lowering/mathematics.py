@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from llvmlite import ir
@@ -37,7 +37,7 @@ def _register(
                 return None
             if any(isinstance(argument, types.Optional) for argument in args):
                 return None  # numba tries again without the None
-            return typed(tuple(types.unliteral(argument) for argument in args))
+            return typed(plain(args))
 
     lowering_registry.lower(function, *[types.Any] * count)(lowered)
 
@@ -46,6 +46,17 @@ def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
     """A call of one of libdevice's or LLVM's functions, declared by what it is given."""
     function_type = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
+
+
+def call_of_floats(builder: Any, name: str, *arguments: Any) -> Any:
+    """A call of libdevice's function of floats or doubles, whichever the arguments are; the result is one too."""
+    kind = arguments[0].type
+    return call(builder, f"__nv_{name}{'f' if kind == ir.FloatType() else ''}", kind, *arguments)
+
+
+def plain(args: Iterable[Any]) -> tuple[Any, ...]:
+    """The types of arguments without the values of constants among them."""
+    return tuple(types.unliteral(argument) for argument in args)
 
 
 def _width(kind: Any, single: str, double: str) -> str:
@@ -131,7 +142,7 @@ def _floats(shown: str) -> Callable[[tuple[Any, ...]], Any]:
 
 def _libdevice(name: str) -> _Lowered:
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return call(builder, f"__nv_{name}{_width(sig.args[0], 'f', '')}", args[0].type, *args)
+        return call_of_floats(builder, name, *args)
 
     return lowered
 
@@ -146,12 +157,10 @@ if _fma := getattr(math, "fma", None):  # Python 3.13
 
 
 def _lower_saturate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind, value = sig.args[0], args[0]
+    value = args[0]
     zero, one = ir.Constant(value.type, 0.0), ir.Constant(value.type, 1.0)
-    suffix = _width(kind, "f", "")
     # The maximum first: of a NaN and 0 it is 0.
-    positive = call(builder, f"__nv_fmax{suffix}", value.type, value, zero)
-    return call(builder, f"__nv_fmin{suffix}", value.type, positive, one)
+    return call_of_floats(builder, "fmin", call_of_floats(builder, "fmax", value, zero), one)
 
 
 _register(intrinsics.saturate, 1, "intrinsics.saturate", _floats("intrinsics.saturate"), _lower_saturate)
@@ -212,7 +221,7 @@ _fast(fast.divide, 2, "fdividef")
 
 class LogarithmToABase(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        kind = floating(tuple(types.unliteral(argument) for argument in args)) if len(args) == 2 and not kws else None
+        kind = floating(plain(args)) if len(args) == 2 and not kws else None
         return None if kind is None else signature(kind, kind, kind)
 
 

@@ -18,7 +18,7 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device.types import f64, i64, u64
 from ..function import DeviceFunction, device
-from .mathematics import call, floating
+from .mathematics import call_of_floats, floating, plain
 from .registry import lowering_registry, note, typing_registry
 from .types import display
 
@@ -177,7 +177,7 @@ def _register(function: Any, typed: Typed, lowered: Callable[[Any, Any, Any, Any
             if kws:
                 note(f"math.{function.__name__} takes its arguments by position in a kernel")
                 return None
-            return typed(self.context, tuple(types.unliteral(argument) for argument in args))
+            return typed(self.context, plain(args))
 
     lowering_registry.lower(function, types.VarArg(types.Any))(lowered)
 
@@ -240,13 +240,13 @@ class IsClose(AbstractTemplate):  # type: ignore[misc]
 
     def generic(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
         given = (*args, *kws.values())
-        if len(args) != 2 or not kws.keys() <= self._defaults.keys() or floating(_plain(given)) is None:
+        if len(args) != 2 or not kws.keys() <= self._defaults.keys() or floating(plain(given)) is None:
             note("math.isclose takes two numbers, and rel_tol and abs_tol by name")
             return None
         kinds = [types.float64 if name in kws else types.Omitted(value) for name, value in self._defaults.items()]
-        plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(name, plain) for name in "ab"]
-        parameters += [inspect.Parameter(name, plain, default=value) for name, value in self._defaults.items()]
+        either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(name, either) for name in "ab"]
+        parameters += [inspect.Parameter(name, either, default=value) for name, value in self._defaults.items()]
         _dispatcher(self.context, _is_close).compile_device((types.float64,) * 4)
         found = signature(types.boolean, types.float64, types.float64, *kinds)
         return found.replace(pysig=inspect.Signature(parameters))
@@ -281,13 +281,13 @@ _register(math.ulp, _type_ulp, _lower_ulp)
 # Lengths, and functions of tuples
 
 
-def _length(builder: Any, kind: Any, numbers: list[Any]) -> Any:
+def _length(builder: Any, numbers: list[Any]) -> Any:
     """The square root of the sum of squares, without overflow on the way."""
     result = numbers[0]
     if len(numbers) == 1:
-        return call(builder, "__nv_fabsf" if kind.bitwidth == 32 else "__nv_fabs", result.type, result)
+        return call_of_floats(builder, "fabs", result)
     for number in numbers[1:]:
-        result = call(builder, "__nv_hypotf" if kind.bitwidth == 32 else "__nv_hypot", result.type, result, number)
+        result = call_of_floats(builder, "hypot", result, number)
     return result
 
 
@@ -297,20 +297,16 @@ def _type_hypotenuse(context: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _lower_hypotenuse(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return _length(builder, sig.return_type, list(args))
+    return _length(builder, list(args))
 
 
 _register(math.hypot, _type_hypotenuse, _lower_hypotenuse)
 
 
-def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(types.unliteral(argument) for argument in args)
-
-
 def _tuples(shown: str, args: tuple[Any, ...]) -> bool:
     """Whether the arguments are two tuples of numbers, of one length."""
     fine = len(args) == 2 and all(isinstance(argument, types.BaseTuple) for argument in args)
-    if fine and len(args[0]) == len(args[1]) > 0 and floating(_plain((*args[0], *args[1]))) is not None:
+    if fine and len(args[0]) == len(args[1]) > 0 and floating(plain((*args[0], *args[1]))) is not None:
         return True
     note(f"{shown} takes two tuples of numbers, of one length, not {' and '.join(map(display, args))}")
     return False
@@ -319,7 +315,7 @@ def _tuples(shown: str, args: tuple[Any, ...]) -> bool:
 def _type_distance(context: Any, args: tuple[Any, ...]) -> Any:
     if not _tuples("math.dist", args):
         return None
-    return signature(floating(_plain((*args[0], *args[1]))), *args)
+    return signature(floating(plain((*args[0], *args[1]))), *args)
 
 
 def _lower_distance(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -330,7 +326,7 @@ def _lower_distance(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             for value, given in zip(args, (first, second), strict=True)
         ]
         differences.append(builder.fsub(*ends))
-    return _length(builder, kind, differences)
+    return _length(builder, differences)
 
 
 _register(math.dist, _type_distance, _lower_distance)
@@ -349,17 +345,17 @@ def _apply(context: Any, builder: Any, function: Any, kinds: tuple[Any, Any], ar
 
 def _type_product(context: Any, args: tuple[Any, ...]) -> Any:
     numbers = len(args) == 1 and isinstance(args[0], types.BaseTuple) and len(args[0]) > 0
-    if not numbers or floating(_plain(tuple(args[0]))) is None:
+    if not numbers or floating(plain(args[0])) is None:
         note(f"math.prod takes a tuple of numbers in a kernel, not {' and '.join(map(display, args))}")
         return None
-    kind, *others = _plain(tuple(args[0]))
+    kind, *others = plain(args[0])
     for other in others:
         kind = _operated(context, operator.mul, kind, other)
     return signature(kind, *args)
 
 
 def _lower_product(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kinds = _plain(tuple(sig.args[0]))
+    kinds = plain(sig.args[0])
     kind, result = kinds[0], builder.extract_value(args[0], 0)
     for number, other in enumerate(kinds[1:], 1):
         factor = builder.extract_value(args[0], number)
@@ -373,7 +369,7 @@ _register(math.prod, _type_product, _lower_product)
 def _type_sum_of_products(context: Any, args: tuple[Any, ...]) -> Any:
     if not _tuples("math.sumprod", args):
         return None
-    kinds = [_operated(context, operator.mul, *_plain(pair)) for pair in zip(*args, strict=True)]
+    kinds = [_operated(context, operator.mul, *plain(pair)) for pair in zip(*args, strict=True)]
     kind = kinds[0]
     for other in kinds[1:]:
         kind = _operated(context, operator.add, kind, other)
@@ -384,7 +380,7 @@ def _lower_sum_of_products(context: Any, builder: Any, sig: Any, args: Any) -> A
     kind = result = None
     for number, pair in enumerate(zip(*sig.args, strict=True)):
         factors = builder.extract_value(args[0], number), builder.extract_value(args[1], number)
-        term_kind, term = _apply(context, builder, operator.mul, _plain(pair), factors)
+        term_kind, term = _apply(context, builder, operator.mul, plain(pair), factors)
         if kind is None:
             kind, result = term_kind, term
         else:

@@ -14,10 +14,10 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.cpython.numbers import int_floordiv_impl
 
-from .mathematics import call, lower_divmod
+from .mathematics import call_of_floats, lower_divmod
 from .registry import lowering_registry, session
 
-_EXTREMES = {max: (">", "__nv_fmax"), min: ("<", "__nv_fmin")}
+_EXTREMES = {max: (">", "fmax"), min: ("<", "fmin")}
 
 
 def _lower_extreme(function: Any) -> Any:
@@ -27,7 +27,7 @@ def _lower_extreme(function: Any) -> Any:
         kind = sig.return_type
         first, second = (context.cast(builder, value, given, kind) for value, given in zip(args, sig.args, strict=True))
         if session.numba_style:
-            return call(builder, libdevice + ("f" if kind.bitwidth == 32 else ""), first.type, first, second)
+            return call_of_floats(builder, libdevice, first, second)
         return builder.select(builder.fcmp_ordered(comparison, second, first), second, first)
 
     return lowered
