@@ -6,6 +6,7 @@ several threads at once, those loads are taken apart, and LLVM puts together wha
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from .ssa import NAME
@@ -32,31 +33,30 @@ def scalarised(blocks: dict[str, list[str]]) -> dict[str, list[str]]:
     are if anything else is done with a vector."""
     elements: dict[str, list[str]] = {}
     result: dict[str, list[str]] = {}
+    places = itertools.count()
     for block, body in blocks.items():
         result[block] = []
         for line in body:
-            lines = _line(line, elements)
+            lines = _line(line, elements, next(places))
             if lines is None:
                 return blocks
             result[block] += lines
     return result
 
 
-def _line(line: str, elements: dict[str, list[str]]) -> list[str] | None:
+def _line(line: str, elements: dict[str, list[str]], place: int) -> list[str] | None:
+    """A line without vectors, the ``place``th of all, by which its new values are called."""
     if (match := _LOAD.match(line)) and match["type"] in _BYTES:
-        kind, stem = match["type"], match["name"].strip('%"')
-        lines = []
-        names = elements[match["name"]] = [f'%"{stem}.element.{number}"' for number in range(int(match["count"]))]
+        kind, lines = match["type"], []
+        names = elements[match["name"]] = [f"%oxide.part.{place}.{number}" for number in range(int(match["count"]))]
         for number, name in enumerate(names):
-            at = f'%"{stem}.at.{number}"'
-            lines.append(f"  {at} = getelementptr {kind}, ptr {match['at']}, i64 {number}")
-            lines.append(f"  {name} = load {kind}, ptr {at}, align {_BYTES[kind]}{match['more']}")
+            lines.append(f"  {name}.at = getelementptr {kind}, ptr {match['at']}, i64 {number}")
+            lines.append(f"  {name} = load {kind}, ptr {name}.at, align {_BYTES[kind]}{match['more']}")
         return lines
     if (match := _STORE.match(line)) and match["type"] in _BYTES and match["name"] in elements:
-        kind, stem = match["type"], match["name"].strip('%"')
-        lines = []
+        kind, lines = match["type"], []
         for number, value in enumerate(elements[match["name"]]):
-            at = f'%"{stem}.to.{match["at"].strip(chr(37) + chr(34))}.{number}"'
+            at = f"%oxide.part.{place}.{number}.at"
             lines.append(f"  {at} = getelementptr {kind}, ptr {match['at']}, i64 {number}")
             lines.append(f"  store {kind} {value}, ptr {at}, align {_BYTES[kind]}{match['more']}")
         return lines

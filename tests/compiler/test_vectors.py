@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -29,6 +30,7 @@ from oxide import (
     u8,
     zeros,
 )
+from oxide.compiler.scalarise import scalarised
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
 
@@ -302,3 +304,11 @@ def test_an_unchecked_output_takes_any_integer_and_reads_back() -> None:
 
     assert reverse(h2d(np.arange(9, dtype=np.uint8))).last().and_then(d2h).sync().tolist() == list(range(8, -1, -1))
     assert reverse.checks() == ()
+
+
+def test_a_vector_stored_twice_in_one_place_is_taken_apart_twice() -> None:
+    stores = ["  store <2 x float> %v, ptr %q, align 8", "  store <2 x float> %v, ptr %q, align 8"]
+    taken = scalarised({"%entry": ["  %v = load <2 x float>, ptr %p, align 8", *stores, "  ret void"]})["%entry"]
+    module = llvm.parse_assembly("\n".join(["define void @f(ptr %p, ptr %q) {", *taken, "}"]))
+    module.verify()
+    assert str(module).count("store float") == 4
