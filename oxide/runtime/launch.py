@@ -25,7 +25,7 @@ from oxide.errors import ArgumentError, LaunchError
 from oxide.native import Given, caused
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
-from oxide.runtime.binding import Plan, bind, judged
+from oxide.runtime.binding import Plan, bind
 from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
@@ -139,12 +139,6 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         plan = self._plan = _plan_of(special)
         self._binding = bind(plan, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
-            if plan.judged:
-                known_integers = judged(plan, arguments)
-                for contract in kernel.contracts:
-                    contract.check(kernel.name, known_integers)
-            elif kernel.contracts:
-                self._check_contracts(self.spec())
             self._check_shape(config)
             self._unused = True
             return
@@ -358,7 +352,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
         needs = self._plan
-        if not (needs.uses_index_1d or needs.uses_index_2d):
+        if needs.fitting is config:
             return
         (_, grid_y, grid_z), (_, block_y, block_z) = config.grid, config.block
         if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
@@ -371,6 +365,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 f"kernel {self._kernel.name} uses thread.index_2d(), which needs a launch with z of 1, got "
                 f"grid {config.grid}, block {config.block}"
             )
+        needs.fitting = config
 
     def __repr__(self) -> str:
         return f"<oxide launch of {self._kernel.name}>"

@@ -118,6 +118,8 @@ class ExecutionContext:
         timeline, lock = self.timeline, self._lock
         lock.acquire()
         try:
+            if timeline.end is not None:
+                timeline.close()
             # Most memory is used on one stream only. That is seen here, and takes no call.
             for allocation in reads:
                 if allocation.written_by is not timeline or allocation.claims:
