@@ -2,8 +2,8 @@
 
 This file checks what is asked and turns it into items for a scheduler. Its rooms: ``cpu_streams`` (streams, events,
 items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at a time, for tests), ``cpu_memory``,
-``cpu_code`` and ``cpu_settings`` (what the environment says). What is wrong is refused when it is submitted, with
-CUDA's code and name for it.
+``cpu_code``, ``cpu_checks`` and ``cpu_settings`` (what the environment says). What is wrong is refused when it is
+submitted, with CUDA's code and name for it.
 
 A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
 a microsecond, and handing it to another thread ten times that.
@@ -17,9 +17,10 @@ import os
 import random
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeVar, final
+from typing import final
 
 from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
+from oxide.driver.cpu_checks import MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, check_handle, check_idle, check_launch
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
 from oxide.driver.cpu_cooperative import CooperativeRun, check_fits
 from oxide.driver.cpu_errors import driver_error
@@ -52,13 +53,6 @@ from oxide.driver.cpu_streams import (
 from oxide.driver.cpu_workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
 from oxide.errors import DeviceError
-
-_MAX_THREADS_PER_BLOCK = 1024
-_MAX_BLOCK: Dim3 = (1024, 1024, 64)
-_MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
-_MAX_SHARED_BYTES = 2**31 - 1
-
-_Owned = TypeVar("_Owned", CpuStream, CpuEvent, CpuGraph)
 
 
 @final
@@ -127,9 +121,9 @@ class CpuDriver:
             target=host_target() if self._seeds is None else dataclasses.replace(host_target(), seeded=True),
             multiprocessors=self._threads,
             memory=self._memory,
-            max_threads_per_block=_MAX_THREADS_PER_BLOCK,
-            max_block=_MAX_BLOCK,
-            max_grid=_MAX_GRID,
+            max_threads_per_block=MAX_THREADS_PER_BLOCK,
+            max_block=MAX_BLOCK,
+            max_grid=MAX_GRID,
         )
 
     # Streams
@@ -142,16 +136,16 @@ class CpuDriver:
     def destroy_stream(self, stream: CpuStream) -> None:
         """Gives the stream up; work already submitted to it still runs."""
         if not self._closed:
-            _check(stream, CpuStream).destroyed = True
+            check_handle(stream, CpuStream).destroyed = True
 
     def synchronize_stream(self, stream: CpuStream) -> None:
         """Blocks until all that was submitted has run; in step mode, runs it."""
-        self._scheduler.synchronize(_check_idle(stream))
+        self._scheduler.synchronize(check_idle(stream))
         self._scheduler.raise_failure(stream.device)
 
     def query_stream(self, stream: CpuStream) -> bool:
         """Whether all that was submitted has run. Takes no lock."""
-        _check_idle(stream)
+        check_idle(stream)
         # In this order: a stream without items that is then seen not running has run what it held at the first look.
         if stream.items or stream.running:
             if not self._driven:
@@ -165,7 +159,7 @@ class CpuDriver:
 
     def stream_address(self, stream: CpuStream) -> int:
         """The stream's number, different from every other's in this process."""
-        return _check(stream, CpuStream).number
+        return check_handle(stream, CpuStream).number
 
     # Events
 
@@ -177,12 +171,12 @@ class CpuDriver:
     def destroy_event(self, event: CpuEvent) -> None:
         """Gives the event up; what waits for it goes on waiting for its point."""
         if not self._closed:
-            _check(event, CpuEvent).destroyed = True
+            check_handle(event, CpuEvent).destroyed = True
 
     def record_event(self, event: CpuEvent, stream: CpuStream) -> None:
         """Moves the event to the end of what the stream holds now."""
-        _check(event, CpuEvent)
-        _check_idle(stream)
+        check_handle(event, CpuEvent)
+        check_idle(stream)
         if event.device != stream.device:
             raise driver_error(
                 "CUDA_ERROR_INVALID_HANDLE",
@@ -195,7 +189,7 @@ class CpuDriver:
     def query_event(self, event: CpuEvent) -> bool:
         """Whether the point last recorded has been passed. Takes no lock."""
         if type(event) is not CpuEvent or event.destroyed:
-            _check(event, CpuEvent)
+            check_handle(event, CpuEvent)
         point = event.point
         if point is not None and not point.passed and self._driven:
             self._scheduler.wait(point)
@@ -210,15 +204,15 @@ class CpuDriver:
 
     def synchronize_event(self, event: CpuEvent) -> None:
         """Blocks until the point last recorded has been passed; in step mode, runs what comes before it."""
-        point = _check(event, CpuEvent).point
+        point = check_handle(event, CpuEvent).point
         if point is not None:
             self._scheduler.wait(point)
         self._scheduler.raise_failure(event.device)
 
     def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
         """Holds the stream back until the event's point is passed, on whichever of the driver's devices."""
-        _check_idle(stream)
-        point = _check(event, CpuEvent).point
+        check_idle(stream)
+        point = check_handle(event, CpuEvent).point
         if point is not None:
             self._scheduler.submit(stream, Wait(point))
 
@@ -226,7 +220,7 @@ class CpuDriver:
         """Milliseconds between two passed events that were created with ``timing``."""
         times = []
         for event in (start, end):
-            point = _check(event, CpuEvent).point
+            point = check_handle(event, CpuEvent).point
             if not event.timing or point is None:
                 raise driver_error(
                     "CUDA_ERROR_INVALID_HANDLE",
@@ -245,7 +239,7 @@ class CpuDriver:
     def allocate(self, nbytes: int, stream: CpuStream) -> int:
         """Device memory, at once. Raises ``OutOfMemoryError`` beyond the device's memory."""
         self._check_open()
-        return self._heaps[_check_idle(stream).device].allocate(nbytes)
+        return self._heaps[check_idle(stream).device].allocate(nbytes)
 
     def free(self, address: int, stream: CpuStream) -> None:
         """Gives device memory back once the stream has run what it holds now; after ``close``, at once."""
@@ -254,7 +248,7 @@ class CpuDriver:
             heap.retire(address)
             heap.release(address)
             return
-        heap = self._heaps[_check_idle(stream).device]
+        heap = self._heaps[check_idle(stream).device]
         heap.retire(address)
         self._scheduler.submit(stream, Task(f"free {address:#x}", lambda: heap.release(address), brief=True))
 
@@ -270,21 +264,21 @@ class CpuDriver:
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
         """From host memory of this driver's to memory of the stream's device."""
-        heap = self._heaps[_check(stream, CpuStream).device]
+        heap = self._heaps[check_handle(stream, CpuStream).device]
         heap.check("the destination of a copy to the device,", destination, nbytes)
         self._host.check("the source of a copy to the device,", source, nbytes)
         self._submit_copy("copy to the device", destination, source, nbytes, stream)
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
         """From memory of the stream's device to host memory of this driver's."""
-        heap = self._heaps[_check(stream, CpuStream).device]
+        heap = self._heaps[check_handle(stream, CpuStream).device]
         self._host.check("the destination of a copy to the host,", destination, nbytes)
         heap.check("the source of a copy to the host,", source, nbytes)
         self._submit_copy("copy to the host", destination, source, nbytes, stream)
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
         """Between two places in the memory of one of the driver's devices, or of two."""
-        _check(stream, CpuStream)
+        check_handle(stream, CpuStream)
         for end, address in (("destination", destination), ("source", source)):
             if not any(heap.contains(address, nbytes) for heap in self._heaps):
                 raise out_of_range(f"the {end} of a copy on the device,", address, nbytes, "this driver's devices")
@@ -300,7 +294,7 @@ class CpuDriver:
         stream: CpuStream,
     ) -> None:
         """From the memory of one of the driver's devices to that of another."""
-        _check(stream, CpuStream)
+        check_handle(stream, CpuStream)
         self._check_device(destination_device)
         self._check_device(source_device)
         self._heaps[destination_device].check("the destination of a copy between devices,", destination, nbytes)
@@ -309,7 +303,7 @@ class CpuDriver:
 
     def fill(self, address: int, pattern: bytes, count: int, stream: CpuStream) -> None:
         """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times to memory of the stream's device."""
-        heap = self._heaps[_check(stream, CpuStream).device]
+        heap = self._heaps[check_handle(stream, CpuStream).device]
         pattern = bytes(pattern)
         if len(pattern) not in (1, 2, 4, 8) or address % len(pattern):
             raise driver_error(
@@ -345,24 +339,13 @@ class CpuDriver:
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: CpuStream
     ) -> None:
         """Runs a kernel, its blocks on as many threads as pays. Refuses what is beyond the device's limits."""
-        _check(stream, CpuStream)
+        check_handle(stream, CpuStream)
         if type(function) is not CpuFunction or function.device != stream.device:
             raise driver_error(
                 "CUDA_ERROR_INVALID_HANDLE",
                 f"a launch of {function!r} on {stream!r}; load the kernel on cpu:{stream.device}",
             )
-        blocks = _check_dim(function, "grid", grid, _MAX_GRID)
-        threads = _check_dim(function, "block", block, _MAX_BLOCK)
-        if threads > _MAX_THREADS_PER_BLOCK:
-            raise driver_error(
-                "CUDA_ERROR_INVALID_VALUE",
-                f"{function!r} with a block of {block}, {threads} threads; the most is {_MAX_THREADS_PER_BLOCK}",
-            )
-        if not 0 <= shared_bytes <= _MAX_SHARED_BYTES:
-            raise driver_error(
-                "CUDA_ERROR_INVALID_VALUE",
-                f"{function!r} with {shared_bytes} bytes of dynamic shared memory; ask for 0 to {_MAX_SHARED_BYTES}",
-            )
+        blocks = check_launch(function, grid, block, shared_bytes)
         what = f"launch {function.entry}"
         if function.sanitized is not None:
             sanitized = self._sanitized(function, grid, block, shared_bytes, params, stream.device)
@@ -378,11 +361,11 @@ class CpuDriver:
     def begin_capture(self, stream: CpuStream) -> None:
         """Records what is submitted to the stream from now on, in place of running it."""
         self._check_open()
-        _check_idle(stream).captured = []
+        check_idle(stream).captured = []
 
     def end_capture(self, stream: CpuStream) -> CpuGraph:
         """Ends the recording. Raises ``DriverError`` for a stream that records nothing."""
-        items = _check(stream, CpuStream).captured
+        items = check_handle(stream, CpuStream).captured
         if items is None:
             raise driver_error(
                 "CUDA_ERROR_ILLEGAL_STATE", f"the end of a capture on {stream!r}, where none was begun; begin one first"
@@ -392,8 +375,8 @@ class CpuDriver:
 
     def launch_graph(self, graph: CpuGraph, stream: CpuStream) -> None:
         """Submits the recorded items, in order."""
-        _check(graph, CpuGraph)
-        _check_idle(stream)
+        check_handle(graph, CpuGraph)
+        check_idle(stream)
         if graph.device != stream.device:
             raise driver_error(
                 "CUDA_ERROR_INVALID_HANDLE",
@@ -405,13 +388,13 @@ class CpuDriver:
     def destroy_graph(self, graph: CpuGraph) -> None:
         """Gives the graph up; launches already submitted still run."""
         if not self._closed:
-            _check(graph, CpuGraph).destroyed = True
+            check_handle(graph, CpuGraph).destroyed = True
 
     # Host functions
 
     def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
         """Calls Python on a worker thread. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
-        _check_idle(stream)
+        check_idle(stream)
 
         def call() -> None:
             try:
@@ -423,7 +406,7 @@ class CpuDriver:
 
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
         """Calls a C function on a worker thread, without the GIL."""
-        _check_idle(stream)
+        check_idle(stream)
         if not function:
             raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
         call = _HostFunction(function)
@@ -566,7 +549,6 @@ class CpuDriver:
 
 
 _HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_NOUNS: dict[type, str] = {CpuStream: "a stream", CpuEvent: "an event", CpuGraph: "a graph"}
 
 
 def _keep_for_ever(heaps: Iterable[Heap]) -> None:
@@ -582,31 +564,3 @@ def _bound(
     if function.cooperative:
         return CooperativeRun(function, grid, block, shared_bytes, params, seed)
     return function.bind(grid, block, shared_bytes, params, seed)
-
-
-def _check(handle: _Owned, kind: type[_Owned]) -> _Owned:
-    """The handle, if it is one of this kind and has not been destroyed."""
-    if type(handle) is not kind or handle.destroyed:
-        noun = _NOUNS[kind]
-        found = "it was destroyed" if type(handle) is kind else f"a {type(handle).__name__} is none of the CPU driver's"
-        raise driver_error("CUDA_ERROR_INVALID_HANDLE", f"{handle!r} is not {noun} to use: {found}; create a new one")
-    return handle
-
-
-def _check_idle(stream: CpuStream) -> CpuStream:
-    """The stream, if it is one to use and is not in a capture."""
-    if _check(stream, CpuStream).captured is not None:
-        raise driver_error(
-            "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-            f"{stream!r} is in a capture, which takes launches, copies and fills only; end the capture first",
-        )
-    return stream
-
-
-def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
-    """The product of a grid's or block's sizes, if each is within its limit."""
-    if len(dim) != 3 or not (1 <= dim[0] <= limit[0] and 1 <= dim[1] <= limit[1] and 1 <= dim[2] <= limit[2]):
-        raise driver_error(
-            "CUDA_ERROR_INVALID_VALUE", f"{function!r} with a {what} of {dim}; each of the three must be 1 to {limit}"
-        )
-    return dim[0] * dim[1] * dim[2]
