@@ -17,7 +17,7 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device.types import of_dtype
 from .registry import lowering_registry, note, session, typing_registry
-from .shared import check_index, locate
+from .shared import check_index, lower_element
 from .types import NUMBA_TYPES, HalfType, display
 
 
@@ -108,11 +108,4 @@ class ConstantArraySetItem(AbstractTemplate):  # type: ignore[misc]
         return None
 
 
-@lowering_registry.lower(operator.getitem, ConstantArrayType, types.Any)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    result = cgutils.alloca_once_value(builder, context.get_constant_null(kind.dtype))
-    inside, offset = locate(context, builder, kind, sig.args[1], args[1])
-    with builder.if_then(inside, likely=True):
-        builder.store(context.unpack_value(builder, kind.dtype, builder.gep(args[0], [offset])), result)
-    return builder.load(result)
+lowering_registry.lower(operator.getitem, ConstantArrayType, types.Any)(lower_element)

@@ -21,7 +21,7 @@ from ...device.shared import DynamicSharedArray, LocalArray, SharedArray
 from .. import clearing
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, session, shared_places, typing_registry
-from .slices import element_index, in_bounds
+from .slices import element_index, in_bounds, load_inside
 from .types import conversion_problem, display
 
 _WORD = ir.IntType(64)
@@ -161,13 +161,11 @@ class BlockArrayGetItem(AbstractTemplate):  # type: ignore[misc]
 
 
 @lowering_registry.lower(operator.getitem, BlockArrayType, types.Any)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def lower_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """The element at an index of a block's or of a constant array."""
     kind = sig.args[0]
-    result = cgutils.alloca_once_value(builder, context.get_constant_null(kind.dtype))
     inside, offset = locate(context, builder, kind, sig.args[1], args[1])
-    with builder.if_then(inside, likely=True):
-        builder.store(context.unpack_value(builder, kind.dtype, builder.gep(args[0], [offset])), result)
-    return builder.load(result)
+    return load_inside(context, builder, kind.dtype, args[0], offset, inside)
 
 
 @typing_registry.register_global(operator.setitem)
