@@ -20,6 +20,8 @@ test ends it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias, final
 
 from .patterns import BINARY, BRANCH, CAST, COMPARE, INTRINSIC, INVERSE, MIRROR, REGISTER, SELECT
@@ -64,13 +66,8 @@ class Range:
         size = self.before(length)
         if size is None:
             raise Undecidable("the slice is not the same in every iteration")
-        before = dict(self._extents), list(self.conditions)
-        try:
+        with self._all_or_nothing():
             low, high = self._extent(self._affine(index, "i64", "sext"))
-        except Undecidable:
-            # What was found on the way rests on conditions: both go.
-            self._extents, self.conditions = before
-            raise
         self._require("sge", low, 0)
         self._require("slt", high, self._wide(size))
 
@@ -83,8 +80,7 @@ class Range:
         """Factor and start: the value, as a signed number, is ``factor * counter + start`` where the conditions hold,
         the start under 2**61 in magnitude. Raises ``Undecidable``, also where the factor is not known now, for a loop
         whose counter is under 2**42."""
-        before = dict(self._extents), list(self.conditions)
-        try:
+        with self._all_or_nothing():
             form = self._affine(value, kind, "sext")
             factor, start = form.get(self.loop, 0), form.get(None, 0)
             if not isinstance(factor, int) or abs(factor) > 2**18 or not form.keys() <= {None, self.loop}:
@@ -97,9 +93,6 @@ class Range:
             else:
                 shifted = self._emit(f"add i64 {start}, {_LARGEST}")
                 self._hold(f"icmp ule i64 {shifted}, {2 * _LARGEST}")
-        except Undecidable:
-            self._extents, self.conditions = before
-            raise
         return factor, start
 
     def before(self, value: str) -> str | None:
@@ -114,6 +107,16 @@ class Range:
     def word_difference(self, left: Coefficient, right: Coefficient, less: int) -> Coefficient:
         """``left - right - less``, at the preheader."""
         return self._plus(self._plus(left, self._times(right, -1)), -less)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Around what may be ``Undecidable``: what was found on the way there rests on conditions, and both go."""
+        before = dict(self._extents), list(self.conditions)
+        try:
+            yield
+        except Undecidable:
+            self._extents, self.conditions = before
+            raise
 
     # Affine forms
 
@@ -415,15 +418,11 @@ class Range:
         result = dict(left)
         for variable, coefficient in right.items():
             result[variable] = self._plus(result.get(variable, 0), coefficient)
-        return {variable: c for variable, c in result.items() if variable is None or c != 0} | {
-            None: result.get(None, 0)
-        }
+        return _plain(result)
 
     def _scaled(self, form: Affine, factor: Coefficient) -> Affine:
         result: Affine = {variable: self._times(coefficient, factor) for variable, coefficient in form.items()}
-        return {variable: c for variable, c in result.items() if variable is None or c != 0} | {
-            None: result.get(None, 0)
-        }
+        return _plain(result)
 
     def _plus(self, left: Coefficient, right: Coefficient) -> Coefficient:
         if isinstance(left, int) and isinstance(right, int):
@@ -447,6 +446,11 @@ class Range:
             name = self._emitted[text] = f"%{self._prefix}.{self._count}"
             self.code.append(f"  {name} = {text}")
         return self._emitted[text]
+
+
+def _plain(form: Affine) -> Affine:
+    """A form without the variables that are not in it, and with a constant."""
+    return {variable: c for variable, c in form.items() if variable is None or c != 0} | {None: form.get(None, 0)}
 
 
 def _signed(number: int) -> int:

@@ -151,6 +151,11 @@ class _Body:
         if not self.numba_style:
             self._check_assignment()
 
+    def given(self, call: ast.Call) -> dict[str, ast.expr]:
+        """What a call of this function passes, by the names of its parameters."""
+        by_name = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+        return dict(zip(self.parameters, call.args, strict=False)) | by_name
+
     def _check_assignment(self) -> None:
         def constant(node: ast.expr) -> int | None:
             value = self._uniform(node)
@@ -182,8 +187,7 @@ class _Body:
         if function in self.callers or not _has_source(function):
             return
         body = _Body(function, self.kernel, self.uses, self.callers, numba_style=True)
-        given = dict(zip(body.parameters, node.args, strict=False))
-        given.update({keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None})
+        given = body.given(node)
         body.check({name: self._uniform(given[name]) if name in given else None for name in body.parameters})
 
     def _visit(self, node: ast.AST) -> None:
@@ -373,8 +377,7 @@ class _Body:
         if called.function in self.callers:
             raise self._error(node, f"{called.function.__name__} calls itself; recursion is not supported in kernels")
         body = _Body(called.function, self.kernel, self.uses, self.callers)
-        given = dict(zip(body.parameters, node.args, strict=False))
-        given.update({keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None})
+        given = body.given(node)
         own = body.parameters if lifted is None else body.parameters[: lifted.arity]
         if len(node.args) + len(node.keywords) != len(own) or set(given) != set(own):
             raise self._error(node, f"{called.function.__name__} takes ({', '.join(own)}); the call does not match")

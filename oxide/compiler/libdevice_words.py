@@ -7,14 +7,14 @@ each one is.
 from __future__ import annotations
 
 
-def definition(symbol: str) -> str | None:
-    """The IR that defines ``symbol``, or None for any other function."""
+def definitions(symbol: str) -> list[str]:
+    """The IR that defines ``symbol``; none for any other function."""
     if symbol not in _BODIES:
-        return None
+        return []
     result, parameters, body = _BODIES[symbol]
     listed = ", ".join(f"{kind} %p{number}" for number, kind in enumerate(parameters.split()))
     lines = "\n".join(f"  {line}" for line in body.split("; "))
-    return f"define {result} @{symbol}({listed}) alwaysinline {{\n{lines}\n  ret {result} %r\n}}\n"
+    return [f"define {result} @{symbol}({listed}) alwaysinline {{\n{lines}\n  ret {result} %r\n}}"]
 
 
 def _difference(greater: str) -> str:

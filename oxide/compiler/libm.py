@@ -54,22 +54,28 @@ def definitions(kernel: str, module: Any) -> str:
 
 def _definitions(symbol: str) -> list[str]:
     """What defines a function: texts that each declare or define one, so that several functions may share them."""
-    text = plain_math.definition(symbol) or _definition(symbol) or libdevice_words.definition(symbol)
-    if text is not None:
-        return text.split("\n\n")
+    return (
+        plain_math.definitions(symbol)
+        or _of_c(symbol)
+        or libdevice_words.definitions(symbol)
+        or _of_special(symbol)
+        or libdevice_rounding.definitions(symbol)
+    )
+
+
+def _of_special(symbol: str) -> list[str]:
     called, texts = libdevice_special.definitions(symbol)
-    declared = "".join(_declare(base, "double")[1] for base in called)
-    return [*declared.split("\n\n"), *texts] if texts else libdevice_rounding.definitions(symbol)
+    return [*(_declare(base, "double")[1] for base in called), *texts]
 
 
-def _definition(symbol: str) -> str | None:
+def _of_c(symbol: str) -> list[str]:
     plain = _FAST.sub(r"__nv_\1f", symbol)
     for base, kind in libdevice_special.forms(plain.removeprefix("__nv_")):
         if base in _SHAPES:
             return _call(symbol, base, kind)
         if base in _COMPOSED:
             return _composed(symbol, base, kind)
-    return None
+    return []
 
 
 def _declare(base: str, kind: str) -> tuple[str, str]:
@@ -78,17 +84,18 @@ def _declare(base: str, kind: str) -> tuple[str, str]:
     called = base + ("f" if kind == "float" else "")
     listed = ", ".join(part.format(t=kind) for part in parameters)
     memory = "memory(argmem: readwrite)" if "ptr" in parameters else "memory(none)"
-    return called, f"declare {result.format(t=kind)} @{called}({listed}) nounwind willreturn {memory}\n\n"
+    return called, f"declare {result.format(t=kind)} @{called}({listed}) nounwind willreturn {memory}"
 
 
-def _call(symbol: str, base: str, kind: str) -> str:
+def _call(symbol: str, base: str, kind: str) -> list[str]:
     called, declared = _declare(base, kind)
     result = _SHAPES[base][0].format(t=kind)
     listed = ", ".join(f"{part.format(t=kind)} %p{number}" for number, part in enumerate(_SHAPES[base][1]))
-    return (
-        f"{declared}define {result} @{symbol}({listed}) alwaysinline {{\n"
-        f"  %r = call {result} @{called}({listed})\n  ret {result} %r\n}}\n"
-    )
+    return [
+        declared,
+        f"define {result} @{symbol}({listed}) alwaysinline {{\n"
+        f"  %r = call {result} @{called}({listed})\n  ret {result} %r\n}}",
+    ]
 
 
 _COMPOSED = {
@@ -117,16 +124,14 @@ _COMPOSED = {
 """What C lacks: the functions that it is made of, its parameters, its result and its body."""
 
 
-def _composed(symbol: str, base: str, kind: str) -> str:
+def _composed(symbol: str, base: str, kind: str) -> list[str]:
     parts, parameters, result, body = _COMPOSED[base]
-    names, declared = {}, ""
-    for part in parts:
-        names[part], text = _declare(part, kind)
-        declared += text
+    declared = {part: _declare(part, kind) for part in parts}
+    names = {part: called for part, (called, _) in declared.items()}
     listed = ", ".join(f"{part.format(t=kind)} %p{number}" for number, part in enumerate(parameters))
     returned = "  ret void" if result == "void" else f"  ret {kind} %r"
     kind_of_result = result.format(t=kind)
-    return (
-        f"{declared}define {kind_of_result} @{symbol}({listed}) alwaysinline {{\n"
-        f"{body.format(t=kind, **names)}\n{returned}\n}}\n"
-    )
+    return [
+        *(text for _, text in declared.values()),
+        f"define {kind_of_result} @{symbol}({listed}) alwaysinline {{\n{body.format(t=kind, **names)}\n{returned}\n}}",
+    ]

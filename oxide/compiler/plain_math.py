@@ -21,18 +21,19 @@ _ROUNDING = 1.5 * 2.0**52
 """Added to a double, it rounds it to a whole number, which is then in the lowest bits of the sum."""
 
 
-def definition(symbol: str) -> str | None:
-    """The definition of a function of libdevice's, if it is one of these."""
+def definitions(symbol: str) -> list[str]:
+    """The IR of ``symbol`` and of what it calls, a text for each; none for a function that is not one of these."""
     match = _FUNCTION.match(symbol)
     if match is None:
-        return None
+        return []
     name = match["name"]
     bodies = {"tanh": _tanh, "erf": _erf}
     body = bodies[name]() if name in bodies else _exp(name) if name.startswith("exp") else _log(name)
-    declared = "declare float @llvm.copysign.f32(float, float)\n\n" if name == "tanh" else ""
-    return (
-        f"{declared}define float @{symbol}(float %x) alwaysinline {{\n  %wide = fpext float %x to double\n{body}\n}}\n"
-    )
+    declared = ["declare float @llvm.copysign.f32(float, float)"] if name == "tanh" else []
+    return [
+        *declared,
+        f"define float @{symbol}(float %x) alwaysinline {{\n  %wide = fpext float %x to double\n{body}\n}}",
+    ]
 
 
 def _exp(name: str) -> str:
