@@ -257,7 +257,7 @@ def _simulated_reduction(session: Session, blocks: int) -> None:
         boxes = [h2d(x).sync(), zeros(x.shape).sync()]
         return _oxide(block_reduction[blocks, 256](*boxes), boxes[1], expected)
 
-    what = f"sums of {blocks} blocks of 256 threads, for debugging"
+    what = f"sums of {blocks} block{'s' if blocks > 1 else ''} of 256 threads, for debugging"
     _beside_the_simulator(session, what, ours, "benchmarks.simulated_reduction", blocks)
 
 

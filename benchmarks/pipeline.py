@@ -94,7 +94,7 @@ def run(session: Session) -> None:
                 break
             workload = Workload(session, dim, batches)
             compared = session.compare(
-                f"dim {dim}, {batches} batches",
+                f"dim {dim}, {batches} batch{'es' if batches > 1 else ''}",
                 {name: _bound(make, workload) for name, make in CONTENDERS.items()},
                 unit="batches/s",
                 better="more",
