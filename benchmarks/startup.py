@@ -66,9 +66,9 @@ def run(session: Session) -> None:
         turns=turns,
         warmup=warmup,
     )
-    session.claim("3: first kernel, oxide / numba-cuda", kernels.ratio(WARM, NUMBA), "at most", 0.5)
+    session.claim("first kernel, oxide / numba-cuda", kernels.ratio(WARM, NUMBA), "at most", 0.5)
     session.claim(
-        "3: first kernel, oxide's CPU device / numba-cuda's simulator",
+        "first kernel, oxide's CPU device / numba-cuda's simulator",
         kernels.ratio(ON_CPU, SIMULATOR),
         "at most",
         0.5,
@@ -84,7 +84,7 @@ def run(session: Session) -> None:
         turns=turns,
         warmup=warmup,
     )
-    session.claim("7: start-up, example / the same in numba-cuda", compared.ratio(EXAMPLE, NUMBA), "at most", 0.6)
+    session.claim("start-up, example / the same in numba-cuda", compared.ratio(EXAMPLE, NUMBA), "at most", 0.6)
     if session.device == "cuda":
         on_cpu = session.compare(
             "async_mlp on the CPU device",
@@ -94,7 +94,7 @@ def run(session: Session) -> None:
             warmup=warmup,
         )
         if EXAMPLE in on_cpu.figures:
-            session.claim("7: start-up on the CPU device, s", on_cpu.figures[EXAMPLE].median / 1e3, "at most", 1.0)
+            session.claim("start-up on the CPU device, s", on_cpu.figures[EXAMPLE].median / 1e3, "at most", 1.0)
 
 
 def _program(arguments: list[str], **environment: str) -> Callable[[], Contender]:
