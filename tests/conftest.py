@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what it runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     device = config.getoption("--device")
     if device is None:
         only_gpu_tests = config.getoption("markexpr") == "gpu" and cuda_device_count() > 0

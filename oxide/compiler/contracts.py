@@ -8,8 +8,9 @@ and handed to the compiler as a fact (``prove``): an access that follows from it
 from __future__ import annotations
 
 import ast
+import copy
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -67,6 +68,26 @@ class Contract:
     def _where(self, values: Mapping[str, int]) -> str:
         shown = [f"{name} = {values[name]}" for name in sorted(self.names) if not name.startswith("len(")]
         return f" ({', '.join(shown)})" if shown else ""
+
+
+def compiled(contracts: Sequence[Contract], names: Sequence[str]) -> Callable[..., bool]:
+    """Whether all of them hold, as a function of the values of ``names``, in that order. It may raise
+    ``ZeroDivisionError``.
+
+    Every launch calls it: a tenth of the time of ``check``, which can say what does not hold."""
+    by_place = _ByPlace(names)
+    held: list[ast.expr] = [
+        ast.Compare(by_place.copy_of(contract.left), [contract.comparison], [by_place.copy_of(contract.right)])
+        for contract in contracts
+    ]
+    parameters = [ast.arg(by_place.variable(name)) for name in names]
+    function = ast.Lambda(
+        ast.arguments([], parameters, None, [], [], None, []), ast.BoolOp(ast.And(), [ast.Constant(True), *held])
+    )
+    # What is run was parsed by _Parser, which lets nothing but whole-number arithmetic through.
+    code = compile(ast.fix_missing_locations(ast.Expression(function)), "<contracts>", "eval")
+    holds: Callable[..., bool] = eval(code, {"__builtins__": {}})
+    return holds
 
 
 def parse_contracts(
@@ -191,6 +212,27 @@ class _NamedElements(ast.NodeTransformer):
             listed = ", ".join(element.name for element in base.lifted.elements)
             raise self.parser._error(f"names {ast.unparse(node)}, but {base.name} has {listed}")
         return found
+
+
+@final
+class _ByPlace(ast.NodeTransformer):
+    """Puts a variable for each name that contracts speak of."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._places = {name: place for place, name in enumerate(names)}
+
+    def variable(self, name: str) -> str:
+        return f"v{self._places[name]}"
+
+    def copy_of(self, side: ast.expr) -> ast.expr:
+        changed: ast.expr = self.visit(copy.deepcopy(side))
+        return changed
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Name(self.variable(node.id), ast.Load())
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return ast.Name(self.variable(ast.unparse(node)), ast.Load())
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:

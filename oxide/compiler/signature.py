@@ -67,7 +67,8 @@ _CLASSES = {
     "bool_": "b",
 }
 """How a scalar's argument is converted: i, u, f, b, or h for the 16-bit floats, which are passed as their bits."""
-_SAFE_FLOAT = 3.4e38  # what f32 and f64 both hold
+SAFE_FLOAT = 3.4e38
+"""What f32 and f64 both hold."""
 
 
 @final
@@ -130,7 +131,7 @@ class Parameter:
         if type(value) is int:
             if self.integers is not None and value in self.integers:
                 return value
-        elif type(value) is float and self.is_float and -_SAFE_FLOAT <= value <= _SAFE_FLOAT:
+        elif type(value) is float and self.is_float and -SAFE_FLOAT <= value <= SAFE_FLOAT:
             return value
         kind = _CLASSES[self.scalar.name]
         if type(value) is np.ndarray and value.ndim == 0:

@@ -6,8 +6,9 @@ Nearly every launch gets such arguments, and the time of a launch is Python's: o
 - **Once, when the launch is built.** A box's address, size and dtype never change, so what the check looks at is also
   what the execution needs; running a recipe again looks at no argument again.
 - **Exact types only.** Boxes and arcs have no subclasses, so one compare tells. Whatever else an argument is (an
-  operation, a mistake), ``bind`` returns None, and the way that judges and explains everything (``launch.py``) is
-  taken; so no message is written twice. A kernel with an ``AtomicSlice`` takes that way too.
+  operation, a mistake, what a contract of the kernel's refuses), ``bind`` returns None, and the way that judges and
+  explains everything (``launch.py``) is taken; so no message is written twice. A kernel with an ``AtomicSlice`` takes
+  that way too.
 - **Bytes, put together once.** A box keeps its address and length as a kernel's parameters hold them, so the parameters
   are a join of what is there; the fault record's address is added at each launch, since it belongs to the submission.
 - **A plan for each specialization** says what is to be done with each argument, so that nothing is asked of the
@@ -17,12 +18,13 @@ Nearly every launch gets such arguments, and the time of a launch is Python's: o
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
 from oxide.compiler.arguments import NumberType, of_box
-from oxide.compiler.signature import Parameter
+from oxide.compiler.signature import SAFE_FLOAT, Parameter
 from oxide.errors import ArgumentError
 from oxide.runtime.arc import Arc
 from oxide.runtime.context import Device
@@ -49,45 +51,58 @@ _KINDS = {"slice": _SLICE, "disjoint": _DISJOINT, "tiles": _TILES, "scalar": _SC
 class Slot:
     """What becomes of one argument."""
 
-    __slots__ = ("alignment", "before", "dtype", "kind", "pack", "parameter", "rest")
+    __slots__ = (
+        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "pack", "parameter", "parts", "rest"
+    )  # fmt: skip
 
-    def __init__(self, parameter: Closed, offset: int) -> None:
-        """``offset`` is where the parameters before it end, in bytes."""
+    def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
+        """``offset`` is where the parameters before it end, in bytes; ``named`` what contracts speak of."""
         kind = _LIFTED if parameter.lifted is not None else _KINDS.get(parameter.kind, _OTHER)
         self.kind: int = kind
         self.parameter: Any = parameter
         self.dtype: Any = parameter.dtype if kind <= _TILES and isinstance(parameter, Parameter) else None
         self.alignment: int = parameter.alignment if kind == _TILES and isinstance(parameter, Parameter) else 1
+        scalar = parameter if kind == _SCALAR and isinstance(parameter, Parameter) else None
+        self.integers: Any = None if scalar is None else scalar.integers
+        self.floats: bool = scalar is not None and scalar.is_float
         self.before = bytes(-offset % 8)  # up to a box's address
         # Of anything else, ``pack`` gives the bytes behind the ``rest`` since the last multiple of 8: with those in
         # front, everything in it is aligned as it is in the whole.
         self.rest = offset % 8
         self.pack = struct.Struct(f"@{self.rest}x{parameter.struct_format}").pack
+        self.parts: list[int] = []
+        """Which numbers of a tuple the contracts speak of."""
+        self.judged: list[str] = []
+        """The names that they call this argument by: its length, its value, or its numbers."""
+        if kind == _LIFTED and parameter.kind == "tuple" and parameter.lifted is not None:
+            self.parts = [place for place, part in enumerate(parameter.lifted.parts) if part.name in named]
+            self.judged = [parameter.lifted.parts[place].name for place in self.parts]
+        elif kind != _LIFTED:
+            self.judged = [name for name in (parameter.name, f"len({parameter.name})") if name in named]
 
 
 @final
 class Plan:
     """What a specialization's launches do with their arguments."""
 
-    __slots__ = ("end", "judged", "outputs", "slots", "uses_index_1d", "uses_index_2d")
+    __slots__ = ("end", "holds", "outputs", "slots", "uses_index_1d", "uses_index_2d")
 
     def __init__(self, special: Specialization) -> None:
         formats = "@"
         self.slots: list[Slot] = []
+        contracts = special.kernel.contracts
+        named: set[str] = set().union(*[contract.names for contract in contracts])
         for parameter in special.parameters:
-            self.slots.append(Slot(parameter, struct.calcsize(formats)))
+            self.slots.append(Slot(parameter, struct.calcsize(formats), named))
             formats += parameter.struct_format
         self.end = bytes(-struct.calcsize(formats) % 8)  # up to the fault record's address
         self.outputs = [place for place, slot in enumerate(self.slots) if slot.kind in (_DISJOINT, _TILES)]
-        named: set[str] = set().union(*[contract.names for contract in special.kernel.contracts])
-        integers = [
-            (parameter.name if slot.kind == _SCALAR else f"len({parameter.name})", place)
-            for place, (parameter, slot) in enumerate(zip(special.parameters, self.slots, strict=True))
-        ]
-        self.judged = [(name, place) for name, place in integers if name in named]
-        """The arguments that the kernel's contracts speak of."""
-        if len(self.judged) < len(named):  # of a tuple's numbers
-            self.judged = []
+        self.holds: Callable[..., bool] | None = None
+        """Whether the contracts hold, of the integers that they speak of in the order of the parameters."""
+        if contracts:
+            from oxide.compiler.contracts import compiled
+
+            self.holds = compiled(contracts, [name for slot in self.slots for name in slot.judged])
         self.uses_index_1d: bool = special.uses_index_1d
         self.uses_index_2d: bool = special.uses_index_2d
 
@@ -112,25 +127,20 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
     if len(slots) != len(arguments):
         return None
     pieces: list[bytes] = []
+    integers: list[Any] = []  # that the contracts speak of
     reads: list[Allocation] = []
     writes: list[Allocation] = []
     device: Device | None = None
     for place, slot in enumerate(slots):
         argument: object = arguments[place]
         kind = slot.kind
-        if kind == _SCALAR:
-            if type(argument) not in _NUMBERS and not isinstance(argument, np.generic):
+        if kind in (_SCALAR, _LIFTED):
+            words = _words(slot, argument)
+            if words is None:
                 return None
-            try:
-                pieces.append(slot.pack(slot.parameter.convert(argument))[slot.rest :])
-            except ArgumentError:
-                return None
-            continue
-        if kind == _LIFTED:
-            try:
-                pieces.append(slot.pack(*slot.parameter.lifted.words(argument))[slot.rest :])
-            except ArgumentError:
-                return None
+            pieces.append(slot.pack(*words)[slot.rest :])
+            if slot.judged:
+                integers += [words[part] for part in slot.parts] if kind == _LIFTED else words
             continue
         box: object = argument.value if isinstance(argument, Arc) else argument
         if kind == _ARGUMENT:
@@ -160,24 +170,40 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
         if slot.before:
             pieces.append(slot.before)
         pieces.append(box.words())
+        if slot.judged:
+            integers.append(box._size)
     if len(plan.outputs) > 1 and _overlap(plan, arguments):
+        return None
+    if plan.holds is not None and not _hold(plan.holds, integers):
         return None
     if plan.end:
         pieces.append(plan.end)
     return Binding(b"".join(pieces), reads, writes, device)
 
 
-def judged(plan: Plan, arguments: tuple[Any, ...]) -> dict[str, int]:
-    """What contracts speak of, of arguments that ``bind`` took; nothing where they speak of tuples."""
-    known: dict[str, int] = {}
-    for name, place in plan.judged:
-        argument: object = arguments[place]
-        if plan.slots[place].kind == _SCALAR:
-            known[name] = int(plan.slots[place].parameter.convert(argument))
-        else:
-            box: Any = argument.value if isinstance(argument, Arc) else argument
-            known[name] = box._size
-    return known
+def _words(slot: Slot, argument: object) -> tuple[Any, ...] | None:
+    """What is passed of a number, a tuple or a function; None where it is not plainly right."""
+    # The two plain cases first, each a compare or two.
+    if type(argument) is int and slot.integers is not None and argument in slot.integers:
+        return (argument,)
+    if type(argument) is float and slot.floats and -SAFE_FLOAT <= argument <= SAFE_FLOAT:
+        return (argument,)
+    try:
+        if slot.kind == _LIFTED:
+            words: tuple[Any, ...] = slot.parameter.lifted.words(argument)
+            return words
+        if type(argument) in _NUMBERS or isinstance(argument, np.generic):
+            return (slot.parameter.convert(argument),)
+    except ArgumentError:
+        pass
+    return None
+
+
+def _hold(holds: Callable[..., bool], integers: list[Any]) -> bool:
+    try:
+        return holds(*integers)
+    except ZeroDivisionError:
+        return False
 
 
 def _overlap(plan: Plan, arguments: tuple[Any, ...]) -> bool:

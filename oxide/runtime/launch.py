@@ -25,7 +25,7 @@ from oxide.errors import ArgumentError, LaunchError
 from oxide.native import Given, caused
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
-from oxide.runtime.binding import Plan, bind, judged
+from oxide.runtime.binding import Plan, bind
 from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
@@ -139,12 +139,6 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         plan = self._plan = _plan_of(special)
         self._binding = bind(plan, arguments)
         if self._binding is not None and config is not None:  # the fast path: see binding.py
-            if plan.judged:
-                known_integers = judged(plan, arguments)
-                for contract in kernel.contracts:
-                    contract.check(kernel.name, known_integers)
-            elif kernel.contracts:
-                self._check_contracts(self.spec())
             self._check_shape(config)
             self._unused = True
             return

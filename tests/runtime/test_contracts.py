@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from oxide import (
     CompileError,
@@ -23,6 +25,7 @@ from oxide import (
     value,
     zeros,
 )
+from oxide.compiler.contracts import compiled
 from oxide_kernels import matvec_naive, sgemm_naive
 
 SGEMM = kernel(requires=("k >= 1", "len(a) >= m * k", "len(b) >= k * n"))(sgemm_naive.function)
@@ -165,3 +168,32 @@ def test_the_length_of_a_slice_bounds_a_loop_over_it() -> None:
 
     assert [check.place for check in total.checks()] == ["proved", "proved"]
     assert [check.place for check in one_too_far.checks()] == ["proved", "hoisted"]
+
+
+def _expressions() -> st.SearchStrategy[str]:
+    leaves = st.sampled_from(["m", "n", "len(a)", "len(c)", "0", "3"])
+    return st.recursive(
+        leaves, lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*", "//", "%"]), inner)
+    )
+
+
+@given(st.lists(st.tuples(_expressions(), st.sampled_from(["<", "<=", "==", ">=", ">"]), _expressions()), min_size=1))
+@example([("n", "==", "(m % 0)")])
+def test_what_a_launch_asks_and_what_explains_a_refusal_agree(texts: list[tuple[str, str, str]]) -> None:
+    def body(m: u32, n: i64, a: Slice[f32], c: DisjointSlice[f32]) -> None: ...
+
+    contracts = kernel(requires=tuple(" ".join(text) for text in texts))(body).contracts
+    names = ["n", "len(c)", "m", "len(a)"]
+    holds = compiled(contracts, names)
+    for values in ((-7, 33, 5, 0), (0, 0, 0, 0), (2**40, 31, 2**32 - 1, 1000003)):
+        try:
+            for contract in contracts:
+                contract.check("body", dict(zip(names, values, strict=True)))
+            refused = False
+        except LaunchError:
+            refused = True
+        try:
+            held = holds(*values)
+        except ZeroDivisionError:
+            held = False
+        assert held is not refused
