@@ -11,7 +11,6 @@ import pytest
 
 from oxide import (
     DisjointSlice,
-    Kernel,
     Slice,
     d2h,
     f16,
@@ -30,41 +29,9 @@ from oxide import (
 )
 from oxide.compiler import libdevice
 from oxide.errors import CompileError
+from tests.elementwise import binary, run, unary
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
-
-
-def unary(function: Any, dtype: Any, result: Any = None) -> Kernel:
-    out = dtype if result is None else result
-
-    @kernel(block=128)
-    def apply(x: Slice[dtype], y: DisjointSlice[out]) -> None:  # type: ignore[valid-type]
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = function(x[i.get()])
-
-    return apply
-
-
-def binary(function: Any, dtype: Any, result: Any = None) -> Kernel:
-    out = dtype if result is None else result
-
-    @kernel(block=128)
-    def apply(a: Slice[dtype], b: Slice[dtype], y: DisjointSlice[out]) -> None:  # type: ignore[valid-type]
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = function(a[i.get()], b[i.get()])
-
-    return apply
-
-
-def run(k: Kernel, *inputs: np.ndarray, dtype: Any = None) -> np.ndarray:
-    size = inputs[0].size
-    boxes = [h2d(values) for values in inputs]
-    found: np.ndarray = k(*boxes, zeros(size, dtype or inputs[0].dtype)).last().and_then(d2h).sync()
-    return found
 
 
 def ulps(found: np.ndarray, expected: np.ndarray) -> float:
