@@ -11,9 +11,9 @@ import pytest
 import oxide_kernels as library
 from oxide import ArgumentError, BoundsError, LaunchError, d2h, f32, h2d, i64, u32, zeros
 from oxide_kernels import gemm, ops
+from tests.kernels.references import ACTIVATIONS, layer_norm, rms_norm, softmax
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
-ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def random(*shape: int) -> np.ndarray[Any, Any]:
@@ -28,35 +28,27 @@ def assert_close(found: Any, expected: Any, relative: float) -> None:
     assert error <= relative * scale or error == 0, f"off by {error / (scale or 1):.2e} of the norm"
 
 
-ELEMENTWISE: dict[str, Any] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * (1 + ERF(x / math.sqrt(2))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
-
-
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations(name: str, size: int) -> None:
     x = random(size)
     kernel = getattr(library, name)
-    expected = ELEMENTWISE[name](x.astype(np.float64))
+    expected = ACTIVATIONS[name](x.astype(np.float64))
     box = h2d(x).sync()
     assert_close(kernel(box, zeros(size)).last().and_then(d2h).sync(), expected, 1e-6)
     assert_close(d2h(kernel(box, box).last()).sync(), expected, 1e-6)  # in place
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_of_a_piece_that_begins_in_the_middle_of_a_vector(name: str) -> None:
     x = random(103)
     _, piece, _ = h2d(x).sync().partition(51)
     result = zeros(103).sync().partition(51)[1]
     found = d2h(getattr(library, name)(piece, result).last()).sync()
-    assert_close(found, ELEMENTWISE[name](x[51:102].astype(np.float64)), 1e-6)
+    assert_close(found, ACTIVATIONS[name](x[51:102].astype(np.float64)), 1e-6)
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "sigmoid"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_keep_nan_and_do_not_overflow(name: str) -> None:
     x = np.array([np.nan, -200, 200, 0, -np.inf], np.float32)
     found = d2h(getattr(ops, name)(h2d(x))).sync()
@@ -145,8 +137,7 @@ def test_softmax(width: int) -> None:
     x = 5 * random(5, width)
     x[1] = 300  # whose exponential no float32 holds
     x[2, 1:] = -np.inf
-    powers = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
-    expected = powers / powers.sum(1, keepdims=True)
+    expected = softmax(x.astype(np.float64))
     found = d2h(ops.softmax(h2d(x))).sync()
     assert_close(found, expected, 2e-6)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
@@ -158,18 +149,15 @@ def test_softmax(width: int) -> None:
 def test_norms(width: int) -> None:
     x, weight, bias = 3 * random(5, width) + 10, random(width), random(width)[::-1].copy()
     exact = x.astype(np.float64)
-    centred = exact - exact.mean(1, keepdims=True)
-    expected = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-3) * weight + bias
+    expected = layer_norm(exact, weight, bias, 1e-3)
     assert_close(d2h(ops.layer_norm(h2d(x), h2d(weight), h2d(bias), 1e-3)).sync(), expected, 2e-5)
-    expected = exact / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-5) * weight
-    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight))).sync(), expected, 2e-6)
+    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight))).sync(), rms_norm(exact, weight), 2e-6)
 
 
 @pytest.mark.parametrize("shape", [(0, 7), (7, 0), (0, 0), (3,), (2, 3, 4)])
 def test_rows_are_the_last_axis_whatever_the_shape(shape: tuple[int, ...]) -> None:
     x = random(*shape)
-    powers = np.exp(x.astype(np.float64))
-    assert_close(d2h(ops.softmax(h2d(x))).sync(), powers / powers.sum(-1, keepdims=True), 2e-6)
+    assert_close(d2h(ops.softmax(h2d(x))).sync(), softmax(x.astype(np.float64)), 2e-6)
 
 
 def test_rows_of_other_shapes_are_refused() -> None:

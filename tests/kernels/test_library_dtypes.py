@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import pytest
 import oxide_kernels as library
 from oxide import ArgumentError, BoundsError, d2h, f32, h2d, zeros
 from oxide_kernels import ops
+from tests.kernels.references import ACTIVATIONS, Array, layer_norm, rms_norm, softmax
 
-ERF = np.vectorize(math.erf, otypes=[np.float64])
 SIZE = 70_003  # several blocks, vectors in turns, and a rest
-Array = np.ndarray[Any, Any]
 
 BF16 = "bfloat16"
 FLOATS = (np.float16, BF16, np.float64)
@@ -51,14 +49,6 @@ def assert_close(found: Array, expected: Array, dtype: Any, factor: float = 1) -
     assert found.shape == expected.shape
     error, scale = np.linalg.norm(found - expected), np.linalg.norm(expected)
     assert error <= factor * ERRORS[dtype] * scale, f"off by {error / scale:.2e} of the norm"
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * (1 + ERF(x / math.sqrt(2))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -128,12 +118,6 @@ def test_the_greatest_and_its_place(dtype: Any, size: int) -> None:
         assert d2h(ops.argmax(h2d(x))).sync() == size // 2
 
 
-def norms(x: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3)
-    return scaled * weight + bias, x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * weight
-
-
 # A row is a part of a warp's, a warp's, a block's, or walked over: f64 changes over at half the width.
 @pytest.mark.parametrize(
     ("dtype", "width"),
@@ -142,11 +126,10 @@ def norms(x: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
 def test_rows(dtype: Any, width: int) -> None:
     x, weight, bias = numbers(dtype, 5, width), numbers(dtype, width, seed=1), numbers(dtype, width, seed=2)
     wide = exact(x, dtype)
-    powers = np.exp(wide - wide.max(1, keepdims=True))
-    assert_close(d2h(ops.softmax(h2d(x))).sync(), powers / powers.sum(1, keepdims=True), dtype)
-    layer, rms = norms(wide, exact(weight, dtype), exact(bias, dtype))
+    assert_close(d2h(ops.softmax(h2d(x))).sync(), softmax(wide), dtype)
+    layer = layer_norm(wide, exact(weight, dtype), exact(bias, dtype), 1e-3)
     assert_close(d2h(ops.layer_norm(h2d(x), h2d(weight), h2d(bias), 1e-3)).sync(), layer, dtype)
-    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight), 1e-3)).sync(), rms, dtype)
+    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight), 1e-3)).sync(), rms_norm(wide, exact(weight, dtype), 1e-3), dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
