@@ -20,6 +20,7 @@ from oxide import DeviceOperation, as_completed, d2h, gather, h2d, spawn, value,
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.future import FutureState
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
+from tests.on_stream import On
 
 Runner = Callable[[Callable[[], Awaitable[Any]]], Any]
 MODES = ("adaptive", "poll", "callback")
@@ -203,13 +204,6 @@ def test_a_callback_is_submitted_only_for_the_first_mark_of_a_stream() -> None:
 def test_streams_that_finish_out_of_order_wake_their_own_tasks(completion: Any) -> None:
     with use_driver(step_driver(), completion=completion) as driver:
         slow, quick = (oxide.devices()[0].new_stream() for _ in range(2))
-
-        class On:
-            def __init__(self, stream: oxide.Stream) -> None:
-                self.stream = stream
-
-            def next_stream(self, _: oxide.Device) -> oxide.Stream:
-                return self.stream
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:

@@ -42,6 +42,7 @@ from oxide.native import is_compiled
 from oxide.runtime import staging
 from oxide.runtime.memory import Allocation
 from oxide.testing import step_driver, use_driver
+from tests.on_stream import On
 
 SIZE = 6
 DEVICES = 2
@@ -72,16 +73,6 @@ def double_unseen(box: DeviceBox) -> DeviceOperation[DeviceBox]:
         return value(box)
 
     return with_context(put_on_stream)
-
-
-class On:
-    """A policy of one stream."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-
-    def next_stream(self, _: oxide.Device) -> Stream:
-        return self.stream
 
 
 class Machine:
