@@ -152,8 +152,8 @@ def test_other_tasks_run_while_one_awaits(run: Runner, mode: str) -> None:
     assert order == ["opening", "through"]
 
 
-def test_a_parked_wait_uses_no_processor_time_and_stalls_nobody(run: Runner) -> None:
-    """The device is busy for half a second; a ticker goes on and the process sleeps."""
+def test_a_parked_wait_uses_no_processor_time(run: Runner) -> None:
+    """The device is busy for half a second, and the process sleeps."""
     opened = threading.Event()
     timer = threading.Timer(0.5, opened.set)
 

@@ -13,6 +13,7 @@ import trio
 import oxide
 from oxide import arange, gather, randn, value
 from oxide.runtime import numbers, staging
+from tests.runtime.waiting import until
 
 LARGE = staging.SMALL_BYTES // 4 + 1001
 
@@ -59,8 +60,7 @@ def test_many_numbers_are_made_beside_the_loop_that_awaits_them(monkeypatch: pyt
                 np.testing.assert_array_equal(right, np.arange(LARGE, dtype="f4"))
 
             nursery.start_soon(wait)
-            while not threads:
-                await trio.sleep(0.001)
+            await until(lambda: threads)
             for _ in range(20):
                 await trio.lowlevel.checkpoint()  # the loop goes on
             go_on.set()
