@@ -217,7 +217,7 @@ def test_fmax_and_fmin_of_a_nan_and_a_number_are_the_number(dtype: Any) -> None:
         np.testing.assert_array_equal(run(binary(function, dtype), a, b), expected)
 
 
-def test_saturate_and_rsqrt() -> None:
+def test_saturate_clips_to_the_unit_interval_and_rsqrt_is_one_over_the_root() -> None:
     x = np.array([-1, 0, 0.25, 1, 7, np.nan, np.inf], np.float32)
     assert run(unary(intrinsics.saturate, f32), x).tolist() == [0, 0, 0.25, 1, 1, 0, 1]
     for dtype in (f32, f64):

@@ -30,7 +30,7 @@ def assert_close(found: Any, expected: Any, relative: float) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name: str, size: int) -> None:
+def test_activations_equal_numpys_in_place_too(name: str, size: int) -> None:
     x = random(size)
     kernel = getattr(library, name)
     expected = ACTIVATIONS[name](x.astype(np.float64))
@@ -62,7 +62,7 @@ def test_an_input_that_is_shorter_than_the_output_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_axpy(size: int) -> None:
+def test_axpy_equals_numpys(size: int) -> None:
     x, y = random(size), random(size)[::-1].copy()
     expected = 2.5 * x.astype(np.float64) + y
     assert_close(d2h(library.axpy(2.5, h2d(x), h2d(y)).last()).sync(), expected, 1e-6)
@@ -70,7 +70,7 @@ def test_axpy(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_sums_and_products(size: int) -> None:
+def test_sums_and_products_equal_numpys(size: int) -> None:
     x, y = random(size), random(size)[::-1].copy()
     scale = max(1.0, math.sqrt(size))  # what the sums of so many random numbers are like
     assert abs(d2h(ops.reduce_sum(h2d(x))).sync() - x.sum(dtype=np.float64)) <= 2e-6 * scale
@@ -108,7 +108,7 @@ def test_a_product_of_vectors_of_two_lengths_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_running_sums(size: int) -> None:
+def test_running_sums_equal_numpys(size: int) -> None:
     x = random(size)
     through = x.cumsum(dtype=np.float64)
     assert_close(d2h(ops.inclusive_scan(h2d(x))).sync(), through, 2e-6)
@@ -133,7 +133,7 @@ WIDTHS = (1, 33, 128, 1025, 4096, 33_000)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_softmax(width: int) -> None:
+def test_softmax_equals_numpys_where_exponentials_overflow_and_in_place_too(width: int) -> None:
     x = 5 * random(5, width)
     x[1] = 300  # whose exponential no float32 holds
     x[2, 1:] = -np.inf
@@ -146,7 +146,7 @@ def test_softmax(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_norms(width: int) -> None:
+def test_norms_equal_numpys(width: int) -> None:
     x, weight, bias = 3 * random(5, width) + 10, random(width), random(width)[::-1].copy()
     exact = x.astype(np.float64)
     expected = layer_norm(exact, weight, bias, 1e-3)
@@ -168,7 +168,7 @@ def test_rows_of_other_shapes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (31, 33), (32, 64), (1025, 7), (1009, 991)])
-def test_transpose(shape: tuple[int, int]) -> None:
+def test_transpose_equals_numpys(shape: tuple[int, int]) -> None:
     x = random(*shape)
     np.testing.assert_array_equal(d2h(ops.transpose(h2d(x))).sync(), x.T)
     rows, columns = shape
@@ -178,7 +178,7 @@ def test_transpose(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 33, 1025])
 @pytest.mark.parametrize("width", [1, 32, 77])
-def test_gather(count: int, width: int) -> None:
+def test_gather_takes_the_rows_that_numpy_takes(count: int, width: int) -> None:
     table = random(19, width)
     indices = np.random.default_rng(count).integers(0, 19, count).astype(np.int32)
     np.testing.assert_array_equal(d2h(ops.gather(h2d(table), h2d(indices))).sync(), table[indices])
@@ -192,7 +192,7 @@ def test_gather_of_a_row_that_the_table_has_not() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("bins", [1, 100, 5000])
-def test_histogram(size: int, bins: int) -> None:
+def test_histogram_counts_as_numpy_does(size: int, bins: int) -> None:
     values = np.random.default_rng(size).integers(0, bins, size).astype(np.uint32)
     expected = np.bincount(values, minlength=bins)
     np.testing.assert_array_equal(d2h(ops.histogram(h2d(values), bins)).sync(), expected)
@@ -209,7 +209,7 @@ def test_a_value_without_a_bin_is_a_fault(bins: int) -> None:
 @pytest.mark.parametrize(
     ("m", "n"), [(0, 3), (3, 0), (1, 1), (31, 33), (1000, 256), (33, 2049), (9, 8192), (2, 100_003)]
 )
-def test_matvec(m: int, n: int) -> None:
+def test_matvec_equals_numpys(m: int, n: int) -> None:
     matrix, vector = random(m, n), random(n)
     assert_close(d2h(ops.matvec(h2d(matrix), h2d(vector))).sync(), matrix.astype(np.float64) @ vector, 2e-6)
 
@@ -231,7 +231,9 @@ SHAPES = [
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
-def test_sgemm_tiled(m: int, n: int, k: int, beta: float, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sgemm_tiled_equals_numpys_with_tiles_of_either_size(
+    m: int, n: int, k: int, beta: float, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gemm, "_ENOUGH_TILES", 0 if large else 10**9)
     a, b, c = random(m, k), random(k, n), random(m, n)
     expected = 1.5 * a.astype(np.float64) @ b.astype(np.float64) + beta * c

@@ -35,7 +35,7 @@ def test_without_a_seed_an_operation_keeps_its_numbers_and_two_differ() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i4", "u8", "f4"])
-def test_arange_counts(dtype: str) -> None:
+def test_arange_counts_from_0_in_every_dtype(dtype: str) -> None:
     for count in (0, 1, LARGE):
         np.testing.assert_array_equal(arange(count, dtype).to_host().sync(), np.arange(count, dtype=dtype))
 
