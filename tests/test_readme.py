@@ -10,6 +10,7 @@ Conventions, read from the line that opens a block:
 from __future__ import annotations
 
 import doctest
+import inspect
 import os
 import re
 import subprocess
@@ -126,6 +127,12 @@ def test_the_book_names_every_variable_of_the_environment() -> None:
 def test_the_book_names_every_public_name() -> None:
     words = set(re.findall(r"\w+", "".join(read(page) for page in PAGES)))
     assert not set(oxide.__all__) - words
+
+
+def test_the_book_names_every_option_of_a_kernel() -> None:
+    table = read(ROOT / "docs" / "kernels.md").partition("| option |")[2].partition("\n\n")[0]
+    options = {name for name in inspect.signature(oxide.kernel).parameters if name != "function"}
+    assert options <= set(re.findall(r"\w+", table))
 
 
 def without_code(text: str) -> str:
