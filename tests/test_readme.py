@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import oxide
+from oxide import errors
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -133,6 +134,18 @@ def test_the_book_names_every_option_of_a_kernel() -> None:
     table = read(ROOT / "docs" / "kernels.md").partition("| option |")[2].partition("\n\n")[0]
     options = {name for name in inspect.signature(oxide.kernel).parameters if name != "function"}
     assert options <= set(re.findall(r"\w+", table))
+
+
+def test_the_book_draws_the_errors_as_they_derive_from_one_another() -> None:
+    tree = read(ROOT / "docs" / "errors.md").partition("```text\n")[2].partition("```")[0]
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for line in tree.splitlines():
+        branch, name = re.match(r"([│├└─ ]*)(\w+)", line).groups()  # type: ignore[union-attr]
+        above[len(branch) // 4 :] = [name]
+        drawn[name] = above[-2] if len(above) > 1 else "Exception"
+    classes = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.OxideError)]
+    assert drawn == {kind.__name__: kind.__bases__[0].__name__ for kind in classes}
 
 
 def without_code(text: str) -> str:

@@ -643,14 +643,8 @@ def added_to_what_is_there(x, y):
     y[i] += x[i]  # bug
 
 
-@kernel(sanitize=BOTH)
-def put_where_nothing_is(x, y):
-    i = cuda.grid(1)
-    y[i] = x[i]
-
-
 BUGS["empty() taken for zeros()"] = Planted(
-    "uninitialized", "y", added_to_what_is_there, put_where_nothing_is, lambda: (h2d(X), empty(N)), X, grid=2
+    "uninitialized", "y", added_to_what_is_there, indexed_in_the_grid, lambda: (h2d(X), empty(N)), X, grid=2
 )
 
 
