@@ -92,7 +92,7 @@ def run(session: Session) -> None:
             {
                 "oxide": ours,
                 "numba-cuda": _gpu(session, "numba.cuda", theirs),
-                "torch (cuBLAS)": _gpu(session, "torch", _bind(_torch, inputs, torch_function, numpy_function)),
+                "torch": _gpu(session, "torch", _bind(_torch, inputs, torch_function, numpy_function)),
                 "NumPy": _bind(_numpy, session, inputs, numpy_function),
             },
             turns=session.choose(20, 3),
