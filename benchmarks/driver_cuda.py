@@ -189,10 +189,13 @@ def measure_memory(bench: Bench) -> None:
         "memory: submit a copy or a fill of 1 KiB",
         {
             "oxide copy_to_device": lambda: driver.copy_to_device(device, host, 1024, stream),
+            "cuMemcpyHtoDAsync": lambda: bindings.cuMemcpyHtoDAsync(device, host, 1024, stream.handle),
             "oxide copy_to_host": lambda: driver.copy_to_host(host, device, 1024, stream),
+            "cuMemcpyDtoHAsync": lambda: bindings.cuMemcpyDtoHAsync(host, device, 1024, stream.handle),
             "oxide copy_on_device": lambda: driver.copy_on_device(other, device, 1024, stream),
             "cuMemcpyDtoDAsync": lambda: bindings.cuMemcpyDtoDAsync(other, device, 1024, stream.handle),
             "oxide fill, 4-byte pattern": lambda: driver.fill(device, b"\x01\x02\x03\x04", 256, stream),
+            "cuMemsetD32Async": lambda: bindings.cuMemsetD32Async(device, 0x04030201, 256, stream.handle),
             "oxide fill, 8-byte pattern": lambda: driver.fill(device, b"\x01\x02\x03\x04\x05\x06\x07\x08", 128, stream),
         },
     )

@@ -2,8 +2,8 @@
 
 Each batch is uploaded, multiplied by W0 and w1, rectified and downloaded; every batch is submitted before any is
 waited for, on four streams. What the peers are spared is in their favour: numba-cuda and torch get page-locked
-buffers for every batch and device buffers for every stream, made before the clock starts, where oxide allocates and
-clears memory for each batch as the example does. numba-cuda runs the same algorithm as oxide, one thread an element;
+buffers for every batch and device buffers for every stream, made before the clock starts, where oxide allocates
+memory for each batch as the example does. numba-cuda runs the same algorithm as oxide, one thread an element;
 torch uses cuBLAS.
 """
 

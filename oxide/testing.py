@@ -319,10 +319,11 @@ class RecordingDriver(DelegatingDriver):
         """The calls that submit work to a stream."""
         return [call for call in self.calls if call.method in SUBMISSIONS]
 
-    def count(self, method: str) -> int:
-        """How many calls of one method there were. Raises ``ValueError`` for a name the protocol has not."""
-        _check_method(method)
-        return sum(call.method == method for call in self.calls)
+    def count(self, *methods: str) -> int:
+        """How many calls of these methods there were. Raises ``ValueError`` for a name the protocol has not."""
+        for method in methods:
+            _check_method(method)
+        return sum(call.method in methods for call in self.calls)
 
     def clear(self) -> None:
         """Forgets the calls. What is outstanding stays so."""

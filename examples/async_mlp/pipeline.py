@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import oxide
-from oxide import Arc, DeviceBox, DeviceOperation, LaunchConfig, d2h, h2d, zeros
+from oxide import Arc, DeviceBox, DeviceOperation, LaunchConfig, d2h, empty, h2d
 from oxide_kernels import matvec_naive, relu, sgemm_naive
 
 Float32Array = NDArray[np.float32]
@@ -41,7 +41,7 @@ def forward(
         return matvec_naive[config](rows, columns, hidden, w1, output).last()
 
     return (
-        oxide.zip(batch, zeros((rows, columns)), zeros(rows))
+        oxide.zip(batch, empty((rows, columns)), empty(rows))
         .and_then(hidden_layer)
         .and_then(output_layer)
         .and_then(rectify)
@@ -62,7 +62,7 @@ def classifier(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> D
         return matmul(hidden, w1, scores)
 
     return (
-        oxide.zip(h2d(batch), zeros((rows, w0.value.shape[1])), zeros((rows, w1.value.shape[1])))
+        oxide.zip(h2d(batch), empty((rows, w0.value.shape[1])), empty((rows, w1.value.shape[1])))
         .and_then(hidden_layer)
         .and_then(output_layer)
         .and_then(d2h)

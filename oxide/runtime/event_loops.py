@@ -83,7 +83,10 @@ def running_loop_name() -> str | None:
 
 def _in_trio() -> bool:
     trio = sys.modules.get("trio")
-    return trio is not None and trio.lowlevel.in_trio_task()
+    if trio is None or sys.modules["sniffio"].thread_local.name is None:  # which takes trio an exception to find out
+        return False
+    inside: bool = trio.lowlevel.in_trio_task()
+    return inside
 
 
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:

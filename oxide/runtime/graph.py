@@ -244,9 +244,10 @@ class _Captured:
         driver, timeline, record = context.driver, context.timeline, self._fault_record
         context.keep(self)
         with self._lock:  # another thread's uploads must not come between these and the graph
-            with reading_at_submission():
-                for submit_upload in self._at_launch:
-                    submit_upload(context)
+            if self._at_launch:
+                with reading_at_submission():
+                    for submit_upload in self._at_launch:
+                        submit_upload(context)
             report: FaultReport | None = None
             if record is not None:
                 report = FaultReport(context.runtime.fault_slots.acquire())

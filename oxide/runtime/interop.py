@@ -56,7 +56,7 @@ def from_dlpack(x: Any) -> DeviceBox:
         tensor = _Imported(_ask(x))
         return tensor.box(runtime, None)
     timeline = runtime.policy.next_stream(runtime.device(number))._timeline
-    tensor = _Imported(_ask(x, stream=timeline.driver.stream_address(timeline.handle)))
+    tensor = _Imported(_ask(x, stream=timeline.name()))
     return tensor.box(runtime, timeline)
 
 
@@ -193,7 +193,7 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
         timeline = pending[0][0]
         for other, position in pending[1:]:
             timeline.wait_for(other, position)
-        stream = timeline.driver.stream_address(timeline.handle)
+        stream = timeline.name()
     _export_range(box).exported = True
     return {**_description(box), "stream": stream, "version": 3}
 

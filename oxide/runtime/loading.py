@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from oxide.compiler.kernel import Specialization
 from oxide.runtime.completion import reactor_of
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from oxide.runtime.event_loops import EventLoop
     from oxide.runtime.numbers import HostNumbers
 
+T = TypeVar("T")
 
 _new: deque[weakref.ref[Specialization]] = deque(maxlen=1024)  # of which a launch was built, and none was run
-
 
 _numbers: deque[weakref.ref[HostNumbers]] = deque(maxlen=1024)  # that were asked for and not made
 _large_copies = False  # whether one was built, and nothing awaited since
@@ -105,28 +105,25 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
             load.give_up()
 
 
-def _take_unloaded(device: Device) -> list[Specialization]:
+def _take(queue: deque[weakref.ref[T]]) -> list[T]:
+    """All that is in a queue and still there. Another thread's loop may take some at the same time."""
     taken = []
-    while _new:
+    while queue:
         try:
-            specialization = _new.popleft()()
+            announced = queue.popleft()()
         except IndexError:
-            break  # another thread's loop was quicker
-        if specialization is not None and specialization.reference not in device.loaded:
-            taken.append(specialization)
+            break
+        if announced is not None:
+            taken.append(announced)
     return taken
+
+
+def _take_unloaded(device: Device) -> list[Specialization]:
+    return [special for special in _take(_new) if special.reference not in device.loaded]
 
 
 def _take_unmade() -> list[HostNumbers]:
-    taken = []
-    while _numbers:
-        try:
-            numbers = _numbers.popleft()()
-        except IndexError:
-            break  # another thread's loop was quicker
-        if numbers is not None and not numbers.made:
-            taken.append(numbers)
-    return taken
+    return [numbers for numbers in _take(_numbers) if not numbers.made]
 
 
 def _take_large_copies(device: Device) -> bool:

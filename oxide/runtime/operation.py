@@ -252,7 +252,7 @@ class DeviceOperation(Generic[T]):
             raise RecursionError("operations are nested too deep")
         context.levels = levels - 1
         try:
-            if self._placed:
+            if self._placed and self._placement is not context.device:
                 from oxide.runtime.placement import find_device, run_placed
 
                 device = find_device(context.runtime, self._placement)

@@ -47,12 +47,12 @@ _DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory, where that is 
 class PinnedBuffer:
     """``nbytes`` of page-locked memory, back in its pool when dropped. NumPy arrays over it keep it alive."""
 
-    __slots__ = ("_capacity", "_pool", "address", "nbytes")
+    __slots__ = ("_block", "_pool", "address", "nbytes")
 
-    def __init__(self, pool: PinnedPool, address: int, capacity: int, nbytes: int) -> None:
+    def __init__(self, pool: PinnedPool, block: Block, nbytes: int) -> None:
         self._pool = pool
-        self._capacity = capacity
-        self.address = address
+        self._block = block
+        self.address = block.address
         self.nbytes = nbytes
 
     @property
@@ -63,8 +63,24 @@ class PinnedBuffer:
         """The memory as an array, C-contiguous."""
         return np.ndarray(shape, dtype, np.asarray(self))
 
+    def fill(self, array: NDArray[Any]) -> None:
+        """Copies an array of at most ``nbytes`` in, C-contiguous."""
+        np.copyto(np.ndarray(array.shape, array.dtype, self._block.memory), array)
+
     def __del__(self) -> None:
-        self._pool._returned.append((self._capacity, self.address))
+        self._pool._returned.append(self._block)
+
+
+@final
+class Block:
+    """Page-locked memory as the driver gave it, and as an array: making one of an address takes NumPy a microsecond."""
+
+    __slots__ = ("address", "memory", "nbytes")
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.memory: NDArray[np.uint8] = np.asarray(_Memory(address, nbytes))
 
 
 @final
@@ -79,8 +95,8 @@ class PinnedPool:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
-        self._returned: deque[tuple[int, int]] = deque()
-        self._free: dict[int, list[int]] = {}
+        self._returned: deque[Block] = deque()
+        self._free: dict[int, list[Block]] = {}
         self._held = 0
         self._used = 0
         self._wanted: deque[int] = deque()  # sizes that the thread beside is to make, and the one it is making
@@ -95,7 +111,7 @@ class PinnedPool:
             self._collect()
             found = self._take(capacity)
             if found is not None:
-                return PinnedBuffer(self, found[1], found[0], nbytes)
+                return PinnedBuffer(self, found, nbytes)
             if self._held + capacity > self.limit:
                 return None
             if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
@@ -124,7 +140,7 @@ class PinnedPool:
             if found is None and room:
                 self._held += capacity
         if found is not None:
-            return PinnedBuffer(self, found[1], found[0], nbytes)
+            return PinnedBuffer(self, found, nbytes)
         buffer = self._make(capacity, nbytes) if room else None
         if buffer is None:
             raise OutOfMemoryError(
@@ -148,7 +164,7 @@ class PinnedPool:
         """How much of it nothing uses."""
         with self._lock:
             self._collect()
-            return sum(capacity * len(addresses) for capacity, addresses in self._free.items())
+            return sum(capacity * len(blocks) for capacity, blocks in self._free.items())
 
     def trim(self) -> None:
         """Gives the buffers that nothing uses back to the driver. Blocks until the device is idle."""
@@ -160,10 +176,10 @@ class PinnedPool:
             grower.join()
         with self._lock:
             self._collect()
-            for capacity, addresses in self._free.items():
-                while addresses:
-                    self._driver.free_host(addresses[-1])
-                    addresses.pop()
+            for capacity, blocks in self._free.items():
+                while blocks:
+                    self._driver.free_host(blocks[-1].address)
+                    blocks.pop()
                     self._held -= capacity
 
     def _make(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
@@ -178,7 +194,7 @@ class PinnedPool:
             raise
         with self._lock:
             self._used += capacity
-        return PinnedBuffer(self, address, capacity, nbytes)
+        return PinnedBuffer(self, Block(address, capacity), nbytes)
 
     def _grow(self, capacity: int, wanted: int) -> None:
         """Has the thread beside make buffers of a size, up to ``wanted`` that nothing uses. Called with the lock held.
@@ -212,27 +228,27 @@ class PinnedPool:
             with self._lock:
                 self._wanted.popleft()
                 if address:
-                    self._free.setdefault(capacity, []).append(address)
+                    self._free.setdefault(capacity, []).append(Block(address, capacity))
                 else:
                     self._held -= capacity
 
-    def _take(self, capacity: int) -> tuple[int, int] | None:
-        """A free buffer of this class, or where no new one may be made, the smallest of a larger."""
-        classes = [capacity]
-        if self._held + capacity > self.limit:
-            classes += sorted(larger for larger in self._free if larger > capacity)
-        for candidate in classes:
-            addresses = self._free.get(candidate)
-            if addresses:
-                self._used += candidate
-                return candidate, addresses.pop()
-        return None
+    def _take(self, capacity: int) -> Block | None:
+        """A free block of this class, or where no new one may be made, the smallest of a larger."""
+        blocks = self._free.get(capacity)
+        if not blocks and self._held + capacity > self.limit:
+            larger = sorted(other for other, free in self._free.items() if other > capacity and free)
+            blocks = self._free[larger[0]] if larger else None
+        if not blocks:
+            return None
+        block = blocks.pop()
+        self._used += block.nbytes
+        return block
 
     def _collect(self) -> None:
         while self._returned:
-            capacity, address = self._returned.popleft()
-            self._used -= capacity
-            self._free.setdefault(capacity, []).append(address)
+            block = self._returned.popleft()
+            self._used -= block.nbytes
+            self._free.setdefault(block.nbytes, []).append(block)
 
 
 def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDArray[Any]:
@@ -255,18 +271,20 @@ def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDA
 
 def is_pinned(array: NDArray[Any]) -> bool:
     """Whether an array lies in page-locked memory of a pool's."""
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return isinstance(base, PinnedBuffer)
+    return _buffer_of(array) is not None
 
 
 def pinned_buffer_of(array: NDArray[Any], pool: PinnedPool) -> PinnedBuffer | None:
     """The buffer of ``pool`` that an array lies in, if it does."""
+    buffer = _buffer_of(array)
+    return buffer if buffer is not None and buffer._pool is pool else None
+
+
+def _buffer_of(array: NDArray[Any]) -> PinnedBuffer | None:
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return base if isinstance(base, PinnedBuffer) and base._pool is pool else None
+    return base if isinstance(base, PinnedBuffer) else None
 
 
 def _capacity(nbytes: int) -> int:

@@ -166,7 +166,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
         buffer = pool.try_acquire(nbytes)
         if buffer is not None:
             context.keep(buffer)
-            np.copyto(buffer.array(array.shape, array.dtype), array)
+            buffer.fill(array)
             with context.ordered([], [box._allocation]):
                 context.driver.copy_to_device(box.ptr, buffer.address, nbytes, context.timeline.handle)
             return

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
 
-from oxide.errors import DeviceError, DeviceLostError
+from oxide.errors import DeviceError
 from oxide.native import Given
 from oxide.runtime.capture import refuse_in_capture
 from oxide.runtime.timeline import Timeline
@@ -34,7 +34,7 @@ class Stream:
     def handle(self) -> int:
         """The stream's number for other libraries: a ``CUstream`` on a GPU."""
         refuse_in_capture("naming the stream to another library, whose work would be left out,", self)
-        return self.device.driver.stream_address(self._timeline.handle)
+        return self._timeline.name()
 
     def synchronize(self) -> None:
         """Blocks the thread until all that was submitted has run.
@@ -44,16 +44,13 @@ class Stream:
         refuse_in_capture("synchronize()", self)
         loose = self._loose.take()
         self.device.raise_if_lost()
-        try:
-            self.device.driver.synchronize_stream(self._timeline.handle)
-        except DeviceLostError as error:
-            self.device.raise_lost(error)
+        self._timeline.synchronize()
         _finish_all(loose)
 
     def query(self) -> bool:
         """Whether all that was submitted has run."""
         refuse_in_capture("query()", self)
-        return self.device.driver.query_stream(self._timeline.handle)
+        return self._timeline.seen_dry()
 
     def record_event(self) -> Event:
         """An event at the end of what the stream holds now; it keeps the time it was passed."""
@@ -69,6 +66,7 @@ class Stream:
         refuse_in_capture("wait(event)", self)
         if not isinstance(event, Event):
             raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
+        self._before_work()
         self.device.driver.wait_event(self._timeline.handle, event._handle)
         self._timeline.note_waited(event._timeline, event._position)
         self._note_behind(event._behind)
@@ -96,11 +94,16 @@ class Stream:
         refuse_in_capture("launch_host_function()", self)
         if not callable(function):
             raise TypeError(f"launch_host_function takes a function without arguments, not {type(function).__name__}")
+        self._before_work()
         self.device.driver.launch_host_function(function, self._timeline.handle)
         self._timeline.advance()
 
     def __repr__(self) -> str:
         return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
+
+    def _before_work(self) -> None:
+        self.device.runtime.note_submitter()
+        self._timeline.close()
 
     def _note_behind(self, behind: dict[Timeline, int]) -> None:
         """What another stream had been made to wait for, this one now comes after as well."""

@@ -118,6 +118,8 @@ class ExecutionContext:
         timeline, lock = self.timeline, self._lock
         lock.acquire()
         try:
+            if timeline.end is not None:
+                timeline.close()
             # Most memory is used on one stream only. That is seen here, and takes no call.
             for allocation in reads:
                 if allocation.written_by is not timeline or allocation.claims:
@@ -392,7 +394,9 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
     operation.consume()
     refuse_in_capture("running an operation")
     device = stream.device
-    reclaimer = device.runtime.reclaimer
+    runtime = device.runtime
+    reclaimer = runtime.reclaimer
+    runtime.note_submitter()
     if device.lost is not None:
         device.raise_if_lost()
     if not reclaimer.idle:

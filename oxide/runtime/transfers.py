@@ -46,14 +46,25 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     return DeviceBox(allocation, shape, dtype)
 
 
+def _announce(array: NDArray[Any]) -> None:
+    """An upload of this array was built."""
+    if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
+        announce_large_copy()
+
+
+def _note_run(nbytes: int) -> None:
+    """A copy of host memory was submitted, or captured."""
+    if nbytes > staging.SMALL_BYTES:
+        large_copy_was_run()
+
+
 @final
 class HostToDevice(DeviceOperation[DeviceBox]):
     """See ``h2d``."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
-        if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
-            announce_large_copy()
+        _announce(array)
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
@@ -61,8 +72,7 @@ class HostToDevice(DeviceOperation[DeviceBox]):
         box = new_box(context, array.shape, array.dtype)
         if box.nbytes:
             context.at_launch(lambda now: upload(now, box, array))
-            if box.nbytes > staging.SMALL_BYTES:
-                large_copy_was_run()
+            _note_run(box.nbytes)
         return box
 
     def spec(self) -> Spec:
@@ -124,27 +134,26 @@ def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> Device
 class Full(DeviceOperation[DeviceBox]):
     """See ``full``."""
 
-    def __init__(self, shape: tuple[int, ...], fill: NDArray[Any]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
         self._shape = shape
-        self._fill = fill
+        self._dtype = dtype
+        # Every driver fills bytes fastest, and zero bytes are zero in every dtype.
+        self._pattern = element if any(element) else b"\0"
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
-        box = new_box(context, self._shape, self._fill.dtype)
+        box = new_box(context, self._shape, self._dtype)
         if box.nbytes:
-            pattern = self._fill.tobytes()
-            count = box.size
-            if not any(pattern):  # every driver fills bytes fastest, and zero bytes are zero in every dtype
-                pattern, count = b"\0", box.nbytes
+            count = box.nbytes // len(self._pattern)
             with context.ordered([], [box._allocation]):
-                context.driver.fill(box.ptr, pattern, count, context.timeline.handle)
+                context.driver.fill(box.ptr, self._pattern, count, context.timeline.handle)
         return box
 
     def spec(self) -> Spec:
-        return BoxSpec(self._shape, self._fill.dtype)
+        return BoxSpec(self._shape, self._dtype)
 
     def __repr__(self) -> str:
-        return f"<oxide operation full of {describe(self._shape, self._fill.dtype)}>"
+        return f"<oxide operation full of {describe(self._shape, self._dtype)}>"
 
 
 @final
@@ -190,14 +199,14 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
         fill = np.array(int(x.real) if resolved.kind in "iu" else x, resolved)
     if np.isinf(fill) and not np.isinf(x):
         raise OverflowError(f"full: {x!r} is too large for {resolved}")
-    return Full(parse_shape(shape, "full"), fill)
+    return Full(parse_shape(shape, "full"), resolved, fill.tobytes())
 
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of zeros; ``shape`` is an int or a tuple."""
     resolved = as_dtype(dtype)
     _require_data(resolved, "zeros")
-    return Full(parse_shape(shape, "zeros"), np.zeros((), resolved))
+    return Full(parse_shape(shape, "zeros"), resolved, b"\0")
 
 
 def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -237,8 +246,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
     def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
         self._destination = destination
         self._source = source
-        if isinstance(source, np.ndarray) and source.nbytes > staging.SMALL_BYTES and not is_pinned(source):
-            announce_large_copy()
+        if isinstance(source, np.ndarray):
+            _announce(source)
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
@@ -256,8 +265,7 @@ class Memcpy(DeviceOperation[DeviceBox]):
                 )
             if source.nbytes:
                 upload(context, destination, source)
-                if source.nbytes > staging.SMALL_BYTES:
-                    large_copy_was_run()
+                _note_run(source.nbytes)
         return destination
 
 

@@ -523,7 +523,7 @@ def test_spawn_and_gather_refuse_what_is_no_operation() -> None:
 # Errors of the driver
 
 
-@pytest.mark.parametrize("method", ["query_event", "wait_event", "launch_native_host_function", "record_event"])
+@pytest.mark.parametrize("method", ["query_stream", "wait_event", "launch_native_host_function", "record_event"])
 def test_a_driver_error_while_waiting_reaches_the_awaiting_task_and_the_runtime_goes_on(
     run: Runner, method: str
 ) -> None:

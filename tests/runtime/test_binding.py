@@ -177,7 +177,7 @@ def test_many_submissions_in_flight_ask_the_driver_once_each_at_most() -> None:
         driver.clear()
         for _ in range(100):
             oxide.d2h(box).async_on(stream)
-        assert driver.count("query_event") <= 100
+        assert driver.count("query_event", "query_stream") <= 100
         stream.synchronize()
 
 

@@ -1,0 +1,152 @@
+"""Marks: what is said of a point in a stream, and when an event has to be recorded for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+import oxide
+from oxide import Stream, d2h, h2d, memcpy, value, with_context, zeros
+from oxide.errors import DriverError
+from oxide.runtime.timeline import Mark
+from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
+
+
+def marks(stream: Stream) -> list[Mark]:
+    return list(stream._timeline._marks)
+
+
+def test_work_that_is_waited_for_before_more_follows_takes_no_event() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        stream = oxide.devices()[0].new_stream()
+        box = zeros(33).sync_on(stream)
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                handle = oxide.spawn(nursery, d2h(box).schedule(oxide.SingleStream()))
+                await trio.testing.wait_all_tasks_blocked()
+                driver.run_until_idle()
+                np.testing.assert_array_equal(await handle, np.ones(33))
+
+        driver.clear()
+        d2h(box).sync_on(stream)
+        memcpy(box, np.ones(33, np.float32)).sync_on(stream)
+        assert driver.count("record_event") == 0
+        trio.run(main)
+        assert driver.count("record_event") == 1  # for the callback: the device took longer than the loop waits
+
+
+@pytest.mark.parametrize(
+    "follow",
+    [
+        lambda stream: zeros(4).async_on(stream),
+        lambda stream: stream.launch_host_function(lambda: None),
+        lambda stream: stream.wait(oxide.devices()[0].new_stream().record_event()),
+    ],
+    ids=["operation", "host function", "wait"],
+)
+def test_what_follows_leaves_the_end_of_what_was_before_where_it_was(follow: Callable[[Stream], Any]) -> None:
+    with use_driver(step_driver()) as driver:
+        stream = oxide.devices()[0].new_stream()
+        first = zeros(4).async_on(stream)
+        (mark,) = marks(stream)
+        assert mark.event is None
+        follow(stream)
+        assert mark.event is not None
+        while not driver.query_event(mark.event):
+            assert not mark.passed()
+            driver.step()
+        assert mark.passed()
+        assert not stream.query()  # what follows is still to come
+        driver.run_until_idle()
+        assert first.shape == (4,)
+
+
+def test_a_stream_that_another_library_knows_has_an_event_for_each_mark() -> None:
+    with use_driver(step_driver()) as driver:
+        stream = oxide.devices()[0].new_stream()
+        value(1).async_on(stream)
+        assert marks(stream)[-1].event is None
+        with_context(lambda context: value(context.stream.handle)).async_on(stream)
+        assert [mark.event is None for mark in marks(stream)] == [False, False]
+        driver.run_until_idle()
+
+
+def test_where_several_threads_submit_a_wait_is_for_the_operation_alone() -> None:
+    with use_driver(RecordingDriver(oxide.testing.step_driver())) as driver:
+        stream = oxide.devices()[0].new_stream()
+        thread = threading.Thread(target=lambda: value(1).async_on(stream))
+        value(0).sync_on(stream)
+        driver.clear()
+        thread.start()
+        thread.join()
+        zeros(4).sync_on(stream)
+        assert driver.count("synchronize_event") == 1
+        assert driver.count("synchronize_stream") == 0
+
+
+def test_synchronising_a_stream_is_seen_by_who_asks_later() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        stream, other = oxide.devices()[0].new_stream(), oxide.devices()[0].new_stream()
+        box = h2d(np.ones(31)).async_on(stream)
+        stream.synchronize()
+        driver.clear()
+        d2h(box).async_on(other)
+        d2h(box).async_on(stream)
+        assert driver.count("wait_event", "record_event", "query_event", "query_stream") == 0
+        driver.run_until_idle()
+
+
+def test_an_event_that_cannot_be_recorded_refuses_what_follows_and_not_what_was_before() -> None:
+    with use_driver(FailingDriver(step_driver())) as driver:
+        stream = oxide.devices()[0].new_stream()
+        first = d2h(h2d(np.arange(5.0)).async_on(stream)).async_on(stream)
+        driver.fail("record_event", DriverError(999, "CUDA_ERROR_UNKNOWN", "injected"))
+        free = len(oxide.devices()[0].spare_events)
+        with pytest.raises(DriverError, match="injected"):
+            zeros(4).async_on(stream)
+        assert len(oxide.devices()[0].spare_events) == free + 1  # the event that was made is not lost
+        stream.synchronize()
+        np.testing.assert_array_equal(first, np.arange(5.0))
+        zeros(4).sync_on(stream)
+
+
+@given(st.lists(st.sampled_from(["submit", "submit beside", "wait", "step", "ask", "host", "name"]), max_size=40))
+def test_a_mark_is_passed_when_its_work_has_run_and_not_before(actions: list[str]) -> None:
+    """Whatever is done between: no mark is said to be passed while work before it is outstanding, and none is denied
+    once its stream has run dry."""
+    with use_driver(step_driver()) as driver:
+        stream, beside = oxide.devices()[0].new_stream(), oxide.devices()[0].new_stream()
+        ran: list[int] = []
+        known: list[tuple[Mark, int, list[int]]] = []
+        submitted = {stream: 0, beside: 0}
+        done: dict[Stream, list[int]] = {stream: [], beside: []}
+        boxes = []
+        for action in actions:
+            if action in ("submit", "submit beside"):
+                on = stream if action == "submit" else beside
+                submitted[on] += 1
+                number = submitted[on]
+                on.launch_host_function(lambda on=on, number=number: done[on].append(number))  # type: ignore[misc]
+                boxes.append(zeros(1).async_on(on))
+                known.append((marks(on)[-1], number, done[on]))
+            elif action == "wait":
+                beside.join(stream)
+            elif action == "host":
+                stream.launch_host_function(lambda: ran.append(1))
+            elif action == "name":
+                _ = stream.handle
+            elif action == "step":
+                driver.step()
+            for mark, number, finished in known:
+                if mark.passed():
+                    assert number in finished
+        driver.run_until_idle()
+        assert all(mark.passed() for mark, _, _ in known)
