@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import oxide
+from benchmarks.__main__ import GROUPS
 from oxide import errors
 
 ROOT = Path(__file__).parent.parent
@@ -134,6 +135,13 @@ def test_the_book_names_every_option_of_a_kernel() -> None:
     table = read(ROOT / "docs" / "kernels.md").partition("| option |")[2].partition("\n\n")[0]
     options = {name for name in inspect.signature(oxide.kernel).parameters if name != "function"}
     assert options <= set(re.findall(r"\w+", table))
+
+
+def test_every_program_that_measures_is_in_the_book() -> None:
+    files = (ROOT / "benchmarks").glob("*.py")
+    programs = {file.stem for file in files if "def main() ->" in read(file) and "argparse" in read(file)}
+    assert {"copies", "sanitizer"} <= programs
+    assert programs | set(GROUPS) <= set(re.findall(r"`(\w+)`", read(ROOT / "docs" / "performance.md")))
 
 
 def test_the_book_draws_the_errors_as_they_derive_from_one_another() -> None:
