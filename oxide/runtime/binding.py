@@ -85,7 +85,7 @@ class Slot:
 class Plan:
     """What a specialization's launches do with their arguments."""
 
-    __slots__ = ("end", "holds", "outputs", "slots", "uses_index_1d", "uses_index_2d")
+    __slots__ = ("end", "fitting", "holds", "outputs", "slots", "uses_index_1d", "uses_index_2d")
 
     def __init__(self, special: Specialization) -> None:
         formats = "@"
@@ -103,6 +103,7 @@ class Plan:
             from oxide.compiler.contracts import compiled
 
             self.holds = compiled(contracts, [name for slot in self.slots for name in slot.judged])
+        self.fitting: object = None  # the last configuration whose axes were found right: most launches have it again
         self.uses_index_1d: bool = special.uses_index_1d
         self.uses_index_2d: bool = special.uses_index_2d
 

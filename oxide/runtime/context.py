@@ -165,9 +165,6 @@ class Runtime:
         self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
         self.loading = threading.Lock()
         self.shared_ranges = AddressRanges()
-        self._submitter = 0
-        self.many_threads = False
-        """Whether more than one thread has submitted work."""
         self.forked = False  # this process is a fork of the one that set the runtime up
         self.counters = Counters()
         self.reclaimer = Reclaimer(driver)
@@ -175,15 +172,6 @@ class Runtime:
         self.fault_slots = FaultSlots(driver)
         self._found = tuple(Device(self, number) for number in range(driver.device_count()))
         self._watch = watch_forks(self)
-
-    def note_submitter(self) -> None:
-        """The calling thread is about to submit work."""
-        thread = threading.get_ident()
-        if thread != self._submitter:
-            if self._submitter:
-                self.many_threads = True
-            else:
-                self._submitter = thread
 
     def configure(
         self,

@@ -352,7 +352,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
         needs = self._plan
-        if not (needs.uses_index_1d or needs.uses_index_2d):
+        if needs.fitting is config:
             return
         (_, grid_y, grid_z), (_, block_y, block_z) = config.grid, config.block
         if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
@@ -365,6 +365,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 f"kernel {self._kernel.name} uses thread.index_2d(), which needs a launch with z of 1, got "
                 f"grid {config.grid}, block {config.block}"
             )
+        needs.fitting = config
 
     def __repr__(self) -> str:
         return f"<oxide launch of {self._kernel.name}>"

@@ -31,7 +31,7 @@ import numpy as np
 
 from oxide.runtime.copy_pool import copy_function, copy_pool
 from oxide.runtime.moves import Moves
-from oxide.runtime.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
+from oxide.runtime.pinned import PinnedBuffer, pinned_buffer_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -154,15 +154,13 @@ class StagingRing:
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
     """Copies an array of a new box's shape and dtype into the box. The array is read until the run has completed,
     or inside ``reading_at_submission`` not any more when this returns."""
-    pool, nbytes = context.runtime.pinned, box.nbytes
-    if _reads_at_submission.get():
-        array = _copied(pool, array, nbytes)
-    if array.flags.c_contiguous and pinned_buffer_of(array, pool) is not None:
+    pool, nbytes, at_once = context.runtime.pinned, box.nbytes, _reads_at_submission.get()
+    if not at_once and array.flags.c_contiguous and pinned_buffer_of(array, pool) is not None:
         context.keep(array)
         with context.ordered([], [box._allocation]):
             context.driver.copy_to_device(box.ptr, array.ctypes.data, nbytes, context.timeline.handle)
         return
-    if nbytes <= SMALL_BYTES:
+    if at_once or nbytes <= SMALL_BYTES:
         buffer = pool.try_acquire(nbytes)
         if buffer is not None:
             context.keep(buffer)
@@ -170,6 +168,8 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
             with context.ordered([], [box._allocation]):
                 context.driver.copy_to_device(box.ptr, buffer.address, nbytes, context.timeline.handle)
             return
+    if at_once:
+        array = array.copy()
     chunk = min(nbytes, _chunk_bytes(nbytes))
     count = min(len(_layout(nbytes, chunk)), _SLOTS)
     buffers: list[PinnedBuffer] = []
@@ -185,14 +185,6 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
             slots = ring.slots()
             _upload_in_chunks(context, box, array, min(chunk, ring.chunk), slots, [])
         pool.want(chunk, missing)
-
-
-def _copied(pool: PinnedPool, array: NDArray[Any], nbytes: int) -> NDArray[Any]:
-    """A copy for one upload: in page-locked memory, from where the device reads it, if there is some at hand."""
-    buffer = pool.try_acquire(nbytes)
-    copy = np.empty(array.shape, array.dtype) if buffer is None else buffer.array(array.shape, array.dtype)
-    np.copyto(copy, array)
-    return copy
 
 
 def _chunk_bytes(nbytes: int) -> int:

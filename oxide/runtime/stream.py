@@ -66,7 +66,7 @@ class Stream:
         refuse_in_capture("wait(event)", self)
         if not isinstance(event, Event):
             raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
-        self._before_work()
+        self._timeline.close()
         self.device.driver.wait_event(self._timeline.handle, event._handle)
         self._timeline.note_waited(event._timeline, event._position)
         self._note_behind(event._behind)
@@ -94,16 +94,12 @@ class Stream:
         refuse_in_capture("launch_host_function()", self)
         if not callable(function):
             raise TypeError(f"launch_host_function takes a function without arguments, not {type(function).__name__}")
-        self._before_work()
+        self._timeline.close()
         self.device.driver.launch_host_function(function, self._timeline.handle)
         self._timeline.advance()
 
     def __repr__(self) -> str:
         return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
-
-    def _before_work(self) -> None:
-        self.device.runtime.note_submitter()
-        self._timeline.close()
 
     def _note_behind(self, behind: dict[Timeline, int]) -> None:
         """What another stream had been made to wait for, this one now comes after as well."""

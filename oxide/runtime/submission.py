@@ -394,9 +394,7 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
     operation.consume()
     refuse_in_capture("running an operation")
     device = stream.device
-    runtime = device.runtime
-    reclaimer = runtime.reclaimer
-    runtime.note_submitter()
+    reclaimer = device.runtime.reclaimer
     if device.lost is not None:
         device.raise_if_lost()
     if not reclaimer.idle:

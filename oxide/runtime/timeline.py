@@ -12,9 +12,8 @@ Two invariants carry the rest:
   stream before the mark.
 - While nothing was submitted after a mark, the stream itself is the event: it has run dry exactly when the device is
   past the mark. So a mark's event is recorded when it is needed: before the next work is submitted (``close``), or for
-  another stream or a callback to wait for. Work that is awaited and then followed by more never has one, which saves
-  the host 1.5 µs and the device 3. Should two threads submit at once, work may come in between: then the mark covers it
-  too, and whoever asks is told a little later.
+  a thread, another stream or a callback to wait for. Work that is awaited before more follows never has one. Should
+  two threads submit at once, work may come in between: then the mark covers it too, and whoever asks is told later.
 - A device keeps its timelines for good and hands them out again: a timeline is never garbage, so a finaliser that
   finds one, in whatever order the collector ran, finds a usable stream.
 """
@@ -65,13 +64,10 @@ class Mark:
         if self.position > timeline.seen:
             if timeline.device.lost is not None:
                 timeline.device.raise_if_lost()
-            # Where other threads submit, the stream may go on before this one waits, with work that waits for it.
-            event = timeline.event_of(self) if timeline.device.runtime.many_threads else self.event
+            # Not for the stream: another thread may submit more to it, that waits for this one.
+            event = timeline.event_of(self)
             try:
-                if event is None:
-                    timeline.driver.synchronize_stream(timeline.handle)
-                else:
-                    timeline.driver.synchronize_event(event)
+                timeline.driver.synchronize_event(event)
             except DeviceLostError as error:
                 timeline.device.raise_lost(error)
             timeline.note_passed(self.position)
