@@ -9,20 +9,16 @@ results are checked first. Writes ``benchmarks/results/barriers-<device>.json``.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
-from importlib.metadata import version
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import oxide
+from benchmarks import record
 from oxide import DisjointSlice, SharedArray, Slice, d2h, f32, h2d, i64, kernel, thread, warp, zeros
 
-RESULTS = Path(__file__).parent / "results"
 THREADS, ROUNDS = 1024, 100
 
 
@@ -78,7 +74,7 @@ def main() -> None:
         operation.sync()
         return perf_counter() - start
 
-    record: dict[str, Any] = {"device": oxide.devices()[0].name, "threads": THREADS, "rounds": ROUNDS}
+    figures: dict[str, Any] = {"device": oxide.devices()[0].name, "threads": THREADS, "rounds": ROUNDS}
     for each in (bare, neighbours, shuffles):
         each[1, THREADS](ROUNDS, x, y).sync()
         assert (d2h(y).sync() == ROUNDS + 1).all(), each.name
@@ -87,12 +83,9 @@ def main() -> None:
             with_rounds.append(seconds(each, ROUNDS))
             without.append(seconds(each, 0))
         cost = (statistics.median(with_rounds) - statistics.median(without)) * 1e9 / THREADS / ROUNDS
-        record[f"{each.name}_ns_per_thread_and_round"] = cost
+        figures[f"{each.name}_ns_per_thread_and_round"] = cost
         print(f"{each.name}: {cost:.2f} ns a thread and round")
-    record["python"] = platform.python_version()
-    record["versions"] = {name: version(name) for name in ("numba", "numba-cuda", "llvmlite")}
-    path = RESULTS / f"barriers-{oxide.devices()[0].kind}.json"
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    record.write("barriers", figures, "numba", "numba-cuda", "llvmlite")
 
 
 if __name__ == "__main__":

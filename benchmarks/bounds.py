@@ -11,22 +11,18 @@ with events on the GPU: each sample is ``LAUNCHES`` launches queued behind copie
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import oxide
+from benchmarks import record
 from benchmarks.bounds_kernels import horner, strided_squares, window_sums
 from oxide import DeviceBox, LaunchConfig, Stream, h2d, kernel, zeros
 from oxide_kernels import matvec_naive, sgemm_naive
 
-RESULTS = Path(__file__).parent / "results"
 LAUNCHES = 10
 Contenders = dict[str, Callable[[], Any]]
 
@@ -196,15 +192,12 @@ def main() -> None:
     device = oxide.devices()[0]
     gate = np.zeros((64 if device.kind == "cuda" else 1) << 20, np.uint8)
     rows = [measure(workload, n, options.repeats, gate) for workload in options.workloads for n in options.sizes]
-    record = {
+    figures = {
         "device": device.name,
         "launches_a_sample": LAUNCHES,
         "rows": rows,
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings")},
     }
-    path = RESULTS / f"bounds-{'h100' if 'H100' in device.name else device.kind}.json"
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    record.write("bounds", figures, "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings")
 
 
 if __name__ == "__main__":

@@ -57,15 +57,15 @@ def run(session: Session) -> None:
         },
         turns=session.choose(20, 2),
     )
-    session.claim("3: await under trio, p50 / launch and synchronize", compared.ratio(TRIO, FLOOR), "at most", 1.3)
+    session.claim("await under trio, p50 / launch and synchronize", compared.ratio(TRIO, FLOOR), "at most", 1.3)
     if TRIO in compared.figures:
         figure = compared.figures[TRIO]
-        session.claim("3: await under trio, p99 / p50", figure.p99 / figure.median, "at most", 3.0)
-    session.claim("3: sync() / launch and synchronize", compared.ratio(SYNC, FLOOR), "at most", 1.15)
+        session.claim("await under trio, p99 / p50", figure.p99 / figure.median, "at most", 3.0)
+    session.claim("sync() / launch and synchronize", compared.ratio(SYNC, FLOOR), "at most", 1.15)
     if session.device == "cuda":
         progress("completion: a kernel of 100 ms, awaited")
         busy = processor_share(0.1)
-        session.claim("4: processor time while a 100 ms kernel is awaited, % of a core", busy * 100, "at most", 2.0)
+        session.claim("processor time while a 100 ms kernel is awaited, % of a core", busy * 100, "at most", 2.0)
     _in_flight(session)
 
 
@@ -215,7 +215,7 @@ def _in_flight(session: Session) -> None:
         if compared.figures:
             medians[count] = next(iter(compared.figures.values())).median
     if len(medians) == len(counts):
-        session.claim("6: cost an operation, 10 000 in flight / 1", medians[counts[-1]] / medians[1], "at most", 1.5)
+        session.claim("cost an operation, 10 000 in flight / 1", medians[counts[-1]] / medians[1], "at most", 1.5)
 
 
 @final

@@ -21,26 +21,23 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
 import platform
 import statistics
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import trio
 
 import oxide
+from benchmarks import record
 from oxide import d2h, h2d, pinned_empty
 from oxide.runtime import copy_pool, staging
 from oxide.runtime.context import current_runtime
 
-RESULTS = Path(__file__).parent / "results"
 PIPELINED = 4  # copies in flight, so that the time between two is not measured
 
 LEAST_RATIO = 0.85  # of the driver's own pinned copy
@@ -268,18 +265,15 @@ def main() -> None:
     asked = verdicts(rates, stalls)
     for name, (value, bound, met) in asked.items():
         print(f"{'PASS' if met else 'FAIL'}  {name}: {value:.3g} ({'<' if 'stall' in name else '>='} {bound:g})")
-    record = {
+    figures = {
         "device": device.name,
         "mib": options.mib,
         "repeats": options.repeats,
         "asked": {name: {"found": value, "bound": bound, "met": met} for name, (value, bound, met) in asked.items()},
         "helpers": pool.helpers if (pool := copy_pool.copy_pool()) is not None else 0,
         **found,
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("numpy", "trio", "cuda-core", "cuda-bindings")},
     }
-    path = RESULTS / f"copies-{'h100' if 'H100' in device.name else device.kind}.json"
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    record.write("copies", figures, "numpy", "trio", "cuda-core", "cuda-bindings")
 
 
 if __name__ == "__main__":

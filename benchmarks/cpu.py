@@ -95,27 +95,12 @@ def _gemm(session: Session, n: int) -> None:
     a, b = rng.standard_normal((n, n), np.float32), rng.standard_normal((n, n), np.float32)
     expected = a.astype(np.float64) @ b
 
-    def numba() -> Contender:
+    def numba(parallel: bool) -> Contender:
         numba = peer("numba")
 
-        @numba.njit(parallel=True)  # type: ignore[untyped-decorator]
+        @numba.njit(parallel=parallel)  # type: ignore[untyped-decorator]
         def gemm(a: Any, b: Any, c: Any) -> None:
-            for row in numba.prange(a.shape[0]):
-                for col in range(b.shape[1]):
-                    acc = np.float32(0)
-                    for i in range(a.shape[1]):
-                        acc += a[row, i] * b[i, col]
-                    c[row, col] = acc
-
-        c = np.zeros((n, n), np.float32)
-        return _host(lambda: gemm(a, b, c), c, expected)
-
-    def serial() -> Contender:
-        numba = peer("numba")
-
-        @numba.njit  # type: ignore[untyped-decorator]
-        def gemm(a: Any, b: Any, c: Any) -> None:
-            for row in range(a.shape[0]):
+            for row in numba.prange(a.shape[0]):  # a range where nothing is parallel
                 for col in range(b.shape[1]):
                     acc = np.float32(0)
                     for i in range(a.shape[1]):
@@ -142,8 +127,8 @@ def _gemm(session: Session, n: int) -> None:
         f"GEMM, {n}×{n}, one thread an element",
         {
             "oxide, CPU device": lambda: _oxide_gemm(a, b, expected),
-            "numba @njit(parallel=True)": numba,
-            "numba @njit, one core": serial,
+            "numba @njit(parallel=True)": lambda: numba(True),
+            "numba @njit, one core": lambda: numba(False),
             "warp-lang, CPU": warp,
             "NumPy (BLAS)": blas,
         },
@@ -257,7 +242,7 @@ def _simulated_reduction(session: Session, blocks: int) -> None:
         boxes = [h2d(x).sync(), zeros(x.shape).sync()]
         return _oxide(block_reduction[blocks, 256](*boxes), boxes[1], expected)
 
-    what = f"sums of {blocks} blocks of 256 threads, for debugging"
+    what = f"sums of {blocks} block{'s' if blocks > 1 else ''} of 256 threads, for debugging"
     _beside_the_simulator(session, what, ours, "benchmarks.simulated_reduction", blocks)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import cuda.core as core
 from cuda.bindings import driver as bindings
 
+from benchmarks import record
 from oxide.driver.base import Code
 from oxide.driver.cuda import CudaDriver
 from oxide.driver.cuda_launch import ParameterPacket
@@ -297,9 +298,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.driver_cuda", description="What each driver call costs."
     )
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "driver-h100.json")
-    output: Path = parser.parse_args().output
+    parser.add_argument("--output", type=Path, help="the JSON file (benchmarks/results/driver-<device>.json)")
+    options = parser.parse_args()
     bench = Bench()
+    output = options.output or record.path_of("driver", bench.driver.device_info(0).name, "cuda")
     print(f"{'µs a call':<60}{'median':>12}{'best':>12}")
     for measure in (
         measure_context,

@@ -10,6 +10,7 @@ the second cache, of 4 million they come from memory. Results are compared first
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -34,7 +35,6 @@ from oxide.testing import use_driver
 
 RESULTS = Path(__file__).parent / "results"
 ALPHA = np.float32(1.5)
-TURNS = 15
 
 
 @kernel
@@ -121,13 +121,16 @@ PAIRS: dict[str, tuple[Any, Callable[..., None]]] = {
 
 def main() -> int:
     """Measures, prints and writes; returns the exit code, 1 for a wrong result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=15)
+    options = parser.parse_args()
     rows = []
     driver = CpuDriver()
     try:
         with use_driver(driver):
             for n in (65_536, 4_000_000):
                 for name, (ours, loop) in PAIRS.items():
-                    rows.append(_compared(name, n, ours, loop))
+                    rows.append(_compared(name, n, ours, loop, options.repeats))
     finally:
         driver.close()
     document = {
@@ -142,7 +145,7 @@ def main() -> int:
     return int(any(row["wrong"] for row in rows))
 
 
-def _compared(name: str, n: int, ours: Any, loop: Callable[..., None]) -> dict[str, Any]:
+def _compared(name: str, n: int, ours: Any, loop: Callable[..., None], turns: int) -> dict[str, Any]:
     rng = np.random.default_rng()
     x, y, expected = (rng.standard_normal(n, np.float32) for _ in range(3))
     boxes = [h2d(array).sync() for array in (x, y, np.zeros_like(x))]
@@ -151,7 +154,7 @@ def _compared(name: str, n: int, ours: Any, loop: Callable[..., None]) -> dict[s
     wrong = not np.allclose(d2h(boxes[2]).sync(), expected, rtol=1e-5, atol=1e-6)
     repeats = max(1, 2_000_000 // n)
     times: dict[str, list[float]] = {"oxide": [], "numba": []}
-    for _ in range(TURNS):
+    for _ in range(turns):
         times["oxide"].append(_timed(call, repeats))
         times["numba"].append(_timed(lambda: loop(x, y, expected), repeats))
     row = {"kernel": name, "elements": n, "wrong": wrong, **{who: min(each) for who, each in times.items()}}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that an issue's GPU lines ask for, in one run on a machine with an NVIDIA GPU. Logs go to the folder $1.
+# Everything that only a GPU shows, in one run on a machine with an NVIDIA GPU. Logs go to the folder $1.
 set -u
 out=${1:?a folder for the logs}
 python=${PYTHON:-python3}

@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import oxide
+from benchmarks import record
 from examples.async_mlp import pipeline
 from oxide import h2d
 from oxide.runtime import context
 from oxide.testing import RecordingDriver, use_driver
 
-RESULTS = Path(__file__).parent / "results"
 CREATES = ("allocate", "allocate_host", "create_stream", "create_event", "begin_capture")
 
 
@@ -122,19 +118,15 @@ def main() -> None:
     run, replay = statistics.median(times["run"]), statistics.median(times["replay"])
     device = oxide.devices()[0]
     print(f"{device.name}: run {run:.1f} µs an input, replay {replay:.1f} µs, ratio {replay / run:.3f}")
-    record = {
+    figures = {
         "device": device.name,
         "dim": options.dim,
         **compared,
         "run_us": run,
         "replay_us": replay,
         "all_us": times,
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("numpy", "cuda-core", "cuda-bindings")},
     }
-    name = device.name.lower()
-    label = next((known for known in ("h200", "h100") if known in name), device.kind)
-    (RESULTS / f"graph-replay-{label}.json").write_text(json.dumps(record, indent=2) + "\n")
+    record.write("graph-replay", figures, "numpy", "cuda-core", "cuda-bindings")
 
 
 if __name__ == "__main__":

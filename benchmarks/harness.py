@@ -200,6 +200,22 @@ def timed_batch(submit: Callable[[], object], units: int, drain: Callable[[], ob
     return sample
 
 
+def timed_to_the_end(
+    submit: Callable[[], object], units: int, drain: Callable[[], object]
+) -> Callable[[], list[float]]:
+    """A ``sample`` from before ``submit()``, which submits ``units`` units to a drained device, to the end of the last:
+    microseconds a unit."""
+
+    def sample() -> list[float]:
+        drain()
+        start = time.perf_counter()
+        submit()
+        drain()
+        return [(time.perf_counter() - start) / units * 1e6]
+
+    return sample
+
+
 def timed_calls(call: Callable[[], object], count: int) -> Callable[[], list[float]]:
     """A ``sample`` of ``count`` calls, each timed by itself: microseconds."""
 

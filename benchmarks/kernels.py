@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import oxide
-from benchmarks.harness import Contender, Session, Unavailable, expect, peer
+from benchmarks.harness import Contender, Session, Unavailable, expect, peer, timed_to_the_end
 from examples.async_mlp.pipeline import TILE
 from oxide import LaunchConfig, h2d
 from oxide_kernels import matvec_naive, relu, sgemm_naive
@@ -92,7 +92,7 @@ def run(session: Session) -> None:
             {
                 "oxide": ours,
                 "numba-cuda": _gpu(session, "numba.cuda", theirs),
-                "torch (cuBLAS)": _gpu(session, "torch", _bind(_torch, inputs, torch_function, numpy_function)),
+                "torch": _gpu(session, "torch", _bind(_torch, inputs, torch_function, numpy_function)),
                 "NumPy": _bind(_numpy, session, inputs, numpy_function),
             },
             turns=session.choose(20, 3),
@@ -110,7 +110,7 @@ def _oxide(
         operation.sync_on(stream)
         expect(oxide.d2h(boxes[-1]).sync_on(stream), expected, relative=1e-4)
 
-    return Contender(_whole(lambda: operation.async_on(stream), stream.synchronize), check)
+    return Contender(timed_to_the_end(lambda: operation.async_on(stream), _REPEATS, stream.synchronize), check)
 
 
 def _numba(
@@ -131,7 +131,7 @@ def _numba(
         stream.synchronize()
         expect(device_arrays[-1].copy_to_host(), expected, relative=1e-4)
 
-    return Contender(_whole(submit, stream.synchronize), check)
+    return Contender(timed_to_the_end(submit, _REPEATS, stream.synchronize), check)
 
 
 def _torch(inputs: tuple[Any, ...], function: Callable[..., Any], reference: Callable[..., Any]) -> Contender:
@@ -146,7 +146,7 @@ def _torch(inputs: tuple[Any, ...], function: Callable[..., Any], reference: Cal
     def check() -> None:
         expect(function(torch, *tensors).cpu().numpy(), reference(*inputs), relative=1e-4)
 
-    return Contender(_whole(submit, torch.cuda.synchronize), check)
+    return Contender(timed_to_the_end(submit, _REPEATS, torch.cuda.synchronize), check)
 
 
 def _numpy(session: Session, inputs: tuple[Any, ...], function: Callable[..., Any]) -> Contender:
@@ -157,21 +157,7 @@ def _numpy(session: Session, inputs: tuple[Any, ...], function: Callable[..., An
         for _ in range(_REPEATS):
             function(*inputs)
 
-    return Contender(_whole(submit, lambda: None), lambda: None)
-
-
-def _whole(submit: Callable[[], object], drain: Callable[[], object]) -> Callable[[], list[float]]:
-    """Times ``_REPEATS`` kernels from the first submission to the end of the last: microseconds a kernel."""
-    import time
-
-    def sample() -> list[float]:
-        drain()
-        start = time.perf_counter()
-        submit()
-        drain()
-        return [(time.perf_counter() - start) / _REPEATS * 1e6]
-
-    return sample
+    return Contender(timed_to_the_end(submit, _REPEATS, lambda: None), lambda: None)
 
 
 def _gpu(session: Session, module: str, make: Callable[[], Contender]) -> Callable[[], Contender]:

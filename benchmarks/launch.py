@@ -58,11 +58,11 @@ def run(session: Session) -> None:
     }.items():
         contenders[name] = _on_gpu(session, make)
     compared = session.compare("launch, three slices", contenders, turns=session.choose(40, 5))
-    session.claim("1: eager launch in a chain / native floor", compared.ratio(CHAIN, FLOOR), "at most", 2.0)
-    session.claim("1: numba-cuda's launch / eager launch in a chain", compared.ratio(NUMBA, CHAIN), "at least", 4.0)
+    session.claim("eager launch in a chain / native floor", compared.ratio(CHAIN, FLOOR), "at most", 2.0)
+    session.claim("numba-cuda's launch / eager launch in a chain", compared.ratio(NUMBA, CHAIN), "at least", 4.0)
     for size in GRAPH_SIZES:
         replayed = compared.ratio(GRAPH_OF.format(size), FLOOR)
-        session.claim(f"2: replay of a graph of {size} launches, each / floor", replayed, "at most", 0.5)
+        session.claim(f"replay of a graph of {size} launches, each / floor", replayed, "at most", 0.5)
     session.claim("   (the same with the recipe built before) / floor", compared.ratio(RECIPE, FLOOR), "at most", 2.0)
 
 

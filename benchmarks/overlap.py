@@ -9,20 +9,15 @@ contenders alternate. Writes ``benchmarks/results/overlap-<device>.json``.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import oxide
+from benchmarks import record
 from oxide import Arc, DeviceBox, DeviceOperation, Stream, h2d, zeros, zip
 from oxide_kernels import matvec_naive, relu, sgemm_naive
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def pipeline(dim: int, batch: Any, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOperation[Any]:
@@ -85,7 +80,7 @@ def main() -> None:
             if repeat >= 2:
                 times[count].append(milliseconds)
     one, four = statistics.median(times[1]), statistics.median(times[4])
-    record = {
+    figures = {
         "device": device.name,
         "dim": dim,
         "batches": options.batches,
@@ -93,13 +88,10 @@ def main() -> None:
         "four_streams_ms": four,
         "ratio": four / one,
         "all_ms": times,
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings")},
     }
     print(f"{device.name}: dim {dim}, {options.batches} batches: one stream {one:.3f} ms, four {four:.3f} ms, ", end="")
     print(f"ratio {four / one:.3f}")
-    path = RESULTS / f"overlap-{'h100' if 'H100' in device.name else device.kind}.json"
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    record.write("overlap", figures, "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings")
 
 
 if __name__ == "__main__":

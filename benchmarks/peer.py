@@ -12,23 +12,18 @@ slice of its rows, then timed on one device and on two, alternating. Writes ``be
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import time
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import trio
 
 import oxide
+from benchmarks import record
 from examples.batch_splitter import splitter
 from oxide import d2h, h2d, init_device_contexts, memcpy
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def check_copy(nbytes: int) -> None:
@@ -109,7 +104,7 @@ def main() -> None:
     times = trio.run(time_splitter, options.rows, options.dim, options.depth, options.repeats)
     one, two = statistics.median(times[1]), statistics.median(times[2])
     print(f"{devices[0].name}: splitter, one device {one * 1e3:.1f} ms, two {two * 1e3:.1f} ms, ratio {two / one:.3f}")
-    record = {
+    figures = {
         "devices": [device.name for device in devices[:2]],
         "copies_seconds": copies,
         "splitter": {"rows": options.rows, "dim": options.dim, "depth": options.depth},
@@ -117,12 +112,8 @@ def main() -> None:
         "two_devices_s": two,
         "ratio": two / one,
         "all_s": times,
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("numpy", "cuda-core", "cuda-bindings")},
     }
-    name = devices[0].name.lower()
-    label = next((known for known in ("h200", "h100") if known in name), devices[0].kind)
-    (RESULTS / f"peer-{label}.json").write_text(json.dumps(record, indent=2) + "\n")
+    record.write("peer", figures, "numpy", "cuda-core", "cuda-bindings")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def run(session: Session) -> None:
                 break
             workload = Workload(session, dim, batches)
             compared = session.compare(
-                f"dim {dim}, {batches} batches",
+                f"dim {dim}, {batches} batch{'es' if batches > 1 else ''}",
                 {name: _bound(make, workload) for name, make in CONTENDERS.items()},
                 unit="batches/s",
                 better="more",
@@ -107,15 +107,15 @@ def run(session: Session) -> None:
             if kernel_seconds is not None and eager is not None:
                 busy = kernel_seconds * eager.median * 100
                 if dim == 2048 and batches * dim * dim * 48 > _BYTES_AT_ONCE:
-                    session.claim("5: dim 2048, sum of kernel times / wall, %", busy, "at least", 95)
+                    session.claim("dim 2048, sum of kernel times / wall, %", busy, "at least", 95)
                 print(f"  dim {dim}, {batches} batches: kernels take {busy:.1f}% of oxide's wall time")
             if dim == 64 and batches == 1024:
                 session.claim(
-                    "5: dim 64, 1024 batches: oxide eager / numba-cuda", compared.ratio(EAGER, NUMBA), "at least", 3.0
+                    "dim 64, 1024 batches: oxide eager / numba-cuda", compared.ratio(EAGER, NUMBA), "at least", 3.0
                 )
                 for graphs in (GRAPHS, WHOLE_GRAPHS):
                     session.claim(
-                        f"5: dim 64, 1024 batches: {graphs} / numba-cuda",
+                        f"dim 64, 1024 batches: {graphs} / numba-cuda",
                         compared.ratio(graphs, NUMBA),
                         "at least",
                         8.0,

@@ -10,6 +10,7 @@ Conventions, read from the line that opens a block:
 from __future__ import annotations
 
 import doctest
+import inspect
 import os
 import re
 import subprocess
@@ -20,6 +21,8 @@ from pathlib import Path
 import pytest
 
 import oxide
+from benchmarks.__main__ import GROUPS
+from oxide import errors
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,9 +43,13 @@ class Program:
     output: str | None
 
 
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
 def programs(page: Path) -> list[Program]:
     """Every Python block of a page, in order."""
-    text = page.read_text(encoding="utf-8")
+    text = read(page)
     return [
         Program(page, text.count("\n", 0, found.start()) + 2, found["code"], found["raises"], found["output"])
         for found in BLOCK.finditer(text)
@@ -71,7 +78,7 @@ def test_a_block_does_what_its_page_says(program: Program, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_block_escapes_these_tests(page: Path) -> None:
-    opened = re.findall(r"^```(?:python|py\b|text output).*$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    opened = re.findall(r"^```(?:python|py\b|text output).*$", read(page), re.MULTILINE)
     tested = sum(1 + (program.output is not None) for program in programs(page))
     assert len(opened) == tested, f"{page.name} has blocks that no test runs; see tests/test_readme.py for the format"
 
@@ -82,19 +89,71 @@ def test_a_block_that_breaks_its_promise_is_noticed(tmp_path: Path) -> None:
     assert not matches("a b\n", "a c\n")
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_lead_to_a_page_and_a_heading_that_are_there() -> None:
     broken = [
-        f"{page.name}: {target}"
+        f"{page.name}: {target}{heading}"
         for page in PAGES
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", without_code(page.read_text(encoding="utf-8")))
-        if not (page.parent / target).exists()
+        for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)", without_code(read(page)))
+        if not leads_somewhere(page, target, heading.removeprefix("#"))
     ]
     assert not broken
 
 
+def leads_somewhere(page: Path, target: str, heading: str) -> bool:
+    """Whether a link from a page has its file and, where it names one, its heading."""
+    file = page.parent / target if target else page
+    return file.exists() and (not heading or heading in headings(file))
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    text = re.sub(r"^```.*?^```", "", read(page), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
+def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_noticed() -> None:
+    readme = ROOT / "README.md"
+    assert leads_somewhere(readme, "docs/performance.md", "the-compiled-form")
+    assert leads_somewhere(readme, "", "quick-start")
+    assert not leads_somewhere(readme, "docs/performance.md", "the-compiled-from")
+    assert not leads_somewhere(readme, "docs/speed.md", "")
+
+
+def test_the_book_names_every_variable_of_the_environment() -> None:
+    source = "".join(read(path) for path in (ROOT / "oxide").rglob("*.py"))
+    table = read(ROOT / "docs" / "devices.md").partition("## The environment")[2]
+    assert set(re.findall(r"\bOXIDE_[A-Z_]+", table)) == set(re.findall(r"\bOXIDE_[A-Z_]+", source))
+
+
 def test_the_book_names_every_public_name() -> None:
-    words = set(re.findall(r"\w+", "".join(page.read_text(encoding="utf-8") for page in PAGES)))
+    words = set(re.findall(r"\w+", "".join(read(page) for page in PAGES)))
     assert not set(oxide.__all__) - words
+
+
+def test_the_book_names_every_option_of_a_kernel() -> None:
+    table = read(ROOT / "docs" / "kernels.md").partition("| option |")[2].partition("\n\n")[0]
+    options = {name for name in inspect.signature(oxide.kernel).parameters if name != "function"}
+    assert options <= set(re.findall(r"\w+", table))
+
+
+def test_every_program_that_measures_is_in_the_book() -> None:
+    files = (ROOT / "benchmarks").glob("*.py")
+    programs = {file.stem for file in files if "def main() ->" in read(file) and "argparse" in read(file)}
+    assert {"copies", "sanitizer"} <= programs
+    assert programs | set(GROUPS) <= set(re.findall(r"`(\w+)`", read(ROOT / "docs" / "performance.md")))
+
+
+def test_the_book_draws_the_errors_as_they_derive_from_one_another() -> None:
+    tree = read(ROOT / "docs" / "errors.md").partition("```text\n")[2].partition("```")[0]
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for line in tree.splitlines():
+        branch, name = re.match(r"([│├└─ ]*)(\w+)", line).groups()  # type: ignore[union-attr]
+        above[len(branch) // 4 :] = [name]
+        drawn[name] = above[-2] if len(above) > 1 else "Exception"
+    classes = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.OxideError)]
+    assert drawn == {kind.__name__: kind.__bases__[0].__name__ for kind in classes}
 
 
 def without_code(text: str) -> str:

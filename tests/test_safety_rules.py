@@ -7,7 +7,6 @@ rest are here. A rule stands only as long as its tests are there.
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +40,7 @@ from oxide import (
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.testing import RecordingDriver, use_driver
+from tests.source_lines import line_of
 
 ROOT = Path(__file__).parents[1]
 HERE = "test_safety_rules.py"
@@ -165,11 +165,9 @@ def test_the_rule_has_its_tests(rule: str) -> None:
 
 def refuse(body: Callable[..., Any], reason: str) -> None:
     """The kernel does not compile, for the reason, at the line marked with a comment ``here``."""
-    lines, first = inspect.getsourcelines(body)
-    (marked,) = (number for number, line in enumerate(lines, first) if line.rstrip().endswith("# here"))
     with pytest.raises(CompileError, match=reason) as raised:
         kernel(body).specialize()
-    assert str(raised.value).startswith(f"{__file__}:{marked}: "), raised.value
+    assert str(raised.value).startswith(f"{__file__}:{line_of(body, 'here')}: "), raised.value
 
 
 def test_an_output_has_no_other_door() -> None:

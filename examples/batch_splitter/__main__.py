@@ -44,7 +44,7 @@ async def run(most: int, rows: int, dim: int, depth: int) -> bool:
     print(f"\n{rows} rows through {depth} layers of {dim}×{dim}\n")
     expected = splitter.reference(batch, weights, depth)
     right = True
-    for count in sorted({1, *(power for power in (2, 4, 8) if power < most), most}):
+    for count in sorted({*(1 << power for power in range(most.bit_length())), most}):
         devices = range(count)
         copies = await splitter.spread(weights, devices)
         await splitter.run_split(batch[:count], copies, devices, depth)  # compiles and loads the kernels

@@ -148,6 +148,21 @@ def test_a_wrong_result_makes_the_command_fail_and_a_time_does_not(
         assert (tmp_path / plot).exists()
 
 
+def test_a_quick_run_judges_no_claim_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run(session: Session) -> None:
+        session.device = "cuda"  # as if: claims are a GPU's
+        session.claim("fast", 3.0, "at most", 2.0)
+
+    monkeypatch.setenv("OXIDE_DEVICE", "cpu")
+    monkeypatch.setattr(command, "import_module", lambda _: SimpleNamespace(run=run))
+    assert command.main(["launch", "--device", "cpu", "--output", str(tmp_path)]) == 0
+    assert "FAIL  fast: 3 (at most 2)" in capsys.readouterr().out
+    assert command.main(["launch", "--device", "cpu", "--quick"]) == 0
+    assert re.search("FAIL|PASS|not how fast", capsys.readouterr().out)[0] == "not how fast"  # type: ignore[index]
+
+
 def test_a_group_that_breaks_fails_the_command_and_the_next_one_still_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from oxide import (
     u32,
     zeros,
 )
+from tests.compiler.assembler import assembled, needs_ptxas
 
 RANDOM = np.random.default_rng(5)
 DTYPES = ["i32", "u32", "i64", "u64", "f32", "f64"]
@@ -220,20 +219,16 @@ def test_additions_are_one_instruction_with_their_scope() -> None:
     assert ".global.add" not in system
 
 
-@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not installed")
+@needs_ptxas
 @pytest.mark.parametrize("cc", [(7, 5), (9, 0)])
-def test_ptxas_accepts_every_operation(cc: tuple[int, int], tmp_path: Path) -> None:
+def test_ptxas_accepts_every_operation(cc: tuple[int, int]) -> None:
     source = "@kernel\ndef everything("
     source += ", ".join(f"{name}_: AtomicSlice[{name}]" for name in DTYPES) + "):\n"
     for name in DTYPES:
         for operation in ("add", "sub", "min", "max", *(("and", "or", "xor") if name[0] != "f" else ())):
             source += f"    {name}_.fetch_{operation}(0, 1, atomic.SEQUENTIAL, atomic.SYSTEM)\n"
         source += f"    {name}_.store(1, {name}_.exchange(0, {name}_.compare_exchange(2, 3, {name}_.load(4))))\n"
-    path = tmp_path / "kernel.ptx"
-    path.write_text(define(source, {}).ptx(cc))
-    command = ["ptxas", f"-arch=sm_{cc[0]}{cc[1]}", str(path), "-o", str(tmp_path / "out.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assembled(define(source, {}).ptx(cc), cc)
 
 
 @pytest.mark.parametrize("name", DTYPES)

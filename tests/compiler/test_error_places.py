@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +33,7 @@ from oxide.compiler import frontend, ir
 from oxide.compiler.diagnostics import placed_errors
 from oxide.errors import CompileError
 from oxide_kernels import block_reduce
+from tests.source_lines import line_of
 
 TABLE = np.arange(4, dtype=np.float32)
 MATRIX = np.ones((2, 3), np.float32)
@@ -45,12 +45,6 @@ def refused(body: Callable[..., Any], **types: Any) -> tuple[str, str]:
         kernel(body).specialize(**types)
     message, source, caret = str(raised.value).splitlines()
     return message, source[caret.index("^") :]
-
-
-def line_of(body: Callable[..., Any], marker: str) -> int:
-    lines, first = inspect.getsourcelines(body)
-    (found,) = (number for number, line in enumerate(lines, first) if line.rstrip().endswith(f"# {marker}"))
-    return found
 
 
 def test_of_two_mistakes_the_first_is_told_at_its_own_line() -> None:
@@ -291,7 +285,7 @@ def test_a_barrier_of_the_grid_is_named_where_each_kernel_calls_it(request: pyte
     for k in (one, other):
         with pytest.raises(BarrierError) as raised:
             k[2, 4](zeros(1)).sync()
-        assert raised.value.places[0] == (__file__, line_of(k.function, "here"))
+        assert raised.value.places[0] == (__file__, line_of(k, "here"))
 
 
 def test_a_constant_array_goes_by_the_kernels_name_for_it() -> None:

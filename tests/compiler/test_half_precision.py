@@ -26,6 +26,7 @@ from oxide import (
     zeros,
 )
 from oxide.errors import ArgumentError, CompileError
+from tests.elementwise import run, unary
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
 
@@ -82,14 +83,7 @@ def test_arithmetic_is_rounded_once(dtype: Any, size: int) -> None:
 
 
 def converting(source: Any, target: Any) -> Kernel:
-    @kernel(block=128)
-    def convert(x: Slice[source], y: DisjointSlice[target]) -> None:  # type: ignore[valid-type]
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = target(x[i.get()])
-
-    return convert
+    return unary(target, source, target)
 
 
 @pytest.mark.parametrize("source", [f32, f64], ids=str)
@@ -98,24 +92,24 @@ def test_every_number_converts_there_and_back_and_rounding_is_to_nearest_even(dt
     stored = np.arange(2**16, dtype=np.uint16)
     stored = stored.view(np.float16) if dtype is f16 else stored
     numbers = to_numbers(stored, dtype)
-    wide = converting(dtype, source)(h2d(stored), zeros(2**16, source)).last().and_then(d2h).sync()
+    wide = run(converting(dtype, source), stored, dtype=source)
     with np.errstate(invalid="ignore"):
         assert np.array_equal(wide, numbers.astype(source.dtype), equal_nan=True)
     finite = numbers[np.isfinite(numbers)]
     between = (np.sort(finite)[:-1] + np.sort(finite)[1:]) / 2  # ties
     values = np.concatenate([finite, between, between * (1 + 2.0**-40), between * (1 - 2.0**-40)]).astype(source.dtype)
-    found = converting(source, dtype)(h2d(values), zeros(values.size, stored.dtype)).last().and_then(d2h).sync()
+    found = run(converting(source, dtype), values, dtype=stored.dtype)
     expected = to_bits(values.astype(np.float64), dtype)
     assert np.array_equal(to_numbers(found, dtype), to_numbers(expected, dtype))
 
 
 def test_what_is_too_large_becomes_infinite_and_a_nan_stays_one() -> None:
     values = np.array([1e6, -1e6, np.inf, np.nan, 65519.0, 65520.0, 1e-9], np.float64)
-    found = converting(f64, f16)(h2d(values), zeros(7, np.float16)).last().and_then(d2h).sync()
+    found = run(converting(f64, f16), values, dtype=np.float16)
     with np.errstate(over="ignore"):
         assert np.array_equal(found, values.astype(np.float16), equal_nan=True)
     values = np.array([1e39, np.nan, -np.inf, 3.4e38], np.float64)
-    bits = converting(f64, bf16)(h2d(values), zeros(4, np.uint16)).last().and_then(d2h).sync()
+    bits = run(converting(f64, bf16), values, dtype=np.uint16)
     assert np.array_equal(to_numbers(bits, bf16), [np.inf, np.nan, -np.inf, np.inf], equal_nan=True)
 
 
@@ -219,16 +213,9 @@ def test_the_gpu_converts_and_adds_atomically_with_its_own_instructions() -> Non
 
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 def test_the_spacing_of_numbers_is_to_the_next_away_from_zero(dtype: Any) -> None:
-    @kernel(block=128)
-    def spacing(x: Slice[dtype], y: DisjointSlice[dtype]) -> None:
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = math.ulp(x[i.get()])
-
     bits = np.arange(2**16, dtype=np.uint16)
     stored = bits.view(np.float16) if dtype is f16 else bits
-    found = to_numbers(spacing(h2d(stored), zeros(2**16, stored.dtype)).last().and_then(d2h).sync(), dtype)
+    found = to_numbers(run(unary(math.ulp, dtype), stored), dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         size = np.abs(to_numbers(stored, dtype))
         ordered = size[: 2**15]  # of positive numbers the bits are in order

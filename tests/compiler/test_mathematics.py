@@ -11,7 +11,6 @@ import pytest
 
 from oxide import (
     DisjointSlice,
-    Kernel,
     Slice,
     d2h,
     f16,
@@ -30,41 +29,9 @@ from oxide import (
 )
 from oxide.compiler import libdevice
 from oxide.errors import CompileError
+from tests.elementwise import binary, run, unary
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
-
-
-def unary(function: Any, dtype: Any, result: Any = None) -> Kernel:
-    out = dtype if result is None else result
-
-    @kernel(block=128)
-    def apply(x: Slice[dtype], y: DisjointSlice[out]) -> None:  # type: ignore[valid-type]
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = function(x[i.get()])
-
-    return apply
-
-
-def binary(function: Any, dtype: Any, result: Any = None) -> Kernel:
-    out = dtype if result is None else result
-
-    @kernel(block=128)
-    def apply(a: Slice[dtype], b: Slice[dtype], y: DisjointSlice[out]) -> None:  # type: ignore[valid-type]
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = function(a[i.get()], b[i.get()])
-
-    return apply
-
-
-def run(k: Kernel, *inputs: np.ndarray, dtype: Any = None) -> np.ndarray:
-    size = inputs[0].size
-    boxes = [h2d(values) for values in inputs]
-    found: np.ndarray = k(*boxes, zeros(size, dtype or inputs[0].dtype)).last().and_then(d2h).sync()
-    return found
 
 
 def ulps(found: np.ndarray, expected: np.ndarray) -> float:
@@ -250,7 +217,7 @@ def test_fmax_and_fmin_of_a_nan_and_a_number_are_the_number(dtype: Any) -> None:
         np.testing.assert_array_equal(run(binary(function, dtype), a, b), expected)
 
 
-def test_saturate_and_rsqrt() -> None:
+def test_saturate_clips_to_the_unit_interval_and_rsqrt_is_one_over_the_root() -> None:
     x = np.array([-1, 0, 0.25, 1, 7, np.nan, np.inf], np.float32)
     assert run(unary(intrinsics.saturate, f32), x).tolist() == [0, 0, 0.25, 1, 1, 0, 1]
     for dtype in (f32, f64):

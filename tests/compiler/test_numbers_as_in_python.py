@@ -32,23 +32,13 @@ from oxide import (
     u64,
     zeros,
 )
+from tests.elementwise import binary, run, unary
 
 MANY = settings(deadline=None, max_examples=40)
 
 
-def rounding(dtype: Any, **options: Any) -> Kernel:
-    @kernel(block=64, **options)
-    def rounded(digits: Slice[i32], x: Slice[dtype], y: DisjointSlice[dtype]) -> None:
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = round(x[i.get()], digits[i.get()])
-
-    return rounded
-
-
-ROUNDED = {dtype: rounding(dtype) for dtype in (f32, f64)}
-ROUNDED_FAST = rounding(f64, fastmath=True)
+ROUNDED = {dtype: binary(round, dtype, i32) for dtype in (f32, f64)}
+ROUNDED_FAST = binary(round, f64, i32, fastmath=True)
 
 
 def bits(values: Any) -> list[Any]:
@@ -58,7 +48,7 @@ def bits(values: Any) -> list[Any]:
 
 def check_rounding(k: Kernel, dtype: Any, x: Any, digits: Any) -> None:
     x = np.array(x, dtype.dtype)
-    found = k(h2d(np.array(digits, np.int32)), h2d(x), zeros(x.size, x.dtype)).last().and_then(d2h).sync()
+    found = run(k, x, np.array(digits, np.int32))
     expected = []
     for value, places in zip(x, digits, strict=True):
         try:
@@ -99,22 +89,15 @@ def test_far_decimals_change_nothing_and_far_tens_leave_a_zero() -> None:
     check_rounding(ROUNDED[f64], f64, x, [2**31 - 1] * len(x))
     check_rounding(ROUNDED[f64], f64, x, [-(2**31)] * len(x))
     # Past 22 the power of ten is no float, and the last digit may be another.
-    near = rounding(f64)(h2d(np.array([30], np.int32)), h2d(np.array([1.23456e-28])), zeros(1, f64)).last()
-    assert abs(near.and_then(d2h).sync()[0] - 1.23e-28) < 1e-43
+    near = run(ROUNDED[f64], np.array([1.23456e-28]), np.array([30], np.int32))
+    assert abs(near[0] - 1.23e-28) < 1e-43
 
 
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 def test_a_float_that_no_i64_holds_is_rounded_to_the_nearest_that_there_is(dtype: Any) -> None:
-    @kernel(block=64)
-    def rounded(x: Slice[dtype], y: DisjointSlice[i64]) -> None:
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = round(x[i.get()])
-
     x = np.array([1e19, -1e19, 2.0**63, -(2.0**63), math.inf, -math.inf, math.nan, -2.5, 3.5], dtype.dtype)
     expected = [2**63 - 1, -(2**63), 2**63 - 1, -(2**63), 2**63 - 1, -(2**63), 0, -2, 4]
-    assert rounded(h2d(x), zeros(x.size, np.int64)).last().and_then(d2h).sync().tolist() == expected
+    assert run(unary(round, dtype, i64), x, dtype=np.int64).tolist() == expected
 
 
 SPECIAL = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5]
@@ -190,13 +173,6 @@ def test_the_quotient_of_the_least_integer_and_minus_one_wraps_and_its_remainder
 @pytest.mark.parametrize("source", [f16, f32, f64], ids=str)
 @pytest.mark.parametrize("target", [i8, u8, i16, u16, i32, u32, i64, u64], ids=str)
 def test_a_float_that_an_integer_type_does_not_hold_is_the_nearest_that_it_holds(target: Any, source: Any) -> None:
-    @kernel(block=64)
-    def convert(x: Slice[source], y: DisjointSlice[target]) -> None:
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = target(x[i.get()])
-
     x = np.array([300.0, -1.0, -0.9, 127.9, -129.5, 5e9, -5e9, 3e19, -3e19, math.inf, -math.inf, math.nan], float)
     with np.errstate(over="ignore"):
         x = x.astype(source.dtype)
@@ -205,4 +181,4 @@ def test_a_float_that_an_integer_type_does_not_hold_is_the_nearest_that_it_holds
     for value in x.tolist():
         low, high = int(limits.min), int(limits.max)
         expected.append(0 if value != value else high if value > high else low if value < low else int(value))
-    assert convert(h2d(x), zeros(x.size, target.dtype)).last().and_then(d2h).sync().tolist() == expected
+    assert run(unary(target, source, target), x, dtype=target.dtype).tolist() == expected

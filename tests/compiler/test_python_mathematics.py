@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxide import CompileError, DisjointSlice, Kernel, Slice, d2h, f32, f64, h2d, i32, i64, kernel, thread, u64, zeros
+from oxide import CompileError, DisjointSlice, Slice, d2h, f32, f64, h2d, i32, i64, kernel, thread, u64, zeros
+from tests.elementwise import binary, run, unary
 
 LARGEST = {i64: 2**63 - 1, u64: 2**64 - 1}
 NUMBERS = {i64: st.integers(-(2**63), 2**63 - 1), u64: st.integers(0, 2**64 - 1)}
@@ -20,38 +21,9 @@ ROOTS = st.integers(0, 2**32 - 1).flatmap(lambda root: st.sampled_from((root**2,
 compiled_once = settings(deadline=None, max_examples=60)
 
 
-def over_two(function: Any, dtype: Any) -> Kernel:
-    @kernel(block=64)
-    def apply(a: Slice[dtype], b: Slice[dtype], y: DisjointSlice[dtype]) -> None:
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = function(a[i.get()], b[i.get()])
-
-    return apply
-
-
-def over_one(function: Any, dtype: Any) -> Kernel:
-    @kernel(block=64)
-    def apply(a: Slice[dtype], y: DisjointSlice[dtype]) -> None:
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = function(a[i.get()])
-
-    return apply
-
-
-PAIRS = {
-    (name, kind): over_two(getattr(math, name), kind) for name in ("gcd", "lcm", "comb", "perm") for kind in LARGEST
-}
-SINGLES = {(name, kind): over_one(getattr(math, name), kind) for name in ("isqrt", "factorial") for kind in LARGEST}
-ULPS = {kind: over_one(math.ulp, kind) for kind in (f32, f64)}
-
-
-def run(k: Kernel, *inputs: Any) -> np.ndarray:
-    found: np.ndarray = k(*map(h2d, inputs), zeros(inputs[0].size, inputs[0].dtype)).last().and_then(d2h).sync()
-    return found
+PAIRS = {(name, kind): binary(getattr(math, name), kind) for name in ("gcd", "lcm", "comb", "perm") for kind in LARGEST}
+SINGLES = {(name, kind): unary(getattr(math, name), kind) for name in ("isqrt", "factorial") for kind in LARGEST}
+ULPS = {kind: unary(math.ulp, kind) for kind in (f32, f64)}
 
 
 def wrapped(number: int, kind: Any) -> int:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 from oxide import CompileError, DisjointSlice, Slice, d2h, f16, f32, f64, h2d, i8, i32, i64, kernel, thread, u16
+from tests.compiler.assembler import assembled, needs_ptxas
 
 T = TypeVar("T", i8, u16, i32, i64, f16, f32, f64)
 TYPES = (i8, u16, i32, i64, f16, f32, f64)
-PTXAS = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
 
 
 @kernel(block=64, items_per_thread=4)
@@ -48,17 +45,19 @@ def test_vectors_that_stream_are_the_same_vectors(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_a_gpu_gets_the_hint(kind: Any, tmp_path: Path) -> None:
+def test_a_gpu_gets_the_hint(kind: Any) -> None:
     for each, loads, stores in ((doubled, 2, 4), (turned, 4, 2)):
         ptx = each.specialize(T=kind).ptx()
         # Vectors of less than 32 bits stay as they are.
         assert ("ld.global.cs." in ptx) == (loads * kind.dtype.itemsize >= 4)
         assert ("st.global.cs." in ptx) == (stores * kind.dtype.itemsize >= 4)
-        if PTXAS:
-            (tmp_path / "kernel.ptx").write_text(ptx)
-            command = [PTXAS, "-arch=sm_90", "kernel.ptx", "-o", "kernel.cubin"]
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
+
+
+@needs_ptxas
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+@pytest.mark.parametrize("each", [doubled, turned], ids=lambda each: each.name)
+def test_the_assembler_takes_the_hint(each: Any, kind: Any) -> None:
+    assembled(each.specialize(T=kind).ptx())
 
 
 def test_a_vector_of_16_bytes_is_one_instruction() -> None:

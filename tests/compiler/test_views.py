@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +15,9 @@ from oxide import DisjointSlice, MatrixView, Slice, device, f32, i64, kernel, th
 from oxide.compiler.kernel import Kernel
 from oxide.errors import BoundsError, CompileError, KernelAssertionError
 from oxide_kernels import sgemm_naive
+from tests.compiler.assembler import assembled, needs_ptxas
 from tests.compiler.native_runner import fault_of, run, run_blocks
 from tests.compiler.test_loop_ptx import hot_loop, operations
-
-PTXAS = Path("/usr/local/cuda/bin/ptxas")
 
 
 def product(views: Kernel, m: int, n: int, k: int) -> None:
@@ -65,14 +62,12 @@ def test_the_loop_over_views_is_that_of_the_unchecked_kernel(views: Kernel) -> N
     assert all(check.place == "proved" for check in views.checks())
 
 
-@pytest.mark.skipif(not PTXAS.exists(), reason="no ptxas")
-def test_the_product_over_views_takes_no_more_registers_than_the_unchecked_one(tmp_path: Path) -> None:
+@needs_ptxas
+def test_the_product_over_views_takes_no_more_registers_than_the_unchecked_one() -> None:
     def registers(each: Kernel) -> int:
-        (tmp_path / "kernel.ptx").write_text(each.ptx())
-        command = [PTXAS, "-arch=sm_90", "-v", tmp_path / "kernel.ptx", "-o", tmp_path / "kernel.cubin"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert " 0 bytes spill stores" in done.stderr
-        return int(re.search(r"Used (\d+) registers", done.stderr)[1])  # type: ignore[index]
+        notes = assembled(each.ptx())
+        assert " 0 bytes spill stores" in notes
+        return int(re.search(r"Used (\d+) registers", notes)[1])  # type: ignore[index]
 
     assert registers(sgemm_views) <= registers(kernel(unchecked=True)(sgemm_naive.function))
 

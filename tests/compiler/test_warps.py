@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from oxide import (
     warp,
     zeros,
 )
+from tests.compiler.assembler import assembled, needs_ptxas
 
 RANDOM = np.random.default_rng(3)
 DTYPES = ["i32", "u32", "i64", "u64", "f32", "f64"]
@@ -363,12 +362,8 @@ def test_each_operation_is_the_hardwares_instruction() -> None:
     assert before.count("shfl.sync.bfly") == 6
 
 
-@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not installed")
+@needs_ptxas
 @pytest.mark.parametrize("cc", [(7, 5), (8, 0), (9, 0)])
-def test_ptxas_accepts_it(cc: tuple[int, int], tmp_path: Path) -> None:
+def test_ptxas_accepts_every_instruction(cc: tuple[int, int]) -> None:
     for each in (every_instruction, warp_then_block):
-        source = tmp_path / "kernel.ptx"
-        source.write_text(each.ptx(cc))
-        command = ["ptxas", f"-arch=sm_{cc[0]}{cc[1]}", str(source), "-o", str(tmp_path / "out.cubin")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        assembled(each.ptx(cc), cc)

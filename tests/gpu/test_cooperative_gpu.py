@@ -10,7 +10,6 @@ import pytest
 
 import oxide
 from oxide import (
-    AtomicSlice,
     DynamicSharedArray,
     LaunchConfig,
     LaunchError,
@@ -20,21 +19,9 @@ from oxide import (
     i32,
     kernel,
     thread,
-    u32,
     zeros,
 )
-
-
-@kernel
-def neighbours(rounds: u32, x: AtomicSlice[i32], y: AtomicSlice[i32]) -> None:
-    threads = thread.grid_dim.x * thread.block_dim.x
-    me = thread.index_1d().get()
-    left, right = (me + threads - 1) % threads, (me + 1) % threads
-    for _ in range(rounds):
-        y.store(me, i32((x.load(left) + x.load(right)) % 1009))
-        thread.sync_grid()
-        x.store(me, i32((y.load(left) + y.load(right)) % 1009))
-        thread.sync_grid()
+from tests.runtime.grid_of_neighbours import neighbours, summed
 
 
 @kernel
@@ -42,12 +29,6 @@ def shared_hog(x: Slice[i32]) -> None:
     scratch = DynamicSharedArray(i32)
     scratch[thread.thread_idx.x] = i32(len(x))
     thread.sync_grid()
-
-
-def summed(x: np.ndarray, steps: int) -> np.ndarray:
-    for _ in range(steps):
-        x = (np.roll(x, 1) + np.roll(x, -1)) % 1009
-    return x
 
 
 def fitting(refused: Any) -> int:

@@ -12,36 +12,19 @@ from cuda.bindings import driver as bindings
 import oxide
 from examples.batch_splitter import splitter
 from oxide import (
-    DisjointSlice,
-    Slice,
     d2h,
-    f32,
     h2d,
-    i64,
     init_device_contexts,
-    kernel,
     memcpy,
-    thread,
     to_device,
     zeros,
 )
 from oxide.driver.cuda import CudaDriver
 from oxide.testing import use_driver
 from tests.conftest import cuda_device_count
+from tests.gpu.slow_kernel import slow_add
 
 pytestmark = pytest.mark.skipif(cuda_device_count() < 2, reason="needs two GPUs")
-
-
-@kernel(block=256)
-def slow_add(turns: i64, x: Slice[f32], y: DisjointSlice[f32]) -> None:
-    """Adds x to y, after a long time."""
-    index = thread.index_1d()
-    element = y.get_mut(index)
-    if element is not None:
-        wait = f32(1.0001)
-        for _ in range(turns):
-            wait = wait * f32(0.999999) + f32(0.000001)
-        element.value += x[index.get()] * wait
 
 
 @pytest.fixture(autouse=True)

@@ -36,18 +36,7 @@ from oxide import (
 from oxide.driver.cuda import CudaDriver
 from oxide.errors import DriverError
 from oxide.testing import RecordingDriver, use_driver
-
-
-@kernel(block=256)
-def slow_add(turns: i64, x: Slice[f32], y: DisjointSlice[f32]) -> None:
-    """Adds x to y, after a long time."""
-    index = thread.index_1d()
-    element = y.get_mut(index)
-    if element is not None:
-        wait = f32(1.0001)
-        for _ in range(turns):
-            wait = wait * f32(0.999999) + f32(0.000001)
-        element.value += x[index.get()] * wait
+from tests.gpu.slow_kernel import slow_add
 
 
 @kernel(block=256)

@@ -11,22 +11,11 @@ import pytest
 import trio
 
 import oxide
-from oxide import DisjointSlice, Slice, d2h, f32, gather, h2d, i64, kernel, ones, spawn, thread, zeros
+from oxide import d2h, gather, h2d, ones, spawn, zeros
 from oxide.driver.cuda import CudaDriver
 from oxide.testing import RecordingDriver, use_driver
-
-
-@kernel(block=256)
-def slow_add(turns: i64, x: Slice[f32], y: DisjointSlice[f32]) -> None:
-    """Adds x to y, after a long time."""
-    index = thread.index_1d()
-    element = y.get_mut(index)
-    if element is not None:
-        wait = f32(1.0001)  # not 1.0, which the recurrence maps to itself
-        for _ in range(turns):
-            wait = wait * f32(0.999999) + f32(0.000001)
-        element.value += x[index.get()] * wait
-
+from tests.gpu.slow_kernel import slow_add
+from tests.on_stream import On
 
 TURNS = 600_000_000  # about 1.5 s: a collection of garbage in a large process takes a good part of a second
 
@@ -43,7 +32,7 @@ def test_a_task_cancelled_while_its_kernel_runs_returns_at_once_and_its_memory_s
             stream = oxide.devices()[0].new_stream()
             start = time.perf_counter()
             with trio.move_on_after(0.02) as scope:
-                await slow_add(TURNS, x, y).schedule(_On(stream))
+                await slow_add(TURNS, x, y).schedule(On(stream))
             assert scope.cancelled_caught
             assert time.perf_counter() - start < 0.1
             assert not stream.query()  # the kernel runs
@@ -62,14 +51,6 @@ def test_a_task_cancelled_while_its_kernel_runs_returns_at_once_and_its_memory_s
         after = driver.outstanding()
         assert after["allocations"] == before["allocations"]
         assert after["host_allocations"] == before["host_allocations"] == 0
-
-
-class _On:
-    def __init__(self, stream: oxide.Stream) -> None:
-        self.stream = stream
-
-    def next_stream(self, _: oxide.Device) -> oxide.Stream:
-        return self.stream
 
 
 def test_work_on_other_streams_waits_for_the_kernel_that_writes_its_input() -> None:

@@ -5,7 +5,6 @@ Prints, for each name, "clean", or what was found. ``test_sanitized_library.py``
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,30 +12,20 @@ from typing import Any
 import numpy as np
 
 import oxide_kernels as library
-from oxide import DeviceOperation, DisjointSlice, Slice, d2h, device, empty, h2d, i64, kernel, thread, u32, zeros
+from oxide import DeviceOperation, DisjointSlice, Slice, d2h, empty, h2d, i64, kernel, thread, u32, zeros
 from oxide.driver.cpu_sanitizer import SanitizedLaunch
 from oxide_kernels import ops
+from tests.kernels.references import ACTIVATIONS, IDENTITY, compose, layer_norm, rms_norm, softmax
 
 SIZES = (1, 33, 1030)
 Checked = tuple[Any, Any]
 """What a kernel gave, and what it is to be."""
 
 GENERATOR = np.random.default_rng(3)
-ERF = np.vectorize(math.erf, otypes=[np.float64])
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * (1 + ERF(x / math.sqrt(2))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
 
 
 def random(*shape: int) -> np.ndarray[Any, Any]:
     return GENERATOR.standard_normal(shape).astype(np.float32)
-
-
-def normalised(x: Any) -> Any:
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
 def fetched(operation: DeviceOperation[Any]) -> Any:
@@ -89,16 +78,13 @@ def rows() -> Iterator[Checked]:
     for n in (33, 1028, 5000):
         x, weight, bias = random(3, n), random(n), random(n)
         wide = x.astype(np.float64)
-        exponentials = np.exp(wide - wide.max(-1, keepdims=True))
-        softmax = exponentials / exponentials.sum(-1, keepdims=True)
-        layer = normalised(wide) * weight + bias
-        root = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-5) * weight
-        yield filled(library.softmax, h2d(x), shape=(3, n)), softmax
-        yield fetched(ops.softmax(h2d(x))), softmax
+        layer = layer_norm(wide, weight, bias)
+        yield filled(library.softmax, h2d(x), shape=(3, n)), softmax(wide)
+        yield fetched(ops.softmax(h2d(x))), softmax(wide)
         yield filled(library.layer_norm, h2d(x), h2d(weight), h2d(bias), shape=(3, n)), layer
         yield fetched(ops.layer_norm(h2d(x), h2d(weight), h2d(bias))), layer
-        yield filled(library.rms_norm, h2d(x), h2d(weight), shape=(3, n)), root
-        yield fetched(ops.rms_norm(h2d(x), h2d(weight))), root
+        yield filled(library.rms_norm, h2d(x), h2d(weight), shape=(3, n)), rms_norm(wide, weight)
+        yield fetched(ops.rms_norm(h2d(x), h2d(weight))), rms_norm(wide, weight)
 
 
 def layout() -> Iterator[Checked]:
@@ -138,17 +124,6 @@ def maps() -> Iterator[Checked]:
         yield filled(library.zip_map, lambda v, w: v - w, h2d(x), h2d(y), shape=n), x - y
 
 
-@device
-def compose(f: Any, g: Any) -> Any:
-    """Two affine maps modulo 2**16, the first one first: not commutative."""
-    a = (f >> 16) * (g >> 16) & 0xFFFF
-    b = (g >> 16) * (f & 0xFFFF) + (g & 0xFFFF) & 0xFFFF
-    return a << 16 | b
-
-
-IDENTITY = 1 << 16
-
-
 @kernel
 def with_an_operator(op: Callable[[u32, u32], u32], identity: u32, x: Slice[u32], y: DisjointSlice[u32]) -> None:
     index = thread.index_1d()
@@ -186,12 +161,11 @@ def in_a_block() -> Iterator[Checked]:
         numbers = GENERATOR.integers(0, 100, 2 * threads)
         expected: list[int] = []
         for values in numbers.reshape(2, threads):
-            for place, value in enumerate(values):
+            for place in range(threads):
                 result = values.sum() * 3 + values.max()
                 result = (result * 3 + values.min()) * 3 + values[: place + 1].sum()
                 result = (result * 3 + values[:place].sum()) * 3 + values[place // 32 * 32 : place + 1].sum()
                 expected.append(int(result * 3 + values[-1]))
-                del value
         yield filled(of_sums[2, threads], h2d(numbers), shape=2 * threads, dtype=np.int64), expected
         maps = GENERATOR.integers(0, 2**32, 2 * threads).astype(np.uint32)
         found = filled(with_an_operator[2, threads], compose, IDENTITY, h2d(maps), shape=2 * threads, dtype=np.uint32)
@@ -213,9 +187,7 @@ def _with_an_operator(block: Any, place: int) -> int:
     for part in parts:
         composed = IDENTITY
         for value in part:
-            a = (composed >> 16) * (value >> 16) & 0xFFFF
-            b = (value >> 16) * (composed & 0xFFFF) + (value & 0xFFFF) & 0xFFFF
-            composed = a << 16 | b
+            composed = compose(composed, value)
         result = (result * 3 + composed) % 2**32
     return result
 

@@ -11,11 +11,11 @@ import pytest
 import oxide
 from oxide import (
     DisjointSlice,
+    Kernel,
     LaunchConfig,
     SharedArray,
     Slice,
     d2h,
-    device,
     f32,
     h2d,
     i32,
@@ -39,36 +39,24 @@ from oxide_kernels import (
     warp_inclusive_scan,
     warp_reduce,
 )
+from tests.kernels.references import IDENTITY, compose
 
 RANDOM = np.random.default_rng(11)
 BLOCKS = 2
 
 
-@kernel
-def sums(x: Slice[i64], y: DisjointSlice[i64]) -> None:
-    index = thread.index_1d()
-    value = block_sum(x[index.get()], i64)
-    element = y.get_mut(index)
-    if element is not None:
-        element.value = value
+def given_by(function: Any) -> Kernel:
+    """Of a function of a value and its type: what it gives each thread."""
 
+    @kernel
+    def apply(x: Slice[i64], y: DisjointSlice[i64]) -> None:
+        index = thread.index_1d()
+        value = function(x[index.get()], i64)
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = value
 
-@kernel
-def scans(x: Slice[i64], y: DisjointSlice[i64]) -> None:
-    index = thread.index_1d()
-    value = block_inclusive_sum(x[index.get()], i64)
-    element = y.get_mut(index)
-    if element is not None:
-        element.value = value
-
-
-@kernel
-def exclusive_scans(x: Slice[i64], y: DisjointSlice[i64]) -> None:
-    index = thread.index_1d()
-    value = block_exclusive_sum(x[index.get()], i64)
-    element = y.get_mut(index)
-    if element is not None:
-        element.value = value
+    return apply
 
 
 @kernel
@@ -82,57 +70,34 @@ def spans(x: Slice[i64], y: DisjointSlice[i64]) -> None:
         element.value = result
 
 
-@device
-def compose(f: Any, g: Any) -> Any:
-    """Two affine maps x -> a*x + b modulo 2**16, each as a << 16 | b, the first one first: not commutative."""
-    a = (f >> 16) * (g >> 16) & 0xFFFF
-    b = (g >> 16) * (f & 0xFFFF) + (g & 0xFFFF) & 0xFFFF
-    return a << 16 | b
+def with_an_operator(reduce: Any, inclusive_scan: Any, exclusive_scan: Any) -> Kernel:
+    """Of a warp's functions or of a block's: what they give each thread."""
+
+    @kernel
+    def apply(
+        op: Callable[[u32, u32], u32],
+        identity: u32,
+        x: Slice[u32],
+        reduced: DisjointSlice[u32],
+        through: DisjointSlice[u32],
+        before: DisjointSlice[u32],
+    ) -> None:
+        index = thread.index_1d()
+        value = x[index.get()]
+        total = reduce(op, value)
+        inclusive = inclusive_scan(op, value)
+        exclusive = exclusive_scan(op, value, identity)
+        a, b, c = reduced.get_mut(index), through.get_mut(index), before.get_mut(index)
+        if a is not None and b is not None and c is not None:
+            a.value = total
+            b.value = inclusive
+            c.value = exclusive
+
+    return apply
 
 
-IDENTITY = 1 << 16
-
-
-@kernel
-def any_operator(
-    op: Callable[[u32, u32], u32],
-    identity: u32,
-    x: Slice[u32],
-    reduced: DisjointSlice[u32],
-    through: DisjointSlice[u32],
-    before: DisjointSlice[u32],
-) -> None:
-    index = thread.index_1d()
-    value = x[index.get()]
-    total = block_reduce(op, value)
-    inclusive = block_inclusive_scan(op, value)
-    exclusive = block_exclusive_scan(op, value, identity)
-    a, b, c = reduced.get_mut(index), through.get_mut(index), before.get_mut(index)
-    if a is not None and b is not None and c is not None:
-        a.value = total
-        b.value = inclusive
-        c.value = exclusive
-
-
-@kernel
-def warps(
-    op: Callable[[u32, u32], u32],
-    identity: u32,
-    x: Slice[u32],
-    reduced: DisjointSlice[u32],
-    through: DisjointSlice[u32],
-    before: DisjointSlice[u32],
-) -> None:
-    index = thread.index_1d()
-    value = x[index.get()]
-    total = warp_reduce(op, value)
-    inclusive = warp_inclusive_scan(op, value)
-    exclusive = warp_exclusive_scan(op, value, identity)
-    a, b, c = reduced.get_mut(index), through.get_mut(index), before.get_mut(index)
-    if a is not None and b is not None and c is not None:
-        a.value = total
-        b.value = inclusive
-        c.value = exclusive
+IN_BLOCKS = with_an_operator(block_reduce, block_inclusive_scan, block_exclusive_scan)
+IN_WARPS = with_an_operator(warp_reduce, warp_inclusive_scan, warp_exclusive_scan)
 
 
 def scanned(x: Any, group: int) -> tuple[Any, Any, Any]:
@@ -152,12 +117,12 @@ def scanned(x: Any, group: int) -> tuple[Any, Any, Any]:
 def test_any_associative_operator_is_reduced_and_scanned_in_the_order_of_the_threads(threads: int) -> None:
     x = RANDOM.integers(0, 2**32, BLOCKS * threads, dtype=np.uint32)
     outputs = [zeros(x.size, np.uint32) for _ in range(3)]
-    boxes = any_operator[BLOCKS, threads](compose, IDENTITY, h2d(x), *outputs).sync()[3:]
+    boxes = IN_BLOCKS[BLOCKS, threads](compose, IDENTITY, h2d(x), *outputs).sync()[3:]
     for box, expected in zip(boxes, scanned(x, threads), strict=True):
         np.testing.assert_array_equal(d2h(box).sync(), expected)
     x = x[:threads]
     outputs = [zeros(x.size, np.uint32) for _ in range(3)]
-    boxes = warps[1, threads](compose, IDENTITY, h2d(x), *outputs).sync()[3:]
+    boxes = IN_WARPS[1, threads](compose, IDENTITY, h2d(x), *outputs).sync()[3:]
     for box, expected in zip(boxes, scanned(x, 32), strict=True):
         np.testing.assert_array_equal(d2h(box).sync(), expected)
 
@@ -177,19 +142,20 @@ def test_an_operator_may_capture_numbers() -> None:
         np.testing.assert_array_equal(d2h(launch.sync()[2]).sync(), [min(x.max(), limit)] * 100)
 
 
-EXPECTED: list[tuple[Any, Any]] = [
-    (sums, lambda x: np.repeat(x.sum(1, keepdims=True), x.shape[1], 1)),
-    (scans, lambda x: x.cumsum(1)),
-    (exclusive_scans, lambda x: x.cumsum(1) - x),
-    (spans, lambda x: np.repeat((x.max(1) - x.min(1) + x[:, -1])[:, None], x.shape[1], 1)),
-]
+EXPECTED: dict[str, tuple[Kernel, Callable[[Any], Any]]] = {
+    "sum": (given_by(block_sum), lambda x: np.repeat(x.sum(1, keepdims=True), x.shape[1], 1)),
+    "inclusive sum": (given_by(block_inclusive_sum), lambda x: x.cumsum(1)),
+    "exclusive sum": (given_by(block_exclusive_sum), lambda x: x.cumsum(1) - x),
+    "span": (spans, lambda x: np.repeat((x.max(1) - x.min(1) + x[:, -1])[:, None], x.shape[1], 1)),
+}
 
 
-@pytest.mark.parametrize(("kernel", "expected"), EXPECTED, ids=lambda value: getattr(value, "name", ""))
-def test_blocks_of_every_size_from_1_to_1024(kernel: Any, expected: Any) -> None:
+@pytest.mark.parametrize("name", EXPECTED)
+def test_blocks_of_every_size_from_1_to_1024(name: str) -> None:
+    function, expected = EXPECTED[name]
     for threads in range(1, 1025):
         x = RANDOM.integers(-1000, 1000, (BLOCKS, threads))
-        got = kernel[BLOCKS, threads](h2d(x.reshape(-1)), zeros(x.size, np.int64)).last().and_then(d2h).sync()
+        got = function[BLOCKS, threads](h2d(x.reshape(-1)), zeros(x.size, np.int64)).last().and_then(d2h).sync()
         np.testing.assert_array_equal(got.reshape(x.shape), expected(x), f"{threads} threads")
 
 

@@ -11,9 +11,9 @@ import pytest
 import oxide_kernels as library
 from oxide import ArgumentError, BoundsError, LaunchError, d2h, f32, h2d, i64, u32, zeros
 from oxide_kernels import gemm, ops
+from tests.kernels.references import ACTIVATIONS, layer_norm, rms_norm, softmax
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
-ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def random(*shape: int) -> np.ndarray[Any, Any]:
@@ -28,35 +28,27 @@ def assert_close(found: Any, expected: Any, relative: float) -> None:
     assert error <= relative * scale or error == 0, f"off by {error / (scale or 1):.2e} of the norm"
 
 
-ELEMENTWISE: dict[str, Any] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * (1 + ERF(x / math.sqrt(2))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
-
-
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_activations(name: str, size: int) -> None:
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_equal_numpys_in_place_too(name: str, size: int) -> None:
     x = random(size)
     kernel = getattr(library, name)
-    expected = ELEMENTWISE[name](x.astype(np.float64))
+    expected = ACTIVATIONS[name](x.astype(np.float64))
     box = h2d(x).sync()
     assert_close(kernel(box, zeros(size)).last().and_then(d2h).sync(), expected, 1e-6)
     assert_close(d2h(kernel(box, box).last()).sync(), expected, 1e-6)  # in place
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_of_a_piece_that_begins_in_the_middle_of_a_vector(name: str) -> None:
     x = random(103)
     _, piece, _ = h2d(x).sync().partition(51)
     result = zeros(103).sync().partition(51)[1]
     found = d2h(getattr(library, name)(piece, result).last()).sync()
-    assert_close(found, ELEMENTWISE[name](x[51:102].astype(np.float64)), 1e-6)
+    assert_close(found, ACTIVATIONS[name](x[51:102].astype(np.float64)), 1e-6)
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "sigmoid"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_keep_nan_and_do_not_overflow(name: str) -> None:
     x = np.array([np.nan, -200, 200, 0, -np.inf], np.float32)
     found = d2h(getattr(ops, name)(h2d(x))).sync()
@@ -70,7 +62,7 @@ def test_an_input_that_is_shorter_than_the_output_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_axpy(size: int) -> None:
+def test_axpy_equals_numpys(size: int) -> None:
     x, y = random(size), random(size)[::-1].copy()
     expected = 2.5 * x.astype(np.float64) + y
     assert_close(d2h(library.axpy(2.5, h2d(x), h2d(y)).last()).sync(), expected, 1e-6)
@@ -78,7 +70,7 @@ def test_axpy(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_sums_and_products(size: int) -> None:
+def test_sums_and_products_equal_numpys(size: int) -> None:
     x, y = random(size), random(size)[::-1].copy()
     scale = max(1.0, math.sqrt(size))  # what the sums of so many random numbers are like
     assert abs(d2h(ops.reduce_sum(h2d(x))).sync() - x.sum(dtype=np.float64)) <= 2e-6 * scale
@@ -116,7 +108,7 @@ def test_a_product_of_vectors_of_two_lengths_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_running_sums(size: int) -> None:
+def test_running_sums_equal_numpys(size: int) -> None:
     x = random(size)
     through = x.cumsum(dtype=np.float64)
     assert_close(d2h(ops.inclusive_scan(h2d(x))).sync(), through, 2e-6)
@@ -141,12 +133,11 @@ WIDTHS = (1, 33, 128, 1025, 4096, 33_000)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_softmax(width: int) -> None:
+def test_softmax_equals_numpys_with_huge_numbers_too(width: int) -> None:
     x = 5 * random(5, width)
     x[1] = 300  # whose exponential no float32 holds
     x[2, 1:] = -np.inf
-    powers = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
-    expected = powers / powers.sum(1, keepdims=True)
+    expected = softmax(x.astype(np.float64))
     found = d2h(ops.softmax(h2d(x))).sync()
     assert_close(found, expected, 2e-6)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
@@ -155,21 +146,18 @@ def test_softmax(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_norms(width: int) -> None:
+def test_norms_equal_numpys(width: int) -> None:
     x, weight, bias = 3 * random(5, width) + 10, random(width), random(width)[::-1].copy()
     exact = x.astype(np.float64)
-    centred = exact - exact.mean(1, keepdims=True)
-    expected = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-3) * weight + bias
+    expected = layer_norm(exact, weight, bias, 1e-3)
     assert_close(d2h(ops.layer_norm(h2d(x), h2d(weight), h2d(bias), 1e-3)).sync(), expected, 2e-5)
-    expected = exact / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-5) * weight
-    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight))).sync(), expected, 2e-6)
+    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight))).sync(), rms_norm(exact, weight), 2e-6)
 
 
 @pytest.mark.parametrize("shape", [(0, 7), (7, 0), (0, 0), (3,), (2, 3, 4)])
 def test_rows_are_the_last_axis_whatever_the_shape(shape: tuple[int, ...]) -> None:
     x = random(*shape)
-    powers = np.exp(x.astype(np.float64))
-    assert_close(d2h(ops.softmax(h2d(x))).sync(), powers / powers.sum(-1, keepdims=True), 2e-6)
+    assert_close(d2h(ops.softmax(h2d(x))).sync(), softmax(x.astype(np.float64)), 2e-6)
 
 
 def test_rows_of_other_shapes_are_refused() -> None:
@@ -180,7 +168,7 @@ def test_rows_of_other_shapes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (31, 33), (32, 64), (1025, 7), (1009, 991)])
-def test_transpose(shape: tuple[int, int]) -> None:
+def test_transpose_equals_numpys(shape: tuple[int, int]) -> None:
     x = random(*shape)
     np.testing.assert_array_equal(d2h(ops.transpose(h2d(x))).sync(), x.T)
     rows, columns = shape
@@ -190,7 +178,7 @@ def test_transpose(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 33, 1025])
 @pytest.mark.parametrize("width", [1, 32, 77])
-def test_gather(count: int, width: int) -> None:
+def test_gather_takes_the_rows_that_numpy_takes(count: int, width: int) -> None:
     table = random(19, width)
     indices = np.random.default_rng(count).integers(0, 19, count).astype(np.int32)
     np.testing.assert_array_equal(d2h(ops.gather(h2d(table), h2d(indices))).sync(), table[indices])
@@ -204,7 +192,7 @@ def test_gather_of_a_row_that_the_table_has_not() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("bins", [1, 100, 5000])
-def test_histogram(size: int, bins: int) -> None:
+def test_histogram_counts_as_numpy_does(size: int, bins: int) -> None:
     values = np.random.default_rng(size).integers(0, bins, size).astype(np.uint32)
     expected = np.bincount(values, minlength=bins)
     np.testing.assert_array_equal(d2h(ops.histogram(h2d(values), bins)).sync(), expected)
@@ -221,7 +209,7 @@ def test_a_value_without_a_bin_is_a_fault(bins: int) -> None:
 @pytest.mark.parametrize(
     ("m", "n"), [(0, 3), (3, 0), (1, 1), (31, 33), (1000, 256), (33, 2049), (9, 8192), (2, 100_003)]
 )
-def test_matvec(m: int, n: int) -> None:
+def test_matvec_equals_numpys(m: int, n: int) -> None:
     matrix, vector = random(m, n), random(n)
     assert_close(d2h(ops.matvec(h2d(matrix), h2d(vector))).sync(), matrix.astype(np.float64) @ vector, 2e-6)
 
@@ -243,7 +231,9 @@ SHAPES = [
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
-def test_sgemm_tiled(m: int, n: int, k: int, beta: float, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sgemm_tiled_equals_numpys(
+    m: int, n: int, k: int, beta: float, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gemm, "_ENOUGH_TILES", 0 if large else 10**9)
     a, b, c = random(m, k), random(k, n), random(m, n)
     expected = 1.5 * a.astype(np.float64) @ b.astype(np.float64) + beta * c

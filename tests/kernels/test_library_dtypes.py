@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import pytest
 import oxide_kernels as library
 from oxide import ArgumentError, BoundsError, d2h, f32, h2d, zeros
 from oxide_kernels import ops
+from tests.kernels.references import ACTIVATIONS, Array, layer_norm, rms_norm, softmax
 
-ERF = np.vectorize(math.erf, otypes=[np.float64])
 SIZE = 70_003  # several blocks, vectors in turns, and a rest
-Array = np.ndarray[Any, Any]
 
 BF16 = "bfloat16"
 FLOATS = (np.float16, BF16, np.float64)
@@ -53,17 +51,9 @@ def assert_close(found: Array, expected: Array, dtype: Any, factor: float = 1) -
     assert error <= factor * ERRORS[dtype] * scale, f"off by {error / scale:.2e} of the norm"
 
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * (1 + ERF(x / math.sqrt(2))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name: str, dtype: Any) -> None:
+def test_activations_of_every_float_equal_numpys(name: str, dtype: Any) -> None:
     x = numbers(dtype, 4099)
     expected = ACTIVATIONS[name](exact(x, dtype))
     assert_close(d2h(getattr(ops, name)(h2d(x))).sync(), expected, dtype)
@@ -81,7 +71,7 @@ def test_narrow_floats_are_rounded_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_axpy(dtype: Any) -> None:
+def test_axpy_of_every_float_equals_numpys(dtype: Any) -> None:
     x, y = numbers(dtype, SIZE, seed=1), numbers(dtype, SIZE, seed=2)
     expected = 2.5 * exact(x, dtype) + exact(y, dtype)
     assert_close(d2h(ops.axpy(2.5, h2d(x), h2d(y))).sync(), expected, dtype)
@@ -89,7 +79,7 @@ def test_axpy(dtype: Any) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 33, SIZE])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_sums_and_products_of_floats(dtype: Any, size: int) -> None:
+def test_sums_and_products_of_every_float_equal_numpys(dtype: Any, size: int) -> None:
     x, y = numbers(dtype, size, seed=1), numbers(dtype, size, seed=2)
     wide, other = exact(x, dtype), exact(y, dtype)
     total, product = d2h(ops.reduce_sum(h2d(x))).sync(), d2h(ops.dot(h2d(x), h2d(y))).sync()
@@ -112,7 +102,7 @@ def test_sums_and_products_of_integers_are_as_wide_as_numpys(dtype: Any, size: i
 
 @pytest.mark.parametrize("size", [1, 33, SIZE])
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint64], ids=str)
-def test_the_greatest_and_its_place(dtype: Any, size: int) -> None:
+def test_the_greatest_and_its_place_are_numpys_at_ties_infinities_and_nan_too(dtype: Any, size: int) -> None:
     x = numbers(dtype, size)
     wide = exact(x, dtype)
     greatest = d2h(ops.reduce_max(h2d(x))).sync()
@@ -128,36 +118,29 @@ def test_the_greatest_and_its_place(dtype: Any, size: int) -> None:
         assert d2h(ops.argmax(h2d(x))).sync() == size // 2
 
 
-def norms(x: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3)
-    return scaled * weight + bias, x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * weight
-
-
 # A row is a part of a warp's, a warp's, a block's, or walked over: f64 changes over at half the width.
 @pytest.mark.parametrize(
     ("dtype", "width"),
     [*((dtype, width) for dtype in FLOATS for width in (33, 128)), (np.float64, 2052), (np.float64, 20_000)],
 )
-def test_rows(dtype: Any, width: int) -> None:
+def test_softmax_and_norms_of_every_float_equal_numpys(dtype: Any, width: int) -> None:
     x, weight, bias = numbers(dtype, 5, width), numbers(dtype, width, seed=1), numbers(dtype, width, seed=2)
     wide = exact(x, dtype)
-    powers = np.exp(wide - wide.max(1, keepdims=True))
-    assert_close(d2h(ops.softmax(h2d(x))).sync(), powers / powers.sum(1, keepdims=True), dtype)
-    layer, rms = norms(wide, exact(weight, dtype), exact(bias, dtype))
+    assert_close(d2h(ops.softmax(h2d(x))).sync(), softmax(wide), dtype)
+    layer = layer_norm(wide, exact(weight, dtype), exact(bias, dtype), 1e-3)
     assert_close(d2h(ops.layer_norm(h2d(x), h2d(weight), h2d(bias), 1e-3)).sync(), layer, dtype)
-    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight), 1e-3)).sync(), rms, dtype)
+    assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight), 1e-3)).sync(), rms_norm(wide, exact(weight, dtype), 1e-3), dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("m", "n"), [(31, 33), (9, 4096)])
-def test_matvec(dtype: Any, m: int, n: int) -> None:
+def test_matvec_of_every_float_equals_numpys(dtype: Any, m: int, n: int) -> None:
     matrix, vector = numbers(dtype, m, n), numbers(dtype, n)
     assert_close(d2h(ops.matvec(h2d(matrix), h2d(vector))).sync(), exact(matrix, dtype) @ exact(vector, dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64])
-def test_histogram(dtype: Any) -> None:
+def test_integers_of_every_width_are_counted_as_numpy_counts_them(dtype: Any) -> None:
     values = np.random.default_rng(7).integers(0, 200, 5001).astype(dtype)
     found = d2h(ops.histogram(h2d(values), 256)).sync()
     np.testing.assert_array_equal(found, np.bincount(values.astype(np.int64), minlength=256))
@@ -174,7 +157,7 @@ MOVED = (np.int8, np.uint8, np.int16, np.uint16, np.float16, *INTEGERS, np.float
 
 
 @pytest.mark.parametrize("dtype", MOVED)
-def test_transpose_and_gather(dtype: Any) -> None:
+def test_transpose_and_gather_move_elements_of_every_width(dtype: Any) -> None:
     x = np.random.default_rng(5).integers(0, 256, (101, 67 * np.dtype(dtype).itemsize)).astype(np.uint8).view(dtype)
     x = np.nan_to_num(x)
     np.testing.assert_array_equal(d2h(ops.transpose(h2d(x))).sync(), x.T)

@@ -42,6 +42,7 @@ from oxide import (
     warp,
     zeros,
 )
+from tests.elementwise import binary, unary
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
 BLOCK = 128
@@ -105,28 +106,6 @@ def small(kind: Any, seed: int = 0, low: int = 0, high: int = 4) -> Array:
 # Kernels, made of what a case applies
 
 
-def mapped(function: Any, kind: Any, result: Any) -> Kernel:
-    @kernel(block=BLOCK)
-    def apply(x: Slice[kind], y: DisjointSlice[result]) -> None:
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = function(x[i.get()])
-
-    return apply
-
-
-def mapped_pairs(function: Any, kind: Any, result: Any) -> Kernel:
-    @kernel(block=BLOCK)
-    def apply(a: Slice[kind], b: Slice[kind], y: DisjointSlice[result]) -> None:
-        i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
-            element.value = function(a[i.get()], b[i.get()])
-
-    return apply
-
-
 def together(function: Any, kind: Any, result: Any) -> Kernel:
     """Every thread of each block calls the function, those past the end with a 0."""
 
@@ -186,28 +165,28 @@ def mathematics() -> Iterator[Case]:
         function = getattr(math, name)
         floor = 1.0 if name == "lgamma" else 0.0
         for kind in _FLOATS:
-            made = lambda function=function, kind=kind: mapped(function, kind, kind)  # noqa: E731
+            made = lambda function=function, kind=kind: unary(function, kind)  # noqa: E731
             x = data(kind, low, high)
             yield Case(f"math.{name}", made, (x,), kind, kind, of_numpy(name), _ERRORS[kind], floor)
     for name in ("exp", "sqrt", "tanh"):
         for kind in _HALVES:
-            made = lambda name=name, kind=kind: mapped(getattr(math, name), kind, kind)  # noqa: E731
+            made = lambda name=name, kind=kind: unary(getattr(math, name), kind)  # noqa: E731
             x = data(kind, 0.1, 4.0)
             yield Case(f"math.{name}", made, (x,), kind, kind, of_numpy(name), _ERRORS[kind])
     for name, (low, high) in _BINARY.items():
         for kind in _FLOATS:
-            made = lambda name=name, kind=kind: mapped_pairs(getattr(math, name), kind, kind)  # noqa: E731
+            made = lambda name=name, kind=kind: binary(getattr(math, name), kind)  # noqa: E731
             ab = data(kind, low, high, 1), data(kind, low, high, 2)
             expected = of_numpy(name)
             if name == "nextafter":  # of the type itself
                 expected = lambda a, b, kind=kind: np.nextafter(a.astype(kind.dtype), b.astype(kind.dtype))  # noqa: E731
             yield Case(f"math.{name}", made, ab, kind, kind, expected, 0.0 if name == "nextafter" else _ERRORS[kind])
     for name, (low, high) in _FAST.items():
-        made = lambda name=name: mapped(getattr(fast, name), f32, f32)  # noqa: E731
+        made = lambda name=name: unary(getattr(fast, name), f32)  # noqa: E731
         expected = (lambda x: 10.0**x) if name == "exp10" else of_numpy(name)
         yield Case(f"fast.{name}", made, (data(f32, low, high),), f32, f32, expected, 5e-6, 1.0)
     for name, reference in {"pow": np.power, "divide": np.divide}.items():
-        made = lambda name=name: mapped_pairs(getattr(fast, name), f32, f32)  # noqa: E731
+        made = lambda name=name: binary(getattr(fast, name), f32)  # noqa: E731
         ab = data(f32, 0.1, 4.0, 1), data(f32, 0.1, 4.0, 2)
         yield Case(f"fast.{name}", made, ab, f32, f32, reference, 5e-6)
 
@@ -260,19 +239,19 @@ def intrinsic() -> Iterator[Case]:
     for kind in (i32, u64):
         for name, expected in bits.items():
             out = kind if name == "brev" else i32
-            made = lambda name=name, kind=kind, out=out: mapped(getattr(intrinsics, name), kind, out)  # noqa: E731
+            made = lambda name=name, kind=kind, out=out: unary(getattr(intrinsics, name), kind, out)  # noqa: E731
             x = np.where(np.arange(_PERIOD) % 5 == 0, 0, data(kind)).astype(kind.dtype)
             yield Case(f"intrinsics.{name}", made, (x,), kind, out, expected)
         for name, expected in pairs.items():
-            made = lambda name=name, kind=kind: mapped_pairs(getattr(intrinsics, name), kind, kind)  # noqa: E731
+            made = lambda name=name, kind=kind: binary(getattr(intrinsics, name), kind)  # noqa: E731
             yield Case(f"intrinsics.{name}", made, (data(kind, seed=1), data(kind, seed=2)), kind, kind, expected)
     for kind in _FLOATS:
-        made = lambda kind=kind: mapped(intrinsics.saturate, kind, kind)  # noqa: E731
+        made = lambda kind=kind: unary(intrinsics.saturate, kind)  # noqa: E731
         yield Case("intrinsics.saturate", made, (data(kind),), kind, kind, lambda x: np.clip(x, 0, 1))
-        made = lambda kind=kind: mapped(intrinsics.rsqrt, kind, kind)  # noqa: E731
+        made = lambda kind=kind: unary(intrinsics.rsqrt, kind)  # noqa: E731
         x = data(kind, *POSITIVE)
         yield Case("intrinsics.rsqrt", made, (x,), kind, kind, lambda x: 1 / np.sqrt(x), _ERRORS[kind])
-        made = lambda kind=kind: mapped_pairs(fused, kind, kind)  # noqa: E731
+        made = lambda kind=kind: binary(fused, kind)  # noqa: E731
         ab = data(kind, 0.1, 4.0, 1), data(kind, 0.1, 4.0, 2)
         yield Case("intrinsics.fma", made, ab, kind, kind, lambda a, b: a * b + a, _ERRORS[kind])
 
@@ -316,7 +295,7 @@ def arithmetic() -> Iterator[Case]:
             (data(kind, 0.5, 8.0, 1), data(kind, 0.5, 8.0, 2)) if is_float else (data(kind, seed=1), small(kind, 2, 1))
         )
         for sign, (function, expected) in (exact | others).items():
-            made = lambda function=function, kind=kind: mapped_pairs(function, kind, kind)  # noqa: E731
+            made = lambda function=function, kind=kind: binary(function, kind)  # noqa: E731
             yield Case(f"a {sign} b", made, (a, b), kind, kind, expected, _ERRORS.get(kind, 0.0), 0.5)
 
 
@@ -495,7 +474,7 @@ def through_local(kind: Any) -> Kernel:
                 local[j] = local[j] - local[j - 1]
         return local[2]
 
-    return mapped(function, kind, kind)
+    return unary(function, kind)
 
 
 def from_constant(kind: Any) -> Kernel:

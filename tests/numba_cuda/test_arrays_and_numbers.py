@@ -59,7 +59,7 @@ def test_integer_division_rounds_down_and_by_zero_gives_zero(dtype: Any) -> None
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
-def test_complex_numbers(dtype: Any) -> None:
+def test_complex_numbers_compute_as_numpys(dtype: Any) -> None:
     @kernel
     def compute(z, w, out):
         i = cuda.grid(1)
@@ -111,7 +111,7 @@ def test_functions_of_math_and_numpy_and_libdevice(dtype: Any) -> None:
     np.testing.assert_allclose(out, expected, rtol=1e-5 if dtype == np.float32 else 1e-13, atol=1e-6)
 
 
-def test_half_precision() -> None:
+def test_half_precision_numbers_compute_as_numpys() -> None:
     @kernel
     def compute(x, y, out, flags):
         i = cuda.grid(1)

@@ -125,7 +125,7 @@ def test_sines_of_half_turns_are_exact_where_they_are_whole(function: Any, dtype
 
 
 @KINDS
-def test_scaled_error_functions(function: Any, dtype: Any) -> None:
+def test_scaled_error_functions_are_right_to_the_last_places(function: Any, dtype: Any) -> None:
     random = np.random.default_rng(2)
     x, out = results(
         function, dtype, [*random.uniform(-9, 27, 40), *random.normal(0, 1, 40), 19.999, 20.001, -26.5, 1e-12, 0.0]
@@ -140,7 +140,7 @@ def test_scaled_error_functions(function: Any, dtype: Any) -> None:
 
 
 @KINDS
-def test_the_normal_distribution(function: Any, dtype: Any) -> None:
+def test_the_normal_distribution_is_right_to_the_last_places(function: Any, dtype: Any) -> None:
     random = np.random.default_rng(3)
     lowest = -37 if dtype is np.float64 else -12.9
     x, out = results(function, dtype, [*random.uniform(lowest, 9, 40), *random.normal(0, 1, 40), lowest, 0.0])

@@ -20,6 +20,7 @@ from oxide import DeviceOperation, as_completed, d2h, gather, h2d, spawn, value,
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.future import FutureState
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
+from tests.on_stream import On
 
 Runner = Callable[[Callable[[], Awaitable[Any]]], Any]
 MODES = ("adaptive", "poll", "callback")
@@ -151,8 +152,8 @@ def test_other_tasks_run_while_one_awaits(run: Runner, mode: str) -> None:
     assert order == ["opening", "through"]
 
 
-def test_a_parked_wait_uses_no_processor_time_and_stalls_nobody(run: Runner) -> None:
-    """The device is busy for half a second; a ticker goes on and the process sleeps."""
+def test_a_parked_wait_uses_no_processor_time(run: Runner) -> None:
+    """The device is busy for half a second, and the process sleeps."""
     opened = threading.Event()
     timer = threading.Timer(0.5, opened.set)
 
@@ -203,13 +204,6 @@ def test_a_callback_is_submitted_only_for_the_first_mark_of_a_stream() -> None:
 def test_streams_that_finish_out_of_order_wake_their_own_tasks(completion: Any) -> None:
     with use_driver(step_driver(), completion=completion) as driver:
         slow, quick = (oxide.devices()[0].new_stream() for _ in range(2))
-
-        class On:
-            def __init__(self, stream: oxide.Stream) -> None:
-                self.stream = stream
-
-            def next_stream(self, _: oxide.Device) -> oxide.Stream:
-                return self.stream
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:

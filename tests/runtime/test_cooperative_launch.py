@@ -26,27 +26,9 @@ from oxide import (
     zeros,
 )
 from oxide.testing import step_driver, use_driver
+from tests.runtime.grid_of_neighbours import neighbours, summed
 
 SHAPES = [(1, 1), (1, 32), (2, 33), (7, 64), (40, 100), (9, 1024)]
-
-
-@kernel
-def neighbours(rounds: u32, x: AtomicSlice[i32], y: AtomicSlice[i32]) -> None:
-    """Each thread adds its two neighbours' numbers, round after round, from one buffer to the other and back."""
-    threads = thread.grid_dim.x * thread.block_dim.x
-    me = thread.index_1d().get()
-    left, right = (me + threads - 1) % threads, (me + 1) % threads
-    for _ in range(rounds):
-        y.store(me, i32((x.load(left) + x.load(right)) % 1009))
-        thread.sync_grid()
-        x.store(me, i32((y.load(left) + y.load(right)) % 1009))
-        thread.sync_grid()
-
-
-def summed(x: np.ndarray, steps: int) -> np.ndarray:
-    for _ in range(steps):
-        x = (np.roll(x, 1) + np.roll(x, -1)) % 1009
-    return x
 
 
 @kernel

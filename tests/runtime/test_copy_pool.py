@@ -71,7 +71,7 @@ def test_owners_on_several_threads_never_mix_their_copies(pool: pools.CopyPool) 
     assert not wrong
 
 
-def test_helpers_take_part(pool: pools.CopyPool) -> None:
+def test_helpers_take_part_in_a_large_copy(pool: pools.CopyPool) -> None:
     source = np.ones(64 << 20, np.uint8)
     destination = np.empty_like(source)
     before = thread_times()
@@ -94,7 +94,7 @@ def thread_times() -> dict[str, int]:
     return times
 
 
-def test_idle_helpers_sleep(pool: pools.CopyPool) -> None:
+def test_helpers_sleep_once_no_copy_comes(pool: pools.CopyPool) -> None:
     """After a copy a helper looks for the next a bounded number of times; then the kernel says that it sleeps."""
     source = np.ones(8 * pools.PIECE_BYTES, np.uint8)
     copy_with(pools.copy_function(), pool, np.empty_like(source), source)

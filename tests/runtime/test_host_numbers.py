@@ -13,6 +13,7 @@ import trio
 import oxide
 from oxide import arange, gather, randn, value
 from oxide.runtime import numbers, staging
+from tests.runtime.waiting import until
 
 LARGE = staging.SMALL_BYTES // 4 + 1001
 
@@ -34,7 +35,7 @@ def test_without_a_seed_an_operation_keeps_its_numbers_and_two_differ() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i4", "u8", "f4"])
-def test_arange_counts(dtype: str) -> None:
+def test_arange_counts_from_0_in_every_dtype(dtype: str) -> None:
     for count in (0, 1, LARGE):
         np.testing.assert_array_equal(arange(count, dtype).to_host().sync(), np.arange(count, dtype=dtype))
 
@@ -59,8 +60,7 @@ def test_many_numbers_are_made_beside_the_loop_that_awaits_them(monkeypatch: pyt
                 np.testing.assert_array_equal(right, np.arange(LARGE, dtype="f4"))
 
             nursery.start_soon(wait)
-            while not threads:
-                await trio.sleep(0.001)
+            await until(lambda: threads)
             for _ in range(20):
                 await trio.lowlevel.checkpoint()  # the loop goes on
             go_on.set()

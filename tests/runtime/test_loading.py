@@ -18,6 +18,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.errors import DriverError
 from oxide.runtime import loading as runtime_loading
 from oxide.testing import DelegatingDriver, use_driver
+from tests.runtime.waiting import until
 
 X = np.arange(7, dtype=np.float32)
 
@@ -83,8 +84,7 @@ def test_a_launch_that_was_built_is_loaded_while_the_loop_goes_on() -> None:
                 np.testing.assert_array_equal(await launch(new_kernel()), 2 * X)
 
             nursery.start_soon(wait)
-            while not driver.threads:
-                await trio.sleep(0.001)
+            await until(lambda: driver.threads)
             for _ in range(20):
                 await trio.lowlevel.checkpoint()
             driver.go_on.set()
@@ -118,8 +118,7 @@ def test_many_tasks_that_need_a_kernel_wait_for_one_load_and_none_blocks_the_loo
         async with trio.open_nursery() as nursery:
             for _ in range(50):
                 nursery.start_soon(one)
-            while not driver.threads:
-                await trio.sleep(0.001)
+            await until(lambda: driver.threads)
             for _ in range(20):
                 await trio.lowlevel.checkpoint()
             assert done == 0

@@ -12,12 +12,14 @@ import time
 
 import numpy as np
 import trio
+import trio.testing
 
 import oxide
 from oxide import DeviceOperation, ExecutionContext, h2d, value, with_context
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.context import current_runtime
 from oxide.testing import use_driver
+from tests.runtime.waiting import until
 
 OPERATIONS = int(os.environ.get("OXIDE_TEST_OPERATIONS", "20000"))
 WARM_UP = 1000
@@ -121,11 +123,10 @@ def test_ten_thousand_operations_in_flight_are_awaited_by_as_many_tasks_without_
                 while submitted < count:
                     await trio.lowlevel.checkpoint()
                 assert finished == 0
+                await trio.testing.wait_all_tasks_blocked()
                 nursery.start_soon(tick)
-                await trio.sleep(0.05)
                 opened.set()
-                while finished < count:
-                    await trio.sleep(0.001)
+                await until(lambda: finished == count)
                 nursery.cancel_scope.cancel()
 
         gc.disable()  # its pauses, with 10 000 tasks alive, are the interpreter's

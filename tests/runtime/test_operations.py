@@ -228,7 +228,7 @@ def test_h2d_reads_the_array_when_it_runs() -> None:
 
 
 @pytest.mark.parametrize("shape", [0, 1, 33, (2, 3), (4, 0), ()])
-def test_zeros_ones_full(shape: Any) -> None:
+def test_zeros_ones_and_full_are_numpys_to_the_bit(shape: Any) -> None:
     np.testing.assert_array_equal(zeros(shape).to_host().sync(), np.zeros(shape, np.float32))
     np.testing.assert_array_equal(ones(shape, oxide.i64).to_host().sync(), np.ones(shape, np.int64))
     for number, dtype in ((-1.5, "f8"), (-0.0, "f4"), (200, "u1"), (-3, "i2"), (2**40 + 1, "i8"), (True, "?")):
@@ -238,7 +238,7 @@ def test_zeros_ones_full(shape: Any) -> None:
         assert result.tobytes() == expected.tobytes()
 
 
-def test_arange_and_randn() -> None:
+def test_arange_counts_and_randn_repeats_by_its_seed() -> None:
     np.testing.assert_array_equal(arange(7).to_host().sync(), np.arange(7, dtype=np.float32))
     a = randn(1.0, 2.0, (50, 40), seed=3).to_host().sync()
     b = randn(1.0, 2.0, (50, 40), seed=3).to_host().sync()

@@ -15,6 +15,7 @@ import oxide
 from oxide.runtime import completion
 from oxide.runtime.pace import POLL_SECONDS, SPIN_SECONDS, Pace
 from oxide.testing import RecordingDriver, step_driver, use_driver
+from tests.on_stream import On
 
 
 def test_a_stream_that_was_never_waited_on_polls_with_the_whole_budget_and_does_not_spin() -> None:
@@ -68,11 +69,10 @@ def queries_before_parking(driver: RecordingDriver, expected: float) -> int:
     sleeps. How often the event was asked before the callback was submitted."""
     stream = oxide.devices()[0].new_stream()
     stream._timeline.pace.expected = expected
-    policy = type("Policy", (), {"next_stream": lambda self, device: stream})()
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            handle = oxide.spawn(nursery, oxide.zeros(4).schedule(policy))
+            handle = oxide.spawn(nursery, oxide.zeros(4).schedule(On(stream)))
             await trio.testing.wait_all_tasks_blocked()
             driver.run_until_idle()
             await handle
@@ -105,7 +105,6 @@ def test_spinning_gives_way_to_other_tasks_once_its_budget_is_spent(monkeypatch:
     with use_driver(RecordingDriver(step_driver())) as driver:
         stream = oxide.devices()[0].new_stream()
         stream._timeline.pace.expected = 5e-6
-        policy = type("Policy", (), {"next_stream": lambda self, device: stream})()
 
         async def other() -> None:
             nonlocal turns
@@ -117,7 +116,7 @@ def test_spinning_gives_way_to_other_tasks_once_its_budget_is_spent(monkeypatch:
         async def main() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(other)
-                await oxide.zeros(4).schedule(policy)
+                await oxide.zeros(4).schedule(On(stream))
 
         trio.run(main)
     assert turns == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from oxide.runtime import staging
 from oxide.runtime.context import current_runtime
 from oxide.runtime.pinned import AT_ONCE_BYTES, PinnedPool, pinned_buffer_of
 from oxide.testing import DelegatingDriver, use_driver
+from tests.runtime.waiting import until
 
 MIB = 1 << 20
 DATA = np.random.default_rng(0).integers(0, 255, 20 * MIB + 3, np.uint8)
@@ -60,11 +61,6 @@ def page_locking() -> Iterator[PageLocking]:
 
 def is_pinned(array: Any) -> bool:
     return pinned_buffer_of(array, current_runtime().pinned) is not None
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await trio.sleep(0.001)
 
 
 def there_and_back() -> oxide.DeviceOperation[Any]:
@@ -157,7 +153,7 @@ def test_draining_waits_for_what_is_being_made_and_takes_back_what_is_not_begun(
     async def main() -> None:
         driver.go_on.clear()
         await there_and_back()
-        await until(lambda: bool(driver.by("oxide page-locking")))
+        await until(lambda: driver.by("oxide page-locking"))
 
     with page_locking() as driver:
         trio.run(main)

@@ -39,26 +39,14 @@ from oxide.runtime.operation import with_context
 from oxide.runtime.transfers import new_box
 from oxide_kernels import block_inclusive_sum, block_sum, matvec_naive, relu, sgemm_naive
 from tests.compiler.asserting_kernels import square_roots
+from tests.runtime.sanitized import BOTH, error_of, on_the_cpu_device
+from tests.source_lines import line_of
 
-BOTH = ("memory", "race")
-
-
-@pytest.fixture(autouse=True)
-def only_the_cpu_device(device: str) -> None:
-    if device != "cpu":
-        pytest.skip("the sanitizer is the CPU device's")
+pytestmark = on_the_cpu_device
 
 
 def found(kernel: Kernel, *arguments: Any, grid: int = 1, block: int = 64, shared: int = 0) -> SanitizerError:
-    with pytest.raises(SanitizerError) as caught:
-        kernel[LaunchConfig(grid, block, shared)](*arguments).sync()
-    return caught.value
-
-
-def line_of(kernel: Kernel, marker: str) -> int:
-    """The line of the kernel that ends with a comment of that word."""
-    lines, first = inspect.getsourcelines(kernel.function)
-    return next(number for number, line in enumerate(lines, first) if line.rstrip().endswith(f"# {marker}"))
+    return error_of(kernel[LaunchConfig(grid, block, shared)](*arguments))
 
 
 def numbers(n: int) -> np.ndarray[Any, Any]:
@@ -437,42 +425,24 @@ def test_dynamic_shared_memory_is_watched_too() -> None:
     assert (error.kind, error.what, error.thread) == ("uninitialized", "a DynamicSharedArray", (0, 0, 0))
 
 
-@kernel(sanitize="memory")
-def local_never_written(y: DisjointSlice[f32], k: i32) -> None:
-    own = LocalArray(4, f32)
-    own[0] = f32(1)
-    out = y.get_mut(thread.index_1d())
-    if out is not None:
-        out.value = own[k]  # read
+def local_never_written(length: int) -> Kernel:
+    @kernel(sanitize="memory")
+    def unwritten(y: DisjointSlice[f32], k: i32) -> None:
+        own = LocalArray(length, f32)
+        own[0] = f32(1)
+        out = y.get_mut(thread.index_1d())
+        if out is not None:
+            out.value = own[k]  # read
+
+    return unwritten
 
 
-def test_a_read_of_an_unwritten_local_array_is_found() -> None:
-    error = found(local_never_written, zeros(8), 1, block=8)
-    assert (error.kind, error.what, error.line) == (
-        "uninitialized",
-        "a LocalArray",
-        line_of(local_never_written, "read"),
-    )
-    local_never_written[1, 8](zeros(8), 0).sync()
-
-
-@kernel(sanitize="memory")
-def large_local_never_written(y: DisjointSlice[f32], k: i32) -> None:
-    own = LocalArray(3000, f32)
-    own[0] = f32(1)
-    out = y.get_mut(thread.index_1d())
-    if out is not None:
-        out.value = own[k]  # read
-
-
-def test_a_large_local_array_is_watched_as_a_small_one_is() -> None:
-    error = found(large_local_never_written, zeros(8), 2999, block=8)
-    assert (error.kind, error.what, error.line) == (
-        "uninitialized",
-        "a LocalArray",
-        line_of(large_local_never_written, "read"),
-    )
-    large_local_never_written[1, 8](zeros(8), 0).sync()
+@pytest.mark.parametrize("length", [4, 3000])
+def test_a_read_of_an_unwritten_local_array_is_found_whatever_its_length(length: int) -> None:
+    unwritten = local_never_written(length)
+    error = found(unwritten, zeros(8), length - 1, block=8)
+    assert (error.kind, error.what, error.line) == ("uninitialized", "a LocalArray", line_of(unwritten, "read"))
+    unwritten[1, 8](zeros(8), 0).sync()
 
 
 @kernel(sanitize="memory")
@@ -638,15 +608,7 @@ def until_a_one(x: Slice[f32], y: DisjointSlice[i64]) -> None:
         out.value = k
 
 
-@kernel(unchecked=True, sanitize=BOTH)
-def until_a_one_unchecked(x: Slice[f32], y: DisjointSlice[i64]) -> None:
-    i = thread.index_1d()
-    k = i.get()
-    while x[k] != f32(1):  # read
-        k += 1
-    out = y.get_mut(i)
-    if out is not None:
-        out.value = k
+until_a_one_unchecked = kernel(unchecked=True, sanitize=BOTH)(until_a_one.function)
 
 
 def test_a_loop_past_the_end_of_its_slice_ends() -> None:

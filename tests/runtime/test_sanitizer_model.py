@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from oxide import Kernel
+from tests.runtime.sanitized import on_the_cpu_device
 from tests.runtime.sanitizer_model import (
     ATOMIC,
     BARRIER,
@@ -33,10 +34,7 @@ from tests.runtime.sanitizer_model import (
 PROGRAMS = 250
 
 
-@pytest.fixture(autouse=True)
-def only_the_cpu_device(device: str) -> None:
-    if device != "cpu":
-        pytest.skip("the sanitizer is the CPU device's")
+pytestmark = on_the_cpu_device
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -10,29 +9,16 @@ import pytest
 from numba import cuda, float32
 from numba.cuda.misc.special import literal_unroll
 
-from oxide import Kernel, LaunchConfig, SanitizerError, d2h, h2d, kernel, zeros
+from oxide import LaunchConfig, d2h, h2d, kernel, zeros
 from oxide.compiler.sanitizer_origins import Origins
+from tests.runtime.sanitized import BOTH, error_of, on_the_cpu_device
+from tests.source_lines import line_of
 
-BOTH = ("memory", "race")
 TABLE = np.arange(5, dtype=np.float64)
 OTHER_TABLE = np.arange(7, dtype=np.float64)
 
 
-@pytest.fixture(autouse=True)
-def only_the_cpu_device(device: str) -> None:
-    if device != "cpu":
-        pytest.skip("the sanitizer is the CPU device's")
-
-
-def found(operation: Any) -> SanitizerError:
-    with pytest.raises(SanitizerError) as caught:
-        operation.sync()
-    return caught.value
-
-
-def line_of(function: Kernel, marker: str) -> int:
-    lines, first = inspect.getsourcelines(function.function)
-    return next(number for number, line in enumerate(lines, first) if line.rstrip().endswith(f"# {marker}"))
+pytestmark = on_the_cpu_device
 
 
 def numbers(count: int, dtype: Any = np.float64) -> np.ndarray[Any, Any]:
@@ -50,7 +36,7 @@ def looked_up(out, n):
 
 @pytest.mark.parametrize("n", [5, 6, 50, -6, -30])
 def test_an_index_outside_a_constant_array_is_found(n: int) -> None:
-    error = found(looked_up[1, 1](zeros(1, np.float64), n))
+    error = error_of(looked_up[1, 1](zeros(1, np.float64), n))
     assert (error.kind, error.what, error.access) == ("out-of-bounds", "a constant array", "read")
     assert error.line == line_of(looked_up, "read")
     assert f"byte {8 * (n if n >= 0 else n + 5)}" in str(error)
@@ -74,7 +60,7 @@ def test_a_constant_array_chosen_at_run_time_has_its_own_length() -> None:
     out, *_ = looked_up_in_one_of_two[1, 1](zeros(1, np.float64), 1, 6).sync()
     assert d2h(out).sync()[0] == 7
     for which, n in ((0, 5), (0, 6), (1, 7)):
-        error = found(looked_up_in_one_of_two[1, 1](zeros(1, np.float64), which, n))
+        error = error_of(looked_up_in_one_of_two[1, 1](zeros(1, np.float64), which, n))
         assert (error.kind, error.what) == ("out-of-bounds", "a constant array")
 
 
@@ -93,14 +79,14 @@ def test_an_array_chosen_at_run_time_is_checked_as_itself() -> None:
         _, _, out, *_ = one_or_the_other[1, 1](h2d(a), h2d(b), zeros(1, np.float64), which, n).sync()
         assert d2h(out).sync()[0] == (a, b)[which][n]
     for which, n, name in ((0, 4, "a"), (0, 6, "a"), (1, 7, "b"), (1, 1000, "b")):
-        error = found(one_or_the_other[1, 1](h2d(numbers(4)), h2d(numbers(7)), zeros(1, np.float64), which, n))
+        error = error_of(one_or_the_other[1, 1](h2d(numbers(4)), h2d(numbers(7)), zeros(1, np.float64), which, n))
         assert (error.kind, error.what, error.offset) == ("out-of-bounds", name, 8 * n)
         assert error.line == line_of(one_or_the_other, "read")
 
 
 def test_from_an_array_chosen_at_run_time_no_access_goes_to_the_next_parameter() -> None:
     first, second = h2d(numbers(8)).sync().partition(4)
-    error = found(one_or_the_other[1, 1](first, second, zeros(1, np.float64), 0, 4))
+    error = error_of(one_or_the_other[1, 1](first, second, zeros(1, np.float64), 0, 4))
     assert (error.kind, error.what, error.offset) == ("out-of-bounds", "a", 32)
 
 
@@ -121,7 +107,7 @@ def test_an_array_of_a_tuple_that_a_loop_counts_through_is_checked_as_itself() -
         return summed_over_a_tuple[1, 1](boxes, zeros(1, np.float64), count)
 
     assert d2h(launch(8).sync()[1]).sync()[0] == arrays[0][:8].sum() + arrays[1].sum()
-    error = found(launch(9))
+    error = error_of(launch(9))
     assert (error.kind, error.what, error.offset) == ("out-of-bounds", "arrays", 64)
     assert "8 elements" in str(error)
 
@@ -141,9 +127,9 @@ def test_two_buffers_in_turns_are_told_apart() -> None:
     first, second, *_ = back_and_forth[1, 32](h2d(a), zeros(32, np.float64), 2, 1).sync()
     np.testing.assert_array_equal(d2h(second).sync(), np.roll(a, -1))
     np.testing.assert_array_equal(d2h(first).sync(), np.roll(a, -2))
-    error = found(back_and_forth[1, 32](h2d(a), zeros(31, np.float64), 2, 1))
+    error = error_of(back_and_forth[1, 32](h2d(a), zeros(31, np.float64), 2, 1))
     assert (error.kind, error.what, error.access, error.thread) == ("out-of-bounds", "b", "write", (31, 0, 0))
-    error = found(back_and_forth[1, 32](h2d(a[:31]), zeros(32, np.float64), 2, 0))
+    error = error_of(back_and_forth[1, 32](h2d(a[:31]), zeros(32, np.float64), 2, 0))
     assert (error.kind, error.what, error.access, error.thread) == ("out-of-bounds", "a", "read", (31, 0, 0))
 
 
@@ -169,7 +155,7 @@ def test_an_address_in_no_memory_that_the_kernel_knows_is_found() -> None:
         return views_in_a_loop[1, 1](tuple(h2d(array).sync() for array in arrays), zeros(1, np.int64), n)
 
     assert d2h(launch(6).sync()[1]).sync()[0] == arrays[0][3] + arrays[1][3] + 1
-    error = found(launch(1 << 20))
+    error = error_of(launch(1 << 20))
     assert (error.kind, error.line) == ("out-of-bounds", line_of(views_in_a_loop, "read"))
 
 
@@ -224,10 +210,10 @@ def test_a_choice_among_all_sorts_of_memory_is_checked_as_what_it_is(
     last = length - 1 - (which == 1)
     np.testing.assert_array_equal(d2h(launch(last).sync()[1]).sync(), [value, value])
     for n in (length, length + 2, 1000):
-        error = found(launch(n))
+        error = error_of(launch(n))
         assert (error.kind, error.what) == ("out-of-bounds", name)
     if which == 1:
-        error = found(launch(5))
+        error = error_of(launch(5))
         assert (error.kind, error.what) == ("uninitialized", name)
 
 
@@ -240,7 +226,7 @@ def all_to_one_of_two(tiled, out):
 
 def test_a_race_is_found_in_an_array_chosen_at_run_time() -> None:
     for tiled, name in ((1, "a SharedArray"), (0, "out")):
-        error = found(all_to_one_of_two[1, 8](tiled, zeros(4)))
+        error = error_of(all_to_one_of_two[1, 8](tiled, zeros(4)))
         assert (error.kind, error.what) == ("race", name)
         assert error.line == line_of(all_to_one_of_two, "write")
 
@@ -257,9 +243,9 @@ def halves(x, step):
 def test_the_parts_of_an_element_do_not_race_and_the_same_part_does() -> None:
     out, _ = halves[1, 8](zeros(4, np.int32), 1).sync()
     np.testing.assert_array_equal(d2h(out).sync().view(np.int16), np.arange(8))
-    error = found(halves[1, 8](zeros(4, np.int32), 2))
+    error = error_of(halves[1, 8](zeros(4, np.int32), 2))
     assert (error.kind, error.what, error.line) == ("race", "x", line_of(halves, "write"))
-    error = found(halves[1, 9](zeros(4, np.int32), 1))
+    error = error_of(halves[1, 9](zeros(4, np.int32), 1))
     assert (error.kind, error.what, error.offset) == ("out-of-bounds", "x", 16)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,6 @@ from oxide import (
     Kernel,
     LaunchConfig,
     LocalArray,
-    SanitizerError,
     SharedArray,
     Slice,
     atomic,
@@ -34,16 +32,14 @@ from oxide import (
     warp,
     zeros,
 )
+from tests.runtime.sanitized import BOTH, error_of, on_the_cpu_device
+from tests.source_lines import line_of
 
-BOTH = ("memory", "race")
 N = 128
 X = np.arange(N, dtype=np.float32)
 
 
-@pytest.fixture(autouse=True)
-def only_the_cpu_device(device: str) -> None:
-    if device != "cpu":
-        pytest.skip("the sanitizer is the CPU device's")
+pytestmark = on_the_cpu_device
 
 
 @dataclass(frozen=True)
@@ -647,14 +643,8 @@ def added_to_what_is_there(x, y):
     y[i] += x[i]  # bug
 
 
-@kernel(sanitize=BOTH)
-def put_where_nothing_is(x, y):
-    i = cuda.grid(1)
-    y[i] = x[i]
-
-
 BUGS["empty() taken for zeros()"] = Planted(
-    "uninitialized", "y", added_to_what_is_there, put_where_nothing_is, lambda: (h2d(X), empty(N)), X, grid=2
+    "uninitialized", "y", added_to_what_is_there, indexed_in_the_grid, lambda: (h2d(X), empty(N)), X, grid=2
 )
 
 
@@ -725,11 +715,8 @@ BUGS["a misaligned vector"] = Planted(
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_found_where_it_is(name: str) -> None:
     bug = BUGS[name]
-    with pytest.raises(SanitizerError) as caught:
-        bug.wrong[LaunchConfig(bug.grid, bug.block, bug.shared)](*bug.arguments()).sync()
-    error = caught.value
-    lines, first = inspect.getsourcelines(bug.wrong.function)
-    line = next(number for number, text in enumerate(lines, first) if text.rstrip().endswith("# bug"))
+    error = error_of(bug.wrong[LaunchConfig(bug.grid, bug.block, bug.shared)](*bug.arguments()))
+    line = line_of(bug.wrong, "bug")
     both = [error, error.other] if error.other else [error]
     assert error.kind == bug.kind
     assert bug.what in {access.what for access in both}

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
-import pytest
 from numba import cuda, int32
 from numba.np.numpy_support import from_dtype
 
-from oxide import Array, Kernel, SanitizerError, d2h, f32, h2d, kernel, zeros
+from oxide import Array, d2h, f32, h2d, kernel, zeros
+from tests.runtime.sanitized import BOTH, error_of, on_the_cpu_device
+from tests.source_lines import line_of
 
-BOTH = ("memory", "race")
-
-
-@pytest.fixture(autouse=True)
-def only_the_cpu_device(device: str) -> None:
-    if device != "cpu":
-        pytest.skip("the sanitizer is the CPU device's")
-
-
-def found(operation: Any) -> SanitizerError:
-    with pytest.raises(SanitizerError) as caught:
-        operation.sync()
-    return caught.value
-
-
-def line_of(function: Kernel, marker: str) -> int:
-    """The line of the kernel that ends with a comment of that word."""
-    lines, first = inspect.getsourcelines(function.function)
-    return next(number for number, line in enumerate(lines, first) if line.rstrip().endswith(f"# {marker}"))
+pytestmark = on_the_cpu_device
 
 
 def numbers(*shape: int) -> np.ndarray[Any, Any]:
@@ -44,7 +26,7 @@ def next_one(x, out):
 
 
 def test_an_index_past_the_end_of_a_raw_array_is_found() -> None:
-    error = found(next_one[1, 64](h2d(numbers(64)), zeros(64)))
+    error = error_of(next_one[1, 64](h2d(numbers(64)), zeros(64)))
     assert (error.kind, error.what, error.offset) == ("out-of-bounds", "x", 256)
     assert (error.thread, error.line) == ((63, 0, 0), line_of(next_one, "read"))
 
@@ -63,7 +45,7 @@ def into_the_next_row(x: Array[f32, 2], rows: Array[f32, 1]) -> None:
 
 def test_the_whole_array_is_what_an_index_must_be_inside() -> None:
     """A column too far is another row's element, but in the last row."""
-    error = found(into_the_next_row[1, 16](h2d(numbers(16, 4)), zeros(16)))
+    error = error_of(into_the_next_row[1, 16](h2d(numbers(16, 4)), zeros(16)))
     assert (error.kind, error.what, error.thread) == ("out-of-bounds", "x", (15, 0, 0))
 
 
@@ -76,7 +58,7 @@ def through_a_view(x, out):
 
 def test_an_index_past_the_end_is_found_through_a_view() -> None:
     through_a_view[1, 4](h2d(numbers(10)), zeros(64)).sync()
-    error = found(through_a_view[1, 5](h2d(numbers(10)), zeros(64)))
+    error = error_of(through_a_view[1, 5](h2d(numbers(10)), zeros(64)))
     assert (error.kind, error.what, error.offset) == ("out-of-bounds", "x", 40)
 
 
@@ -87,7 +69,7 @@ def of_a_tuple(arrays):
 
 
 def test_the_arrays_of_a_tuple_are_told_apart() -> None:
-    error = found(of_a_tuple[1, 8]((h2d(numbers(8)).sync(), zeros(7).sync())))
+    error = error_of(of_a_tuple[1, 8]((h2d(numbers(8)).sync(), zeros(7).sync())))
     assert (error.kind, error.what, error.access) == ("out-of-bounds", "arrays", "write")
     of_a_tuple[1, 7]((h2d(numbers(8)).sync(), zeros(7).sync())).sync()
 
@@ -99,7 +81,7 @@ def counted(x):
 
 def test_an_atomic_past_the_end_is_found_and_not_made() -> None:
     box = zeros(63).sync()
-    error = found(counted[1, 64](box))
+    error = error_of(counted[1, 64](box))
     assert (error.kind, error.access, error.line) == ("out-of-bounds", "atomic", line_of(counted, "add"))
     assert d2h(box).sync().sum() == 63
 
@@ -119,7 +101,7 @@ def all_write_one(out):
 
 
 def test_two_threads_that_write_one_element_of_a_raw_array_race() -> None:
-    error = found(all_write_one[1, 4](zeros(4)))
+    error = error_of(all_write_one[1, 4](zeros(4)))
     assert (error.kind, error.what, error.line) == ("race", "out", line_of(all_write_one, "write"))
     all_write_one[1, 1](zeros(4)).sync()
 
@@ -135,7 +117,7 @@ def into_a_record(record, k):
 
 def test_an_index_past_the_end_of_a_record_is_found() -> None:
     into_a_record[1, 1](h2d(np.zeros((), RECORD)), 3).sync()
-    error = found(into_a_record[1, 1](h2d(np.zeros((), RECORD)), 4))
+    error = error_of(into_a_record[1, 1](h2d(np.zeros((), RECORD)), 4))
     assert (error.kind, error.what, error.offset) == ("out-of-bounds", "record", 20)
 
 
@@ -178,7 +160,7 @@ def test_neighbouring_records_and_fields_do_not_race() -> None:
 
 
 def test_two_threads_that_write_one_field_race() -> None:
-    error = found(one_field_for_two_threads[1, 16](h2d(np.zeros(8, PAIR)), h2d(numbers(16))))
+    error = error_of(one_field_for_two_threads[1, 16](h2d(np.zeros(8, PAIR)), h2d(numbers(16))))
     assert (error.kind, error.what, error.line) == ("race", "x", line_of(one_field_for_two_threads, "write"))
 
 
@@ -199,7 +181,7 @@ def in_records_of_its_own(out, n):
 def test_local_arrays_of_records_are_checked() -> None:
     out, _ = in_records_of_its_own[1, 3](zeros(3), 4).sync()
     np.testing.assert_array_equal(d2h(out).sync(), [3, 4, 5])
-    error = found(in_records_of_its_own[1, 3](zeros(3), 5))
+    error = error_of(in_records_of_its_own[1, 3](zeros(3), 5))
     assert (error.kind, error.what) == ("out-of-bounds", "a LocalArray")
     assert error.line == line_of(in_records_of_its_own, "write")
 
@@ -232,5 +214,5 @@ def test_what_a_block_wrote_is_released_by_the_thread_that_fences_behind_the_bar
 
     *_, out, _ = launch(0).sync()
     np.testing.assert_allclose(d2h(out).sync(), numbers(48).reshape(3, 16).sum(0), rtol=1e-6)
-    error = found(launch(1))
+    error = error_of(launch(1))
     assert (error.kind, error.what, error.line) == ("race", "parts", line_of(summed_by_the_last_block, "read"))

@@ -16,6 +16,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
 from oxide.runtime import staging
 from oxide.testing import DelegatingDriver, use_driver
+from tests.runtime.waiting import until
 
 DATA = np.random.default_rng(0).integers(0, 255, 9 * staging.CHUNK_BYTES + 3, np.uint8)
 
@@ -68,8 +69,7 @@ def test_the_first_upload_page_locks_nothing_on_the_loop_and_the_loop_goes_on(dr
                 np.testing.assert_array_equal(np.asarray(box), DATA)
 
             nursery.start_soon(copy)
-            while not driver.beside:
-                await trio.sleep(0.001)
+            await until(lambda: driver.beside)
             for _ in range(20):
                 await trio.lowlevel.checkpoint()
             driver.hold.set()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import trio
+import trio.testing
 
 import oxide
 from oxide import DeviceOperation, ExecutionContext, as_completed, gather, value, with_context, zeros
@@ -23,6 +24,7 @@ from oxide.runtime.completion import WAKE_AT_ONCE
 from oxide.runtime.context import current_runtime
 from oxide.runtime.turns import SHARE_SECONDS, current_turn
 from oxide.testing import DelegatingDriver, RecordingDriver, step_driver, use_driver
+from tests.runtime.waiting import until
 
 COST = 0.3e-3
 AFFORDED = int(SHARE_SECONDS / COST) + 1  # steps of that cost in one share
@@ -166,7 +168,7 @@ def test_of_thousands_that_end_together_a_turn_wakes_some() -> None:
                     await trio.lowlevel.checkpoint()
                 while len(nursery.child_tasks) > current_runtime().reclaimer.pending()[0]:
                     await trio.lowlevel.checkpoint()
-                await trio.sleep(0.01)
+                await trio.testing.wait_all_tasks_blocked()
                 let_go()
 
     with use_driver(CpuDriver(), completion="callback"):
@@ -251,10 +253,9 @@ def test_what_a_sweep_left_is_given_back_in_the_loops_next_turns() -> None:
         with streams_held() as let_go:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(gathered, [value(None)])
-                await trio.sleep(0.01)
+                await trio.testing.wait_all_tasks_blocked()
                 let_go()
-        while not current_runtime().reclaimer.idle:
-            await trio.sleep(0.001)
+        await until(lambda: current_runtime().reclaimer.idle)
 
     with use_driver(Costly(CpuDriver(), "free", turns), completion="callback"):
         trio.run(main, instruments=[turns])
