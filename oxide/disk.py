@@ -89,7 +89,10 @@ def write(name: str, content: bytes) -> None:
 
 def enabled() -> bool:
     """Whether there is to be a cache at all."""
-    return os.environ.get("OXIDE_CACHE") != "0"
+    asked = os.environ.get("OXIDE_CACHE", "")
+    if asked not in ("", "0", "1"):
+        _warn(f"OXIDE_CACHE={asked!r} is neither 0 nor 1, so the cache is on", "")
+    return asked != "0"
 
 
 def directory(*, create: bool = False) -> str | None:

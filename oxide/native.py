@@ -95,6 +95,8 @@ def _load_group() -> bool:
     asked = os.environ.get("OXIDE_NATIVE", "")
     if asked == "0":
         return False
+    if asked not in ("", "1"):
+        raise ImportError(f"OXIDE_NATIVE={asked!r}: 0 or 1 is needed, for the interpreted or the compiled form")
     try:
         with open(fingerprints_path(_PACKAGE)) as file:
             expected = file.read()

@@ -65,6 +65,11 @@ def test_an_edited_source_is_no_news_where_the_interpreted_form_is_asked_for(pac
     assert (run.stdout.strip(), run.stderr) == ("interpreted", "")
 
 
+def test_a_form_that_there_is_not_is_refused_by_name(package: Path) -> None:
+    run = run_python(SHOW, package.parent, "yes")
+    assert "ImportError: OXIDE_NATIVE='yes': 0 or 1 is needed" in run.stderr
+
+
 def test_without_compiled_modules_the_package_is_interpreted_and_says_nothing(package: Path) -> None:
     shutil.rmtree(package / "compiled")
     run = run_python(SHOW, package.parent)

@@ -198,8 +198,8 @@ class Runtime:
             )
         if policy is not None and not isinstance(policy, SchedulingPolicy):
             raise TypeError(f"policy must have a method next_stream(device); {type(policy).__name__} has none")
-        mode = _completion_mode(completion)
-        order = _ordering_mode(ordering)
+        mode: CompletionMode = _mode(completion, "completion", _COMPLETION_MODES)
+        order: OrderingMode = _mode(ordering, "ordering", _ORDERING_MODES)
         # A default device past num_devices widens the list: the device's own numbering is what the user knows.
         self.devices = self._found[: max(count, default_device + 1)]
         self.default_device = self.devices[default_device]
@@ -341,20 +341,15 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def _completion_mode(asked: str | None) -> CompletionMode:
-    mode = asked if asked is not None else os.environ.get("OXIDE_COMPLETION") or "adaptive"
-    for known in _COMPLETION_MODES:
-        if mode == known:
-            return known  # type: ignore[return-value]
-    raise ValueError(f"completion is {mode!r}; it must be one of {', '.join(_COMPLETION_MODES)}")
-
-
-def _ordering_mode(asked: str | None) -> OrderingMode:
-    mode = asked if asked is not None else os.environ.get("OXIDE_ORDERING") or "wait"
-    for known in _ORDERING_MODES:
-        if mode == known:
-            return known  # type: ignore[return-value]
-    raise ValueError(f"ordering is {mode!r}; it must be one of {', '.join(_ORDERING_MODES)}")
+def _mode(asked: str | None, what: str, modes: tuple[str, ...]) -> Any:
+    """What was asked for, else what the environment says, else the first of ``modes``."""
+    mode = asked if asked is not None else os.environ.get(f"OXIDE_{what.upper()}") or modes[0]
+    if mode in modes:
+        return mode
+    known = ", ".join(modes)
+    if asked is None:
+        raise DeviceError(f"OXIDE_{what.upper()}={mode!r}: one of {known} is needed; set it so, or unset it")
+    raise ValueError(f"{what} is {mode!r}; it must be one of {known}")
 
 
 def _choose_driver(device: int) -> Driver:

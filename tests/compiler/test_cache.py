@@ -488,6 +488,14 @@ def test_the_files_and_the_directory_of_another_user_are_not_used(cache: Path, m
         assert disk.read("name") is None
 
 
+def test_a_cache_that_is_neither_on_nor_off_is_on_and_warned_about_once(source: Path, cache: Path) -> None:
+    process = start(source, OXIDE_CACHE_DIR=str(cache), OXIDE_CACHE="no")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert errors.count("OXIDE_CACHE='no' is neither 0 nor 1, so the cache is on") == 1
+    assert any(cache.iterdir())
+
+
 @pytest.mark.parametrize("state", ["writable by all", "a file", "in a file", "unwritable", "not to be made"])
 def test_a_directory_that_cannot_be_used_is_warned_about_once_and_kernels_run(
     source: Path, cache: Path, state: str, tmp_path: Path

@@ -210,9 +210,13 @@ def test_an_unknown_device_number_is_refused_and_the_contexts_stay_as_they_were(
         ({"OXIDE_DEVICE": "gpu"}, "must be cuda or cpu"),
         ({"OXIDE_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": "-1"}, "OXIDE_DEVICE=cuda, but there is no CUDA device"),
         ({"OXIDE_DEVICE": "cpu", "OXIDE_CPU_DEVICES": "none"}, "OXIDE_CPU_DEVICES"),
+        ({"OXIDE_DEVICE": "cpu", "OXIDE_COMPLETION": "fast"}, "OXIDE_COMPLETION='fast': one of adaptive, poll"),
+        ({"OXIDE_DEVICE": "cpu", "OXIDE_ORDERING": "loose"}, "OXIDE_ORDERING='loose': one of wait, strict"),
     ],
 )
-def test_a_device_that_is_not_there_is_a_device_error(variables: dict[str, str], message: str) -> None:
+def test_what_the_environment_asks_for_and_is_not_there_is_a_device_error(
+    variables: dict[str, str], message: str
+) -> None:
     program = "import oxide\ntry: oxide.zeros(1).sync()\nexcept oxide.DeviceError as error: print(error)"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
