@@ -2,8 +2,7 @@
 
 This file checks what is asked and turns it into items for a scheduler. Its rooms: ``cpu_streams`` (streams, events,
 items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at a time, for tests), ``cpu_memory``,
-``cpu_code``, ``cpu_checks`` and ``cpu_settings`` (what the environment says). What is wrong is refused when it is
-submitted, with CUDA's code and name for it.
+``cpu_code`` and ``cpu_checks``. What is wrong is refused when it is submitted, with CUDA's code and name for it.
 
 A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
 a microsecond, and handing it to another thread ten times that.
@@ -20,7 +19,15 @@ from functools import partial
 from typing import final
 
 from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
-from oxide.driver.cpu_checks import MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, check_handle, check_idle, check_launch
+from oxide.driver.cpu_checks import (
+    MAX_BLOCK,
+    MAX_GRID,
+    MAX_THREADS_PER_BLOCK,
+    check_handle,
+    check_idle,
+    check_launch,
+    checked_seed,
+)
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
 from oxide.driver.cpu_cooperative import CooperativeRun, check_fits
 from oxide.driver.cpu_errors import driver_error
@@ -36,7 +43,6 @@ from oxide.driver.cpu_memory import (
     out_of_range,
     physical_memory,
 )
-from oxide.driver.cpu_settings import checked_seed, whole_number
 from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import (
     BlockRange,
@@ -52,6 +58,7 @@ from oxide.driver.cpu_streams import (
 )
 from oxide.driver.cpu_workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
+from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
 

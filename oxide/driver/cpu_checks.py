@@ -1,7 +1,9 @@
-"""What the CPU device refuses at once: handles that are not its own or not any more, and launches beyond its limits."""
+"""What the CPU device refuses at once: handles that are not its own or not any more, launches beyond its limits, and
+seeds that are no numbers."""
 
 from __future__ import annotations
 
+import operator
 from typing import TypeVar
 
 from oxide.driver.base import Dim3
@@ -62,3 +64,14 @@ def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
             "CUDA_ERROR_INVALID_VALUE", f"{function!r} with a {what} of {dim}; each of the three must be 1 to {limit}"
         )
     return dim[0] * dim[1] * dim[2]
+
+
+def checked_seed(seed: int) -> int:
+    """A seed that ``OXIDE_SEED`` can hold too. Raises ``TypeError`` or ``ValueError``."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed={seed!r}: a whole number of 0 or more is needed, not {type(seed).__name__}") from None
+    if number < 0:
+        raise ValueError(f"seed={seed!r}: a whole number of 0 or more is needed")
+    return number

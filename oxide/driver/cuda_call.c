@@ -17,21 +17,26 @@ typedef int (*Launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned
 #define BUFFER_SIZE ((void *)2)
 #define END ((void *)0)
 
+static int size_of(PyObject *number, unsigned *result) {
+    unsigned long size = PyLong_AsUnsignedLong(number);
+    if (size == (unsigned long)-1 && PyErr_Occurred())
+        return -1;
+    if (size > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "a size of the grid, the block or the shared memory is beyond 32 bits");
+        return -1;
+    }
+    *result = (unsigned)size;
+    return 0;
+}
+
 static int sizes(PyObject *tuple, unsigned result[3]) {
     if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 3) {
         PyErr_SetString(PyExc_TypeError, "grid and block are tuples of three ints");
         return -1;
     }
-    for (int axis = 0; axis < 3; axis++) {
-        unsigned long size = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, axis));
-        if (size == (unsigned long)-1 && PyErr_Occurred())
+    for (int axis = 0; axis < 3; axis++)
+        if (size_of(PyTuple_GET_ITEM(tuple, axis), &result[axis]) < 0)
             return -1;
-        if (size > UINT32_MAX) {
-            PyErr_SetString(PyExc_OverflowError, "a size of the grid or of the block does not fit 32 bits");
-            return -1;
-        }
-        result[axis] = (unsigned)size;
-    }
     return 0;
 }
 
@@ -47,16 +52,14 @@ PyDoc_STRVAR(launch_doc,
 
 static PyObject *launch(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     void *entry, *function, *stream;
-    unsigned grid[3], block[3];
+    unsigned grid[3], block[3], shared_bytes;
     if (count != 7) {
         PyErr_Format(PyExc_TypeError, "launch takes 7 arguments, got %zd", count);
         return NULL;
     }
     if (address(arguments[0], &entry) < 0 || address(arguments[1], &function) < 0 || sizes(arguments[2], grid) < 0 ||
-        sizes(arguments[3], block) < 0 || address(arguments[6], &stream) < 0)
-        return NULL;
-    unsigned long shared_bytes = PyLong_AsUnsignedLong(arguments[4]);
-    if (shared_bytes == (unsigned long)-1 && PyErr_Occurred())
+        sizes(arguments[3], block) < 0 || size_of(arguments[4], &shared_bytes) < 0 ||
+        address(arguments[6], &stream) < 0)
         return NULL;
     if (!PyBytes_Check(arguments[5])) {
         PyErr_SetString(PyExc_TypeError, "params are bytes");
@@ -71,7 +74,7 @@ static PyObject *launch(PyObject *module, PyObject *const *arguments, Py_ssize_t
     int code;
     /* It may wait for the device, when too much is in flight, and the device for a host function in Python. */
     Py_BEGIN_ALLOW_THREADS;
-    code = ((Launch)entry)(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], (unsigned)shared_bytes,
+    code = ((Launch)entry)(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes,
                            stream, NULL, extra);
     Py_END_ALLOW_THREADS;
     return PyLong_FromLong(code);

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
+from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.native import Given, caused
 from oxide.runtime.address_ranges import AddressRanges
@@ -343,13 +344,10 @@ def _s(count: int) -> str:
 
 def _mode(asked: str | None, what: str, modes: tuple[str, ...]) -> Any:
     """What was asked for, else what the environment says, else the first of ``modes``."""
-    mode = asked if asked is not None else os.environ.get(f"OXIDE_{what.upper()}") or modes[0]
-    if mode in modes:
-        return mode
-    known = ", ".join(modes)
-    if asked is None:
-        raise DeviceError(f"OXIDE_{what.upper()}={mode!r}: one of {known} is needed; set it so, or unset it")
-    raise ValueError(f"{what} is {mode!r}; it must be one of {known}")
+    mode = word(f"OXIDE_{what.upper()}", modes) or modes[0] if asked is None else asked
+    if mode not in modes:
+        raise ValueError(f"{what} is {mode!r}; it must be one of {', '.join(modes)}")
+    return mode
 
 
 def _choose_driver(device: int) -> Driver:

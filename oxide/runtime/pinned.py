@@ -23,7 +23,8 @@ import numpy as np
 from oxide.compiler.faults import RECORD
 from oxide.device.types import as_dtype, f32
 from oxide.driver.base import Driver
-from oxide.errors import DeviceError, OutOfMemoryError
+from oxide.environment import whole_number
+from oxide.errors import OutOfMemoryError
 from oxide.native import Given
 from oxide.runtime.event_loops import running_loop_name
 from oxide.runtime.holdings import size
@@ -296,12 +297,10 @@ def _capacity(nbytes: int) -> int:
 
 
 def _limit() -> int:
-    text = os.environ.get("OXIDE_PINNED_LIMIT", "").strip()
-    if not text:
+    limit = whole_number("OXIDE_PINNED_LIMIT", least=0)
+    if limit is None:
         return min(_DEFAULT_LIMIT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
-    if not text.isascii() or not text.isdecimal():
-        raise DeviceError(f"OXIDE_PINNED_LIMIT={text!r}: a number of bytes is needed; set it so, or unset it")
-    return int(text)
+    return limit
 
 
 _LANES = 8

@@ -58,6 +58,7 @@ def test_other_threads_run_while_the_driver_waits() -> None:
         ((1, (2**32, 1, 1), (1, 1, 1), 0, b"", 0), OverflowError),
         ((1, (-1, 1, 1), (1, 1, 1), 0, b"", 0), OverflowError),
         ((1, (1, 1, 1), (1, 1, 1), -1, b"", 0), OverflowError),
+        ((1, (1, 1, 1), (1, 1, 1), 2**32, b"", 0), OverflowError),
         (("1", (1, 1, 1), (1, 1, 1), 0, b"", 0), TypeError),
         ((1, (1, 1, 1), (1, 1, 1), 0, b""), TypeError),
     ],
