@@ -235,7 +235,9 @@ class _Captured:
         self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
         self._writes = list(recording.writes)
         self._at_launch = recording.at_launch
-        self._kernels = {number: (special, tuple(places)) for number, (special, places) in recording.kernels.items()}
+        self._launches = [
+            (0, number, special, tuple(places)) for number, (special, places) in recording.kernels.items()
+        ]
         self._fault_record = recording.fault_record
         self._lock = threading.Lock()
 
@@ -251,7 +253,7 @@ class _Captured:
             report: FaultReport | None = None
             if record is not None:
                 report = FaultReport(context.runtime.fault_slots.acquire())
-                report.kernels, report.graph_place = self._kernels, context.place
+                report.launches, report.graph_place = self._launches, context.place
                 context.watch_faults([report])
             submitted = False
             context.begin(self._reads, self._writes)  # of which the record is one

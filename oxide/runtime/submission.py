@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from oxide.runtime.places import Place
     from oxide.runtime.timeline import Mark, Timeline
 
-    Launched = dict[int, tuple[Specialization, tuple[Place | None, ...]]]
-    """Kernels by number, each with where it was launched."""
+    Launched = tuple[int, int, Specialization, tuple[Place | None, ...]]
+    """The record that a kernel would report a fault in, the kernel's number, the kernel, and where it was launched."""
 
 T = TypeVar("T")
 
@@ -139,8 +139,11 @@ class ExecutionContext:
                 position = timeline.advance()
                 for allocation in reads:
                     allocation.reads[timeline] = position
-                for allocation in writes:
-                    allocation.note_write(timeline, position)
+                for allocation in writes:  # note_write, without a call
+                    allocation.written_by = timeline
+                    allocation._written_at = position
+                    if allocation.reads:
+                        allocation.reads.clear()
         finally:
             self._lock.release()
 
@@ -181,17 +184,10 @@ class ExecutionContext:
         if self.recording is not None:
             return _WORD.pack(self.recording.fault_address(specialization, self.place))
         report, place = self._slot, self.place
-        if report is not None:
-            launched = report.kernels.get(specialization.kernel_id)
-            if launched is not None:
-                if launched[1][0] is place:
-                    return report.slot.word
-                if not report.next_lane():  # what a record says is which kernel: launched elsewhere, it needs another
-                    report = None
-        if report is None:
+        if report is None or not report.add(specialization, place):
             report = self._slot = FaultReport(self.runtime.fault_slots.acquire())
             self._faults.append(report)
-        report.kernels[specialization.kernel_id] = (specialization, (place,))
+            report.add(specialization, place)
         return report.slot.word
 
     def absorb(self, other: ExecutionContext) -> None:
@@ -252,23 +248,35 @@ class ExecutionContext:
 
 @final
 class FaultReport:
-    """A fault slot and the kernels that may have written it, each with where it was launched. Those of a graph ran
-    where the graph was launched, at ``graph_place``."""
+    """A fault slot and the launches whose kernels may write it. Those of a graph are in the first of its records, and
+    ran where the graph was launched, at ``graph_place``."""
 
-    __slots__ = ("_before", "graph_place", "kernels", "slot")
+    __slots__ = ("_lane", "graph_place", "launches", "slot")
 
     def __init__(self, slot: FaultSlot) -> None:
         self.slot = slot
-        self.kernels: Launched = {}  # those that may have written the slot's present record
+        self.launches: list[Launched] = []
         self.graph_place: Place | None = None
-        self._before: tuple[Launched, ...] = ()  # and those for each record before it
+        self._lane = 0  # the record that is in use, of the slot's
 
-    def next_lane(self) -> bool:
-        """Goes on to the slot's next record; False at its last."""
-        if not self.slot.next_lane():
-            return False
-        self._before += (self.kernels,)
-        self.kernels = {}
+    def add(self, specialization: Specialization, place: Place | None) -> bool:
+        """Notes a launch; False where no record is left for it.
+
+        What a record says is which kernel wrote it: one that was launched at another place before needs another."""
+        launches, lane = self.launches, self._lane
+        number: int = specialization.kernel_id
+        for index in range(len(launches) - 1, -1, -1):
+            launch = launches[index]
+            if launch[0] != lane:
+                break
+            if launch[1] == number:
+                if launch[3][0] is place:
+                    return True
+                if not self.slot.next_lane():
+                    return False
+                lane = self._lane = lane + 1
+                break
+        launches.append((lane, number, specialization, (place,)))
         return True
 
     def raise_fault(self) -> None:
@@ -277,14 +285,15 @@ class FaultReport:
         if self.slot.claimed():
             from oxide.compiler.faults import read_fault
 
-            for lane, kernels in enumerate((*self._before, self.kernels)):
+            for lane in range(self._lane + 1):
                 record = self.slot.record(lane)
                 if record is None:
                     continue
-                specialization, places = kernels[int(record[0]["kernel_id"])]
-                fault = read_fault(record[0], specialization.kernel.name, specialization.sites)
+                wrote = (lane, int(record[0]["kernel_id"]))
+                _, _, special, places = next(launch for launch in self.launches if launch[:2] == wrote)
+                fault = read_fault(record[0], special.kernel.name, special.sites)
                 if fault is not None:
-                    for note in (*launch_notes(specialization.kernel.name, places), *place_notes(self.graph_place)):
+                    for note in (*launch_notes(special.kernel.name, places), *place_notes(self.graph_place)):
                         add_note_once(fault, note)
                     raise fault
 
