@@ -8,6 +8,7 @@ is left out by name; one that computes something wrong is reported and not timed
 
 from __future__ import annotations
 
+import gc
 import importlib
 import statistics
 import sys
@@ -143,6 +144,10 @@ class Session:
             for name, make in contenders.items():
                 progress(f"{self.group}: {title}: {name}")
                 self._prepare(comparison, ready, name, make)
+            # All peers' modules together are a million objects, which a program that uses one has not: the garbage
+            # collector is not to walk them in the middle of somebody's turn. What the turns make, it does.
+            gc.collect()
+            gc.freeze()
             samples: dict[str, list[float]] = {name: [] for name in ready}
             deadline = time.perf_counter() + self.seconds
             for turn in range(warmup + turns):
@@ -154,6 +159,7 @@ class Session:
                         samples[name] += times
             comparison.figures = {name: Figure.of(values) for name, values in samples.items()}
         finally:
+            gc.unfreeze()
             progress("")
             for contender in ready.values():
                 contender.close()
