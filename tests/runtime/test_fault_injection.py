@@ -84,7 +84,7 @@ def test_a_failure_at_any_driver_call_is_one_error_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if build is staged_copy:
-        monkeypatch.setattr(staging, "CHUNK_BYTES", 512)
+        monkeypatch.setattr(staging, "CHUNK_BYTES", 16)  # seven chunks, which take turns with four slots
         monkeypatch.setattr(staging, "SMALL_BYTES", 0)
     with use_driver(RecordingDriver(CpuDriver())) as driver:
         operation, expected = build()
@@ -119,7 +119,8 @@ def test_a_failure_at_any_driver_call_is_one_error_and_leaves_nothing(
             assert recording.inner.live_allocations.device_count == 0  # type: ignore[attr-defined]
         gc.collect()
         assert set(recording.outstanding().values()) == {0}, f"call {number}: {recording.outstanding()}"
-    assert noted >= failures - 4  # all but the creation of the streams that operations are to run on
+    # All but what finds the streams that operations are to run on: making two, and asking the four that are spare.
+    assert noted >= failures - 6
     assert failures > calls // 2  # a failed free, say, is tried again and is nobody's error
 
 

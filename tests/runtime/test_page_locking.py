@@ -118,11 +118,11 @@ def test_asyncio_is_a_loop_too_and_a_plain_thread_is_none() -> None:
 def test_what_is_on_its_way_counts_towards_the_limit() -> None:
     async def main() -> None:
         pool = current_runtime().pinned
-        pool.limit = 40 * MIB
+        pool.limit = 50 * MIB
         driver.go_on.clear()
         await there_and_back()
-        assert 30 * MIB < pool._held <= pool.limit
-        with pytest.raises(OutOfMemoryError, match="limit 40 MiB"):
+        assert 40 * MIB < pool._held <= pool.limit
+        with pytest.raises(OutOfMemoryError, match="limit 50 MiB"):
             pinned_empty(12 * MIB, oxide.u8)
         driver.go_on.set()
         await until(lambda: pool._grower is None)
@@ -178,8 +178,8 @@ def test_pinned_empty_is_made_at_once_wherever_it_is_asked_for() -> None:
         trio.run(main)
 
 
-def test_a_chunk_is_an_eighth_of_the_upload_within_bounds() -> None:
-    sizes = {1: 1, 8: 1, 9: 2, 16: 2, 64: 8, 1024: 8, 2048: 16, 8192: 64}
+def test_a_chunk_is_a_quarter_of_the_upload_within_bounds() -> None:
+    sizes = {1: 4, 16: 4, 17: 8, 32: 8, 64: 16, 1024: 16, 2048: 16, 4096: 32, 8192: 64}
     assert {mib: staging._chunk_bytes(mib * MIB) // MIB for mib in sizes} == sizes
     assert all(mib / chunk <= 128 for mib, chunk in sizes.items())
 

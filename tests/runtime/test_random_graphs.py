@@ -235,7 +235,7 @@ def differences(program: list[Instruction], seed: int, limit: int | None = None)
 
 @pytest.fixture
 def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(staging, "CHUNK_BYTES", 4)
     monkeypatch.setattr(staging, "SMALL_BYTES", 0)
 
 
