@@ -189,14 +189,15 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
 
 def _chunk_bytes(nbytes: int) -> int:
     """A quarter of the upload, so that the first memcpy and the last copy, which nothing overlaps, are short beside it;
-    but 4 MiB at least, as each chunk is handed over once more, and 16 MiB at most, unless submitting so many chunks
-    would take the loop's thread milliseconds.
+    but 4 MiB at least, as each chunk is handed over once more, and 8 MiB at most, unless submitting so many chunks would
+    take the loop's thread milliseconds.
 
     GB/s on an H100, of one upload / of uploads on four streams, in eighths and in quarters: 16 MiB 26.3 / 38.4 and
-    29.4 / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2; 64 MiB 35.2 / 36.2 and 36.1 / 42.6. 4 MiB in four chunks, two and
-    one: 17.3 / 22.0, 19.1 / 32.8, 19.3 / 40.4. Halves and wholes are no better from 16 MiB on, and hold more memory."""
+    29.4 / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. 4 MiB in four chunks, two and one: 17.3 / 22.0, 19.1 / 32.8, 19.3 /
+    40.4. 64 MiB in quarters of 16 MiB were quicker on that host (36.1 / 42.6 for 35.2 / 36.2), but on one whose memory
+    is slower one by itself took a fifth longer."""
     size = 4 * CHUNK_BYTES
-    while 4 * size < nbytes and (size < 16 * CHUNK_BYTES or 128 * size < nbytes):
+    while 4 * size < nbytes and (size < 8 * CHUNK_BYTES or 128 * size < nbytes):
         size *= 2
     return size
 
