@@ -189,8 +189,8 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
 
 def _chunk_bytes(nbytes: int) -> int:
     """A quarter of the upload, so that the first memcpy and the last copy, which nothing overlaps, are short beside it;
-    but 4 MiB at least, as each chunk is handed over once more, and 8 MiB at most, unless submitting so many chunks would
-    take the loop's thread milliseconds.
+    but 4 MiB at least, as each chunk is handed over once more, and 8 MiB at most, unless submitting so many chunks
+    would take the loop's thread milliseconds.
 
     GB/s on an H100, of one upload / of uploads on four streams, in eighths and in quarters: 16 MiB 26.3 / 38.4 and
     29.4 / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. 4 MiB in four chunks, two and one: 17.3 / 22.0, 19.1 / 32.8, 19.3 /
