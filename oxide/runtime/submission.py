@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 _WORD = struct.Struct("@Q")
 
+_MOST_IN_A_RECORD = 32  # kernels, which are looked through at each launch
+
 
 @final
 class ExecutionContext:
@@ -251,32 +253,35 @@ class FaultReport:
     """A fault slot and the launches whose kernels may write it. Those of a graph are in the first of its records, and
     ran where the graph was launched, at ``graph_place``."""
 
-    __slots__ = ("_lane", "graph_place", "launches", "slot")
+    __slots__ = ("_first", "_lane", "graph_place", "launches", "slot")
 
     def __init__(self, slot: FaultSlot) -> None:
         self.slot = slot
         self.launches: list[Launched] = []
         self.graph_place: Place | None = None
         self._lane = 0  # the record that is in use, of the slot's
+        self._first = 0  # the first of the launches in it
 
     def add(self, specialization: Specialization, place: Place | None) -> bool:
         """Notes a launch; False where no record is left for it.
 
         What a record says is which kernel wrote it: one that was launched at another place before needs another."""
-        launches, lane = self.launches, self._lane
+        launches, first = self.launches, self._first
         number: int = specialization.kernel_id
-        for index in range(len(launches) - 1, -1, -1):
+        full = len(launches) - first >= _MOST_IN_A_RECORD
+        for index in range(len(launches) - 1, first - 1, -1):
             launch = launches[index]
-            if launch[0] != lane:
-                break
             if launch[1] == number:
                 if launch[3][0] is place:
                     return True
-                if not self.slot.next_lane():
-                    return False
-                lane = self._lane = lane + 1
+                full = True
                 break
-        launches.append((lane, number, specialization, (place,)))
+        if full:
+            if not self.slot.next_lane():
+                return False
+            self._lane += 1
+            self._first = len(launches)
+        launches.append((self._lane, number, specialization, (place,)))
         return True
 
     def raise_fault(self) -> None:

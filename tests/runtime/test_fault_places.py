@@ -24,6 +24,7 @@ from oxide import (
     with_context,
     zeros,
 )
+from oxide.runtime import submission
 
 TABLE = np.arange(100, dtype=np.float32)
 
@@ -159,6 +160,33 @@ def test_of_a_kernel_launched_at_many_places_the_one_that_failed_is_named_and_th
     for _ in range(70):  # more slots than a page has
         assert f"stage {wrong + 2} of a chain" in notes_of(launches(500), run_by_sync)[1]
         launches(5).sync()
+
+
+@kernel(block=32)
+def pick_double(table: Slice[f32], number: u32, x: DisjointSlice[f32]) -> None:
+    element = x.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = f32(2) * table[number]
+
+
+@kernel(block=32)
+def pick_half(table: Slice[f32], number: u32, x: DisjointSlice[f32]) -> None:
+    element = x.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = table[number] / f32(2)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("wrong", [0, 2, 3, 17, 29])
+def test_of_more_kernels_than_a_record_tells_apart_the_one_that_failed_is_named(
+    wrong: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "_MOST_IN_A_RECORD", most)
+    table, box = h2d(TABLE).sync(), zeros(8).sync()
+    kernels = [pick, pick_double, pick_half]
+    parts = [kernels[part % 3](table, 500 if part == wrong else part, box) for part in range(30)]
+    notes = notes_of(oxide.zip(*parts), run_by_sync)
+    assert notes[:2] == [f"in <oxide launch of {kernels[wrong % 3].name}>", f"in part {wrong + 1} of a zip of 30"]
 
 
 def test_consumers_of_a_shared_operation_find_the_stage_of_its_source() -> None:
