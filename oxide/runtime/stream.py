@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
@@ -78,9 +79,11 @@ class Stream:
         branch.join(self)
         return branch
 
-    def join(self, other: Stream) -> None:
+    def join(self, other: Given[Stream]) -> None:
         """What is submitted to this stream from now on runs after all that ``other`` holds now."""
         refuse_in_capture("join(stream)", self)
+        if not isinstance(other, Stream):
+            raise TypeError(f"a stream joins a Stream, not {type(other).__name__}; wait(event) waits for an event")
         behind = other._timeline.waited()
         mark = other._timeline.mark()
         self._timeline.wait_for(other._timeline, mark.position)
@@ -123,33 +126,42 @@ class LooseResults:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
+        self._lock = threading.RLock()  # several threads may submit to a stream, and a finaliser inside may too
         self._submissions: deque[Submission[Any]] = deque()
 
     def adopt(self, submission: Submission[Any]) -> None:
         """One more."""
-        loose = self._submissions
-        # A stream passes its work in order, so whether the first is done is all to ask, however many there are.
-        while loose and loose[0].finished_well():
-            loose.popleft()
-        if loose and loose[0].mark.position <= self._timeline.seen:  # it failed, and stays to be raised
-            self._submissions = deque(earlier for earlier in loose if not earlier.finished_well())
-        self._submissions.append(submission)
+        with self._lock:
+            loose = self._submissions
+            # A stream passes its work in order, so whether the first is done is all to ask, however many there are.
+            while loose and loose[0].finished_well():
+                loose.popleft()
+            if loose and loose[0].mark.position <= self._timeline.seen:  # it failed, and stays to be raised
+                self._keep_unfinished()
+            self._submissions.append(submission)
 
     def take(self) -> deque[Submission[Any]]:
         """All of them, which are forgotten here."""
-        taken, self._submissions = self._submissions, deque()
-        return taken
+        with self._lock:
+            taken, self._submissions = self._submissions, deque()
+            return taken
 
     def forget_finished(self) -> bool:
         """Lets go of the results that the device is past; what failed stays, for ``synchronize``. Whether any is still
         in flight."""
+        with self._lock:
+            self._keep_unfinished()
+            return any(submission.mark.position > self._timeline.seen for submission in list(self._submissions))
+
+    def _keep_unfinished(self) -> None:
         left = [submission for submission in self.take() if not submission.finished_well()]
         self._submissions.extendleft(reversed(left))
-        return any(submission.mark.position > self._timeline.seen for submission in left)
 
     def wait(self) -> None:
         """Returns when nothing that was submitted until now is in flight."""
-        for submission in list(self._submissions)[-1:]:
+        with self._lock:
+            last = list(self._submissions)[-1:]
+        for submission in last:
             with contextlib.suppress(DeviceError):  # for ``synchronize``
                 submission.mark.synchronize()
         self.forget_finished()
@@ -184,12 +196,16 @@ class Event:
 
 
 def _finish_all(submissions: Iterable[Submission[Any]]) -> None:
-    """Finishes each, then raises the first error."""
+    """Finishes each, then raises the first error, which says how many there were."""
     first: BaseException | None = None
+    more = 0
     for submission in submissions:
         try:
             submission.finish()
         except Exception as error:
+            more += first is not None
             first = first or error
     if first is not None:
+        if more:
+            first.add_note(f"{more} more operation{'s' * (more > 1)} on the stream failed")
         raise first

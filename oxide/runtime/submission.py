@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
+from oxide.native import Given
 from oxide.runtime.arc import Arc
 from oxide.runtime.capture import Recording, refuse_in_capture
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
@@ -81,7 +82,7 @@ class ExecutionContext:
         self._slot: FaultReport | None = None
         self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
 
-    def reads(self, *boxes: DeviceBox | Arc[DeviceBox]) -> None:
+    def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
         """Declares that work which oxide does not see, put on ``stream`` from now until this run has been submitted,
         reads ``boxes``: it runs after their last write, and later writes run after it.
 
@@ -92,7 +93,7 @@ class ExecutionContext:
         """
         self._declare(boxes, writes=False)
 
-    def writes(self, *boxes: DeviceBox | Arc[DeviceBox]) -> None:
+    def writes(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
         """``reads`` for work that writes ``boxes``: it runs after all their uses, and later uses run after it."""
         self._declare(boxes, writes=True)
 
@@ -221,7 +222,7 @@ class ExecutionContext:
                 for allocation, writes in declared:
                     allocation.settle(self.timeline, position, writes=writes)
 
-    def _declare(self, things: tuple[DeviceBox | Arc[DeviceBox], ...], *, writes: bool) -> None:
+    def _declare(self, things: tuple[Any, ...], *, writes: bool) -> None:
         name = "ctx.writes" if writes else "ctx.reads"
         if self.recording is not None:
             raise GraphError(

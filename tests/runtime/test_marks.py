@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oxide
-from oxide import Stream, d2h, h2d, memcpy, value, with_context, zeros
+from oxide import DisjointSlice, Slice, Stream, d2h, f32, h2d, kernel, memcpy, thread, value, with_context, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DriverError
 from oxide.runtime.timeline import Mark
@@ -98,9 +99,9 @@ def test_a_thread_waits_for_its_operation_and_not_for_what_is_submitted_behind_i
         wait = driver.synchronize_event
 
         def after_another_thread_has_submitted(event: Any) -> None:
-            thread = threading.Thread(target=lambda: stream.launch_host_function(lambda: done.wait(60) and None))
-            thread.start()
-            thread.join()
+            other = threading.Thread(target=lambda: stream.launch_host_function(lambda: done.wait(60) and None))
+            other.start()
+            other.join()
             wait(event)
 
         monkeypatch.setattr(driver, "synchronize_event", after_another_thread_has_submitted)
@@ -168,3 +169,56 @@ def test_a_mark_is_passed_when_its_work_has_run_and_not_before(actions: list[str
                     assert number in finished
         driver.run_until_idle()
         assert all(mark.passed() for mark, _, _ in known)
+
+
+def test_threads_that_share_a_stream_lose_no_operation_and_no_error() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns in the middle of everything
+    try:
+        with use_driver(CpuDriver()):
+            stream, errors = oxide.devices()[0].new_stream(), []
+
+            def submit() -> None:
+                try:
+                    for number in range(400):
+                        zeros(4).async_on(stream)
+                        if number % 10 == 0:
+                            stream.query()
+                except Exception as error:
+                    errors.append(error)
+
+            workers = [threading.Thread(target=submit) for _ in range(8)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+            stream.synchronize()
+            counted = oxide.statistics()
+            assert not errors
+            assert (counted.submitted, counted.completed, counted.cancelled) == (3200, 3200, 0)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@kernel(block=32)
+def pick(table: Slice[f32], x: DisjointSlice[f32]) -> None:
+    element = x.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = table[100]
+
+
+def test_of_several_operations_that_failed_the_first_is_raised_and_says_how_many_there_were() -> None:
+    stream, table = oxide.devices()[0].new_stream(), zeros(4).sync()
+    kept = [pick(table, zeros(4)).async_on(stream) for _ in range(4)]
+    with pytest.raises(oxide.BoundsError) as raised:
+        stream.synchronize()
+    assert "3 more operations on the stream failed" in raised.value.__notes__
+    stream.synchronize()
+    assert len(kept) == 4
+
+
+def test_what_is_no_stream_is_not_joined() -> None:
+    stream, other = oxide.devices()[0].new_stream(), oxide.devices()[0].new_stream()
+    for wrong in (3, other.record_event()):
+        with pytest.raises(TypeError, match="a stream joins a Stream, not"):
+            stream.join(wrong)  # type: ignore[arg-type]
