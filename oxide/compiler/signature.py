@@ -138,7 +138,7 @@ class Parameter:
             value = value[()]
         if kind == "h":
             if isinstance(value, int | float | np.integer | np.floating | np.bool_):
-                return self._to_half(float(value))
+                return self._to_half(self._to_float(value))
             raise self._refuse(value, "pass a number")
         if kind == "b":
             if isinstance(value, bool | np.bool_):
@@ -161,7 +161,10 @@ class Parameter:
         return number
 
     def _to_float(self, value: Any) -> float:
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise self._refuse(value, f"{self.scalar.name} holds no number as large") from None
         if self.scalar.name == "f32" and math.isfinite(number) and abs(number) > float(np.finfo(np.float32).max):
             rounded = float(np.float32(number)) if abs(number) < 3.4028236e38 else math.inf
             if math.isinf(rounded):
@@ -183,7 +186,10 @@ class Parameter:
         return bits
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
-        found = f"{value!r} ({type(value).__name__})" if np.ndim(value) == 0 else type(value).__name__
+        if type(value) is int and value.bit_length() > 256:  # beyond 4300 digits Python does not even write it
+            found = f"an int of {value.bit_length()} bits"
+        else:
+            found = f"{value!r} ({type(value).__name__})" if np.ndim(value) == 0 else type(value).__name__
         return ArgumentError(
             f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is {found}; {advice}"
         )

@@ -167,10 +167,12 @@ class Timeline:
                 self.device.runtime.counters.waits_avoided.add()
             return False
         self._wait(other, position)
+        self.device.runtime.counters.waits_inserted.add()
         return True
 
     def follow(self, other: Timeline, position: int) -> None:
-        """``wait_for`` work that was just submitted, which the device is hardly past: it is not asked."""
+        """``wait_for`` work that was just submitted, which the device is hardly past: it is not asked. For the
+        streams of one copy, whose waits are not counted as ordering."""
         if other is not self and self._waited.get(other, 0) < position > other.seen:
             self._wait(other, position)
 
@@ -182,7 +184,6 @@ class Timeline:
         self.driver.wait_event(self.handle, event)
         if not other.foreign:
             self._waited[other] = mark.position
-        self.device.runtime.counters.waits_inserted.add()
 
     def note_waited(self, other: Timeline | None, position: int) -> None:
         """This stream was made to wait for ``other``'s work up to ``position``."""
