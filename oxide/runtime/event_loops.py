@@ -82,11 +82,13 @@ def running_loop_name() -> str | None:
 
 
 def _in_trio() -> bool:
-    trio = sys.modules.get("trio")
-    if trio is None or sys.modules["sniffio"].thread_local.name is None:  # which takes trio an exception to find out
+    # sniffio knows it too, where trio finds out by an exception that it does not run, and while another thread is still
+    # importing trio.
+    sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
+    if sniffed is None or sniffed.name is None:
         return False
-    inside: bool = trio.lowlevel.in_trio_task()
-    return inside
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_task()
 
 
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:

@@ -237,8 +237,8 @@ class PinnedPool:
         """A free block of this class, or where no new one may be made, the smallest of a larger."""
         blocks = self._free.get(capacity)
         if not blocks and self._held + capacity > self.limit:
-            larger = sorted(other for other, free in self._free.items() if other > capacity and free)
-            blocks = self._free[larger[0]] if larger else None
+            larger = [other for other, free in self._free.items() if other > capacity and free]
+            blocks = self._free[min(larger)] if larger else None
         if not blocks:
             return None
         block = blocks.pop()
@@ -342,12 +342,12 @@ class FaultSlot:
     same kernel at another place of the operation goes on to the next, up to the last.
     """
 
-    __slots__ = ("_lane", "_records", "_slots", "word")
+    __slots__ = ("_records", "_slots", "lane", "word")
 
     def __init__(self, slots: FaultSlots, records: FaultRecords) -> None:
         self._slots = slots
         self._records = records
-        self._lane = 0
+        self.lane = 0  # the present record's number
         self.word = records.words[0]  # the present record's address, as a kernel's parameters end with it
 
     @property
@@ -357,17 +357,17 @@ class FaultSlot:
 
     def next_lane(self) -> bool:
         """Goes on to the next record; False at the last."""
-        lane = self._lane + 1
+        lane = self.lane + 1
         if lane == _LANES:
             return False
-        self._lane = lane
+        self.lane = lane
         self.word = self._records.words[lane]
         return True
 
     def claimed(self) -> bool:
         """Whether a kernel reported a fault."""
         records = self._records
-        for lane in range(self._lane + 1):  # noqa: SIM110 (any() would make a generator for each submission)
+        for lane in range(self.lane + 1):  # noqa: SIM110 (any() would make a generator for each submission)
             if records.claimed(lane):
                 return True
         return False
@@ -377,7 +377,7 @@ class FaultSlot:
         return self._records.lanes[lane : lane + 1] if self._records.claimed(lane) else None
 
     def __del__(self) -> None:
-        self._records.used = self._lane
+        self._records.used = self.lane
         self._slots._returned.append(self._records)
 
 

@@ -254,14 +254,13 @@ class FaultReport:
     """A fault slot and the launches whose kernels may write it. Those of a graph are in the first of its records, and
     ran where the graph was launched, at ``graph_place``."""
 
-    __slots__ = ("_first", "_lane", "graph_place", "launches", "slot")
+    __slots__ = ("_first", "graph_place", "launches", "slot")
 
     def __init__(self, slot: FaultSlot) -> None:
         self.slot = slot
         self.launches: list[Launched] = []
         self.graph_place: Place | None = None
-        self._lane = 0  # the record that is in use, of the slot's
-        self._first = 0  # the first of the launches in it
+        self._first = 0  # of the launches whose kernels report in the slot's present record
 
     def add(self, specialization: Specialization, place: Place | None) -> bool:
         """Notes a launch; False where no record is left for it.
@@ -280,9 +279,8 @@ class FaultReport:
         if full:
             if not self.slot.next_lane():
                 return False
-            self._lane += 1
             self._first = len(launches)
-        launches.append((self._lane, number, specialization, (place,)))
+        launches.append((self.slot.lane, number, specialization, (place,)))
         return True
 
     def raise_fault(self) -> None:
@@ -291,7 +289,7 @@ class FaultReport:
         if self.slot.claimed():
             from oxide.compiler.faults import read_fault
 
-            for lane in range(self._lane + 1):
+            for lane in range(self.slot.lane + 1):
                 record = self.slot.record(lane)
                 if record is None:
                     continue

@@ -139,11 +139,10 @@ class Timeline:
         event = self.device.take_event()
         try:
             self.driver.record_event(event, self.handle)
-        except DeviceLostError as error:
+        except BaseException as error:
             self.device.spare_events.append(event)
-            self.device.raise_lost(error)
-        except BaseException:
-            self.device.spare_events.append(event)
+            if isinstance(error, DeviceLostError):
+                self.device.raise_lost(error)
             raise
         mark.event = event
 

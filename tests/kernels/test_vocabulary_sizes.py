@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -165,28 +166,28 @@ def mathematics() -> Iterator[Case]:
         function = getattr(math, name)
         floor = 1.0 if name == "lgamma" else 0.0
         for kind in _FLOATS:
-            made = lambda function=function, kind=kind: unary(function, kind)  # noqa: E731
+            made = partial(unary, function, kind)
             x = data(kind, low, high)
             yield Case(f"math.{name}", made, (x,), kind, kind, of_numpy(name), _ERRORS[kind], floor)
     for name in ("exp", "sqrt", "tanh"):
         for kind in _HALVES:
-            made = lambda name=name, kind=kind: unary(getattr(math, name), kind)  # noqa: E731
+            made = partial(unary, getattr(math, name), kind)
             x = data(kind, 0.1, 4.0)
             yield Case(f"math.{name}", made, (x,), kind, kind, of_numpy(name), _ERRORS[kind])
     for name, (low, high) in _BINARY.items():
         for kind in _FLOATS:
-            made = lambda name=name, kind=kind: binary(getattr(math, name), kind)  # noqa: E731
+            made = partial(binary, getattr(math, name), kind)
             ab = data(kind, low, high, 1), data(kind, low, high, 2)
             expected = of_numpy(name)
             if name == "nextafter":  # of the type itself
                 expected = lambda a, b, kind=kind: np.nextafter(a.astype(kind.dtype), b.astype(kind.dtype))  # noqa: E731
             yield Case(f"math.{name}", made, ab, kind, kind, expected, 0.0 if name == "nextafter" else _ERRORS[kind])
     for name, (low, high) in _FAST.items():
-        made = lambda name=name: unary(getattr(fast, name), f32)  # noqa: E731
+        made = partial(unary, getattr(fast, name), f32)
         expected = (lambda x: 10.0**x) if name == "exp10" else of_numpy(name)
         yield Case(f"fast.{name}", made, (data(f32, low, high),), f32, f32, expected, 5e-6, 1.0)
     for name, reference in {"pow": np.power, "divide": np.divide}.items():
-        made = lambda name=name: binary(getattr(fast, name), f32)  # noqa: E731
+        made = partial(binary, getattr(fast, name), f32)
         ab = data(f32, 0.1, 4.0, 1), data(f32, 0.1, 4.0, 2)
         yield Case(f"fast.{name}", made, ab, f32, f32, reference, 5e-6)
 
@@ -239,19 +240,19 @@ def intrinsic() -> Iterator[Case]:
     for kind in (i32, u64):
         for name, expected in bits.items():
             out = kind if name == "brev" else i32
-            made = lambda name=name, kind=kind, out=out: unary(getattr(intrinsics, name), kind, out)  # noqa: E731
+            made = partial(unary, getattr(intrinsics, name), kind, out)
             x = np.where(np.arange(_PERIOD) % 5 == 0, 0, data(kind)).astype(kind.dtype)
             yield Case(f"intrinsics.{name}", made, (x,), kind, out, expected)
         for name, expected in pairs.items():
-            made = lambda name=name, kind=kind: binary(getattr(intrinsics, name), kind)  # noqa: E731
+            made = partial(binary, getattr(intrinsics, name), kind)
             yield Case(f"intrinsics.{name}", made, (data(kind, seed=1), data(kind, seed=2)), kind, kind, expected)
     for kind in _FLOATS:
-        made = lambda kind=kind: unary(intrinsics.saturate, kind)  # noqa: E731
+        made = partial(unary, intrinsics.saturate, kind)
         yield Case("intrinsics.saturate", made, (data(kind),), kind, kind, lambda x: np.clip(x, 0, 1))
-        made = lambda kind=kind: unary(intrinsics.rsqrt, kind)  # noqa: E731
+        made = partial(unary, intrinsics.rsqrt, kind)
         x = data(kind, *POSITIVE)
         yield Case("intrinsics.rsqrt", made, (x,), kind, kind, lambda x: 1 / np.sqrt(x), _ERRORS[kind])
-        made = lambda kind=kind: binary(fused, kind)  # noqa: E731
+        made = partial(binary, fused, kind)
         ab = data(kind, 0.1, 4.0, 1), data(kind, 0.1, 4.0, 2)
         yield Case("intrinsics.fma", made, ab, kind, kind, lambda a, b: a * b + a, _ERRORS[kind])
 
@@ -295,7 +296,7 @@ def arithmetic() -> Iterator[Case]:
             (data(kind, 0.5, 8.0, 1), data(kind, 0.5, 8.0, 2)) if is_float else (data(kind, seed=1), small(kind, 2, 1))
         )
         for sign, (function, expected) in (exact | others).items():
-            made = lambda function=function, kind=kind: binary(function, kind)  # noqa: E731
+            made = partial(binary, function, kind)
             yield Case(f"a {sign} b", made, (a, b), kind, kind, expected, _ERRORS.get(kind, 0.0), 0.5)
 
 
@@ -395,12 +396,12 @@ def warps() -> Iterator[Case]:
     }
     for kind in (i32, u64, *_FLOATS):
         for name, (function, expected) in moves.items():
-            made = lambda function=function, kind=kind: together(function, kind, kind)  # noqa: E731
+            made = partial(together, function, kind, kind)
             yield Case(f"warp.{name}", made, (data(kind),), kind, kind, by_warp(expected), blocks=True)
         for name, expected in reductions.items():
             if kind in _FLOATS and name in ("and", "or", "xor"):
                 continue
-            made = lambda name=name, kind=kind: together(getattr(warp, f"reduce_{name}"), kind, kind)  # noqa: E731
+            made = partial(together, getattr(warp, f"reduce_{name}"), kind, kind)
             # Sums of whole numbers: in any order the same.
             x = small(kind, low=-99, high=99) if kind in _FLOATS else data(kind)
             yield Case(f"warp.reduce_{name}", made, (x,), kind, kind, by_warp(expected), blocks=True)
@@ -414,9 +415,9 @@ def warps() -> Iterator[Case]:
     }
     for kind in (u64, f32):
         for name, (function, out, expected) in votes.items():
-            made = lambda function=function, kind=kind, out=out: together(function, kind, out)  # noqa: E731
+            made = partial(together, function, kind, out)
             yield Case(f"warp.{name}", made, (small(kind),), kind, out, by_warp(expected), blocks=True)
-    made = lambda: together(place, i32, i32)  # noqa: E731
+    made = partial(together, place, i32, i32)
     numbered = np.arange(BLOCK) // 32 * 100 + np.arange(BLOCK) % 32
     yield Case("warp.lane_id", made, (small(i32),), i32, i32, lambda x: np.resize(numbered, x.size), blocks=True)
 
@@ -548,12 +549,12 @@ def blocks() -> Iterator[Case]:
     backwards = by_block(lambda x: x[:, ::-1])
     for kind in TABLES:
         x = data(kind)
-        made = lambda kind=kind: reversed_in_shared(kind)  # noqa: E731
+        made = partial(reversed_in_shared, kind)
         yield Case("SharedArray", made, (x,), kind, kind, backwards, blocks=True)
-        made = lambda kind=kind: reversed_in_dynamic(kind)  # noqa: E731
+        made = partial(reversed_in_dynamic, kind)
         size = BLOCK * x.itemsize
         yield Case("DynamicSharedArray", made, (x,), kind, kind, backwards, blocks=True, shared_mem_bytes=size)
-        made = lambda kind=kind: vectors_in_shared(kind)  # noqa: E731
+        made = partial(vectors_in_shared, kind)
         yield Case(
             "store4",
             made,
@@ -563,22 +564,22 @@ def blocks() -> Iterator[Case]:
             by_block(lambda x: x.reshape(-1, 4)[:, ::-1].reshape(x.shape)),
             blocks=True,
         )
-        made = lambda kind=kind: through_local(kind)  # noqa: E731
+        made = partial(through_local, kind)
         yield Case("LocalArray", made, (x,), kind, kind, lambda x: x)
-        made = lambda kind=kind: from_constant(kind)  # noqa: E731
+        made = partial(from_constant, kind)
         table = TABLES[kind]
         expected = lambda x, table=table: np.resize(table, x.size)  # noqa: E731
         yield Case("a constant array", made, (x,), kind, kind, expected, blocks=True)
     for kind in (i64, f32):
         for count, function in ((2, by_twos), (4, by_fours)):
-            made = lambda function=function, kind=kind: placed(function, kind, kind)  # noqa: E731
+            made = partial(placed, function, kind, kind)
             yield Case(f"load{count}", made, (data(kind),), kind, kind, _swapped(count), blocks=True)
     for name, function, expected in (
         ("count", how_many, by_block(lambda x: (x == 1).sum(axis=1, keepdims=True))),
         ("and", whether_all, by_block(lambda x: (x != 3).all(axis=1, keepdims=True))),
         ("or", whether_any, by_block(lambda x: (x == 3).any(axis=1, keepdims=True))),
     ):
-        made = lambda function=function: together(function, i32, i32)  # noqa: E731
+        made = partial(together, function, i32, i32)
         yield Case(f"sync_threads_{name}", made, (small(i32, high=40),), i32, i32, expected, blocks=True)
 
 
