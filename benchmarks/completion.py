@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -23,6 +24,7 @@ ONE = LaunchConfig(1, 1)
 FLOOR = "launch and synchronize_stream"
 SYNC = "oxide sync()"
 TRIO = "oxide await, trio"
+TRIO_FLOOR = "launch, trio checkpoint, synchronize"
 
 
 @kernel
@@ -52,6 +54,7 @@ def run(session: Session) -> None:
             FLOOR: bench.synchronised,
             SYNC: bench.sync,
             TRIO: bench.awaited(trio.run),
+            TRIO_FLOOR: bench.checkpointed,
             "oxide await, asyncio": bench.awaited(_asyncio_run),
             "trio to_thread(synchronize_stream)": bench.in_thread,
         },
@@ -93,17 +96,34 @@ class _Completion:
 
     def synchronised(self) -> Contender:
         box = self.box()
+        launch, synchronize = self.driver_calls(box)
+
+        def call() -> None:
+            launch()
+            synchronize()
+
+        return self.contender(timed_calls(call, CALLS), call, box)
+
+    def checkpointed(self) -> Contender:
+        """What is left of an await where nothing but the driver and the loop is called."""
+        box = self.box()
+        launch, synchronize = self.driver_calls(box)
+
+        async def once() -> None:
+            launch()
+            await trio.lowlevel.checkpoint()
+            synchronize()
+
+        return self.contender(lambda: trio.run(timed_awaits, once), lambda: trio.run(once), box)
+
+    def driver_calls(self, box: oxide.DeviceBox) -> tuple[Callable[[], None], Callable[[], None]]:
+        """The driver's own launch of the kernel on ``box``, and its wait for the stream."""
         device = self.stream.device
         special = bump.specialize()
         function = self.driver.load(device.id, special.code(device.info.target))
         params = special.pack([(box.ptr, 1)], 0)
         handle, launch, synchronize = self.stream._timeline.handle, self.driver.launch, self.driver.synchronize_stream
-
-        def call() -> None:
-            launch(function, (1, 1, 1), (1, 1, 1), 0, params, handle)
-            synchronize(handle)
-
-        return self.contender(timed_calls(call, CALLS), call, box)
+        return partial(launch, function, (1, 1, 1), (1, 1, 1), 0, params, handle), partial(synchronize, handle)
 
     def sync(self) -> Contender:
         box = self.box()
@@ -120,15 +140,10 @@ class _Completion:
             async def once() -> None:
                 await operation.schedule(self.policy)
 
-            async def turn() -> list[float]:
-                times = []
-                for _ in range(CALLS):
-                    start = time.perf_counter()
-                    await operation.schedule(self.policy)
-                    times.append((time.perf_counter() - start) * 1e6)
-                return times
+            def call() -> oxide.DeviceFuture[Any]:
+                return operation.schedule(self.policy)
 
-            return self.contender(lambda: run_loop(turn), lambda: run_loop(once), box)
+            return self.contender(lambda: run_loop(timed_awaits, call), lambda: run_loop(once), box)
 
         return make
 
@@ -141,15 +156,17 @@ class _Completion:
             operation.async_on(self.stream)
             await trio.to_thread.run_sync(synchronize, handle)
 
-        async def turn() -> list[float]:
-            times = []
-            for _ in range(CALLS):
-                start = time.perf_counter()
-                await call()
-                times.append((time.perf_counter() - start) * 1e6)
-            return times
+        return self.contender(lambda: trio.run(timed_awaits, call), lambda: trio.run(call), box)
 
-        return self.contender(lambda: trio.run(turn), lambda: trio.run(call), box)
+
+async def timed_awaits(call: Callable[[], Awaitable[object]]) -> list[float]:
+    """How long each of ``CALLS`` awaits of ``call()`` took, in microseconds."""
+    times = []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        await call()
+        times.append((time.perf_counter() - start) * 1e6)
+    return times
 
 
 def processor_share(seconds: float) -> float:
@@ -229,5 +246,5 @@ class _OneStream:
         return self.stream
 
 
-def _asyncio_run(function: Callable[[], Any]) -> Any:
-    return asyncio.run(function())
+def _asyncio_run(function: Callable[..., Any], *arguments: Any) -> Any:
+    return asyncio.run(function(*arguments))
