@@ -345,7 +345,10 @@ def _raise_recorded(
     if fault is not None:
         for note in (*launch_notes(special.kernel.name, places), *place_notes(graph_place)):
             add_note_once(fault, note)
-        raise fault
+        try:
+            raise fault
+        finally:
+            del fault  # or by its traceback it would hold itself, and its record, until the next collection
 
 
 @final
