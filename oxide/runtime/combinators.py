@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 from oxide.native import Given
 from oxide.runtime.once import Once
 from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
-from oxide.runtime.submission import ExecutionContext, FaultReport, add_note_once
+from oxide.runtime.submission import ExecutionContext, add_note_once
 from oxide.runtime.timeline import Mark
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from oxide.runtime.submission import Report
 
 _DEEP = 16  # shared operations behind one another, from which on they are not run one inside the other
 
@@ -253,7 +255,7 @@ class Shared(DeviceOperation[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None  # of its first raising: what follows is each consumer's own
         self._mark: Mark | None = None
-        self._faults: list[FaultReport] = []
+        self._faults: list[Report] = []
         super().__init__(source)
         self.place_as(source)
 
