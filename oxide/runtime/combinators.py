@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 from oxide.native import Given
 from oxide.runtime.once import Once
 from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
-from oxide.runtime.submission import ExecutionContext, add_note_once
+from oxide.runtime.places import add_note_once
+from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.timeline import Mark
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from oxide.runtime.submission import Report
+    from oxide.runtime.fault_records import Report
 
 _DEEP = 16  # shared operations behind one another, from which on they are not run one inside the other
 

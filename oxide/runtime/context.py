@@ -19,7 +19,7 @@ from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.native import Given, caused
 from oxide.runtime.address_ranges import AddressRanges
-from oxide.runtime.fault_records import FaultPages, FaultSlots
+from oxide.runtime.fault_records import FaultPages, FaultRecordPool
 from oxide.runtime.forking import forked_error, watch_forks
 from oxide.runtime.pinned import PinnedPool
 from oxide.runtime.reclaim import Reclaimer
@@ -171,7 +171,7 @@ class Runtime:
         self.counters = Counters()
         self.reclaimer = Reclaimer(driver)
         self.pinned = PinnedPool(driver)
-        self.fault_slots = FaultSlots(driver)
+        self.fault_records = FaultRecordPool(driver)
         self.fault_pages = FaultPages(driver)
         self._found = tuple(Device(self, number) for number in range(driver.device_count()))
         self._watch = watch_forks(self)
@@ -227,7 +227,7 @@ class Runtime:
                 loose.wait()
         self.reclaimer.drain()
         staging = [device.staging.trim for device in self._found]
-        trims = [self.pinned.trim, *staging, self.fault_slots.trim, self.fault_pages.trim]
+        trims = [self.pinned.trim, *staging, self.fault_records.trim, self.fault_pages.trim]
         for trim in trims:
             with contextlib.suppress(DeviceLostError):  # then it goes with the process
                 trim()

@@ -1,11 +1,11 @@
-"""Where kernels report faults: records in page-locked memory, by the slot for submissions and by the page for graphs.
+"""Where kernels report faults: records in page-locked memory, one for each launch in flight.
 
-What the host launches itself, it tells where to report: a *slot* of several records is taken for each submission and
-its address handed to its kernels. A graph's kernels always report at one address, in device memory; at the end of each
-launch the device itself carries the record on, if it was claimed, to the next record of a *page*, and moves on by one
-in any case (``Driver.report``). So the host counts along, and submits nothing for it but once a page.
+What the host launches itself, it tells where to report: a submission takes records eight at a time, a ``FaultReport``,
+and hands the next one's address to each launch. A graph's kernels always report at one address, in device memory; at
+the end of each launch the device itself carries the record on, if it was claimed, to the next record of a *page*, and
+moves on by one in any case (``Driver.report``). So the host counts along, and submits nothing for it but once a page.
 
-Slots and pages are used again. Who holds one is a submission, by its reports, until the device is past it, finished or
+Records are used again. Who holds them is a submission, by its reports, until the device is past it, finished or
 abandoned; so what the device may still write belongs to nobody else, and no fault is ever shown to another. They come
 back in finalisers, which append and do nothing else.
 """
@@ -15,16 +15,25 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
 from oxide.compiler.faults import RECORD
 from oxide.driver.base import Driver
 from oxide.runtime.pinned import Block
+from oxide.runtime.places import add_note_once, launch_notes, place_notes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from oxide.compiler.kernel import Specialization
+    from oxide.runtime.places import Place
+
+    Launched = tuple[Specialization, Place | None]
+    """A kernel, and where in the operation it was launched."""
+
+    Report: TypeAlias = "FaultReport | GraphFaultReport"
 
 PAGE_RECORDS = 64
 """Launches of a graph that a page serves."""
@@ -33,120 +42,165 @@ RECORD_BYTES: int = RECORD.itemsize
 CURSOR_BYTES = 8
 """Where the next fault goes, kept in device memory behind a graph's record."""
 
-_LANES = 8
+REPORT_RECORDS = 8
+"""Launches that a report of a submission's serves."""
+
 _RECORD_WORDS = RECORD.itemsize // 4
-_SLOTS_BYTES = 64 * _LANES * RECORD.itemsize
+_BLOCK_REPORTS = 64
+_BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 
 
 @final
-class FaultRecords:
-    """Fault records side by side in page-locked memory, the ``lanes`` of one slot, with what is asked of them often."""
+class FaultReport:
+    """Where the launches of one submission report faults, up to eight of them; its records are free when it is dropped.
 
-    __slots__ = ("_flags", "address", "lanes", "used", "words")
-
-    def __init__(self, address: int, lanes: NDArray[Any]) -> None:
-        self.address = address
-        self.lanes = lanes
-        addresses = [address + lane * RECORD.itemsize for lane in range(_LANES)]
-        self.words = [lane.to_bytes(8, sys.byteorder) for lane in addresses]  # as a kernel's parameters end with them
-        self.used = 0  # the last lane that the slot before used
-        self._flags = lanes.view(np.uint32).data
-
-    def claimed(self, lane: int) -> bool:
-        """Whether a kernel reported a fault there. Asked at every completion: a memoryview answers ten times faster
-        than a field of a NumPy record."""
-        return bool(self._flags[lane * _RECORD_WORDS])
-
-    def clean(self) -> None:
-        """Makes all records zero: no fault. What no kernel claimed, none has written."""
-        for lane in range(self.used + 1):
-            if self.claimed(lane):
-                self.lanes[lane : lane + 1].view(np.uint64)[:] = 0
-
-
-@final
-class FaultSlot:
-    """Where the kernels of one submission report a fault; free again when dropped.
-
-    A record says which kernel wrote it and not which launch of that kernel. So there are several, and who launches the
-    same kernel at another place of the operation goes on to the next, up to the last.
+    Each launch has a record of its own, which so says where in the operation the launch was. What was tried before, one
+    record for all launches that the kernel's number tells apart, took longer: to look through them at each launch.
     """
 
-    __slots__ = ("_records", "_slots", "lane", "word")
+    __slots__ = ("_pool", "_records", "launches", "words")
 
-    def __init__(self, slots: FaultSlots, records: FaultRecords) -> None:
-        self._slots = slots
+    def __init__(self, pool: FaultRecordPool, records: ReportRecords) -> None:
+        self._pool = pool
         self._records = records
-        self.lane = 0  # the present record's number
-        self.word = records.words[0]  # the present record's address, as a kernel's parameters end with it
-
-    @property
-    def address(self) -> int:
-        """The first record's."""
-        return self._records.address
-
-    def next_lane(self) -> bool:
-        """Goes on to the next record; False at the last."""
-        lane = self.lane + 1
-        if lane == _LANES:
-            return False
-        self.lane = lane
-        self.word = self._records.words[lane]
-        return True
+        self.words = records.words
+        """The records' addresses, as a kernel's parameters end with them: the next launch takes that of its number."""
+        self.launches: list[Launched] = []
 
     def claimed(self) -> bool:
-        """Whether a kernel reported a fault."""
-        records = self._records
-        for lane in range(self.lane + 1):  # noqa: SIM110 (any() would make a generator for each submission)
-            if records.claimed(lane):
+        """Whether a kernel reported a fault. Asked at every completion: a memoryview answers ten times faster than a
+        field of a NumPy record."""
+        flags = self._records.flags
+        for number in range(len(self.launches)):  # noqa: SIM110 (any() would make a generator for each submission)
+            if flags[number * _RECORD_WORDS]:
                 return True
         return False
 
-    def record(self, lane: int) -> NDArray[Any] | None:
-        """What a kernel wrote into a record, an array of one ``RECORD``; None if none did."""
-        return self._records.lanes[lane : lane + 1] if self._records.claimed(lane) else None
+    def raise_fault(self) -> None:
+        """Raises the fault that a kernel recorded, if one did, the first of several. Only once the device is past the
+        submission."""
+        for number, (special, place) in enumerate(self.launches):
+            if self._records.flags[number * _RECORD_WORDS]:
+                _raise_recorded(self._records.records[number], special, (place,), None)
 
     def __del__(self) -> None:
-        self._records.used = self.lane
-        self._slots._returned.append(self._records)
+        self._records.used = len(self.launches)
+        self._pool._returned.append(self._records)
 
 
 @final
-class FaultSlots:
-    """Fault records in page-locked memory, those of 64 slots at a time.
+class ReportRecords:
+    """The memory of a report."""
 
-    A slot is taken for each submission that launches a kernel and held until the device is past the submission,
-    so submissions in flight never see each other's faults.
-    """
+    __slots__ = ("flags", "records", "used", "words")
+
+    def __init__(self, address: int, records: NDArray[Any]) -> None:
+        self.records = records
+        self.words = [(address + number * RECORD_BYTES).to_bytes(8, sys.byteorder) for number in range(REPORT_RECORDS)]
+        self.flags = records.view(np.uint32).data
+        self.used = 0  # by the report before
+
+    def clean(self) -> None:
+        """Makes all records zero: no fault. What no kernel claimed, none has written."""
+        for number in range(self.used):
+            if self.flags[number * _RECORD_WORDS]:
+                self.records[number : number + 1].view(np.uint64)[:] = 0
+
+
+@final
+class FaultRecordPool:
+    """The records that no submission uses, made 64 reports at a time."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
-        self._returned: deque[FaultRecords] = deque()
-        self._pages: list[int] = []
+        self._returned: deque[ReportRecords] = deque()
+        self._blocks: list[int] = []
 
-    def acquire(self) -> FaultSlot:
-        """A slot whose records are all zero: no fault."""
-        with self._lock:
-            if not self._returned:
-                page = self._driver.allocate_host(_SLOTS_BYTES)
-                self._pages.append(page)
-                memory = Block(page, _SLOTS_BYTES).memory.view(RECORD)
-                memory.view(np.uint64)[:] = 0
-                for first in range(0, len(memory), _LANES):
-                    address = page + first * RECORD.itemsize
-                    self._returned.append(FaultRecords(address, memory[first : first + _LANES]))
-            records = self._returned.popleft()
+    def acquire(self) -> FaultReport:
+        """A report whose records are all zero: no fault."""
+        try:
+            records = self._returned.popleft()  # whoever takes it off has it alone
+        except IndexError:
+            records = self._make()
         records.clean()
-        return FaultSlot(self, records)
+        return FaultReport(self, records)
+
+    def _make(self) -> ReportRecords:
+        with self._lock:
+            block = self._driver.allocate_host(_BLOCK_BYTES)
+            self._blocks.append(block)
+            memory = Block(block, _BLOCK_BYTES).memory.view(RECORD)
+            memory.view(np.uint64)[:] = 0
+            made = [
+                ReportRecords(block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
+                for first in range(0, len(memory), REPORT_RECORDS)
+            ]
+            self._returned.extend(made[1:])
+            return made[0]
 
     def trim(self) -> None:
-        """Gives the pages back if no slot is in use."""
+        """Gives the memory back if no report is in use."""
         with self._lock:
-            if len(self._returned) * _LANES * RECORD.itemsize == len(self._pages) * _SLOTS_BYTES:
-                self._returned.clear()
-                while self._pages:
-                    self._driver.free_host(self._pages.pop())
+            free: list[ReportRecords] = []
+            while self._returned:
+                try:
+                    free.append(self._returned.popleft())
+                except IndexError:  # another thread took it
+                    break
+            if len(free) != len(self._blocks) * _BLOCK_REPORTS:
+                self._returned.extend(free)
+                return
+            while self._blocks:
+                self._driver.free_host(self._blocks.pop())
+
+
+@final
+class GraphFaultReport:
+    """The record of a page that one launch of a graph has, and the graph's ``kernels`` by their numbers. They ran where
+    the graph was launched, at ``graph_place``."""
+
+    __slots__ = ("_graph_place", "_kernels", "_number", "_page")
+
+    def __init__(
+        self,
+        page: FaultPage,
+        number: int,
+        kernels: dict[int, tuple[Specialization, tuple[Place | None, ...]]],
+        graph_place: Place | None,
+    ) -> None:
+        self._page = page
+        self._number = number
+        self._kernels = kernels
+        self._graph_place = graph_place
+
+    def claimed(self) -> bool:
+        """As of a ``FaultReport``."""
+        return self._page.claimed(self._number)
+
+    def raise_fault(self) -> None:
+        """As of a ``FaultReport``."""
+        if self.claimed():
+            record = self._page.record(self._number)
+            special, places = self._kernels[int(record["kernel_id"])]
+            _raise_recorded(record, special, places, self._graph_place)
+
+
+def _raise_recorded(
+    record: Any, special: Specialization, places: tuple[Place | None, ...], graph_place: Place | None
+) -> None:
+    """Raises the fault that a kernel left in a record, with notes of where it was launched, if there is still one to
+    tell."""
+    from oxide.compiler.faults import read_fault
+
+    fault = read_fault(record, special.kernel.name, special.sites)
+    if fault is not None:
+        for note in (*launch_notes(special.kernel.name, places), *place_notes(graph_place)):
+            add_note_once(fault, note)
+        try:
+            raise fault
+        finally:
+            del fault  # or by its traceback it would hold itself, and its record, until the next collection
 
 
 @final
@@ -167,9 +221,9 @@ class FaultPage:
         """Whether a kernel of a launch reported a fault."""
         return bool(self._memory.flags[number * _RECORD_WORDS])
 
-    def record(self, number: int) -> NDArray[Any]:
-        """What it reported, an array of one ``RECORD``."""
-        return self._memory.records[number : number + 1]
+    def record(self, number: int) -> Any:
+        """What it reported, a ``RECORD``."""
+        return self._memory.records[number]
 
     def __del__(self) -> None:
         self._pages._returned.append(self._memory)
@@ -184,7 +238,7 @@ class PageMemory:
     def __init__(self, address: int) -> None:
         self.address = address
         self.records: NDArray[Any] = Block(address, PAGE_RECORDS * RECORD_BYTES).memory.view(RECORD)
-        self.flags = self.records.view(np.uint32).data  # see FaultRecords.claimed
+        self.flags = self.records.view(np.uint32).data  # see FaultReport.claimed
 
 
 @final

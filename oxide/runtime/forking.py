@@ -82,7 +82,7 @@ def _cut_off() -> None:
         driver: Any = ForkedDriver(runtime.driver.name)
         runtime.forked = True
         runtime.submission = threading.Lock()
-        for part in (runtime.reclaimer, runtime.pinned, runtime.fault_slots):
+        for part in (runtime.reclaimer, runtime.pinned, runtime.fault_records):
             part._driver = driver
             part._lock = threading.Lock()
         runtime.fault_pages._driver = driver

@@ -19,15 +19,15 @@ from oxide.errors import DeviceError, GraphError
 from oxide.native import Given
 from oxide.runtime.capture import Recording
 from oxide.runtime.context import Device
-from oxide.runtime.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage
+from oxide.runtime.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage, GraphFaultReport
 from oxide.runtime.nesting import raise_if_nested
 from oxide.runtime.operation import DeviceOperation, require_stream
 from oxide.runtime.staging import reading_at_submission
 from oxide.runtime.stream import Stream
-from oxide.runtime.submission import ExecutionContext, GraphFaultReport, Submission, submit
+from oxide.runtime.submission import ExecutionContext, Submission, submit
 
 if TYPE_CHECKING:
-    from oxide.runtime.submission import Report
+    from oxide.runtime.fault_records import Report
 
 T = TypeVar("T")
 U = TypeVar("U")

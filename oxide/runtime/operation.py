@@ -19,8 +19,9 @@ from oxide.native import Given, keep_exceptions, mypyc_attr, warn_caller
 from oxide.runtime.context import current_runtime
 from oxide.runtime.event_loops import current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture
+from oxide.runtime.places import add_note_once
 from oxide.runtime.stream import Stream
-from oxide.runtime.submission import ExecutionContext, add_note_once, submit
+from oxide.runtime.submission import ExecutionContext, submit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -47,4 +47,10 @@ def launch_notes(kernel: str, places: Iterable[Place | None]) -> list[str]:
     return [launched, "in one of its launches: " + "; or ".join(ways) + more]
 
 
+def add_note_once(error: BaseException, note: str) -> None:
+    """A shared error reaches several callers, and an error that is raised again passes the same place twice."""
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
 _MOST = 8  # places that a note names

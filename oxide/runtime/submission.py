@@ -12,40 +12,32 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
 from oxide.native import Given
 from oxide.runtime.arc import Arc
 from oxide.runtime.capture import Recording, refuse_in_capture
+from oxide.runtime.fault_records import REPORT_RECORDS
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.nesting import raise_if_nested
-from oxide.runtime.places import launch_notes, place_notes
+from oxide.runtime.places import add_note_once
 from oxide.runtime.stream import Stream
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from numpy.typing import NDArray
-
     from oxide.compiler.kernel import Specialization
     from oxide.driver.base import Driver
     from oxide.runtime.context import Device, Runtime
-    from oxide.runtime.fault_records import FaultPage, FaultSlot
+    from oxide.runtime.fault_records import FaultReport, Report
     from oxide.runtime.operation import DeviceOperation
     from oxide.runtime.places import Place
     from oxide.runtime.timeline import Mark, Timeline
 
-    Launched = tuple[int, int, Specialization, tuple[Place | None, ...]]
-    """The record that a kernel would report a fault in, the kernel's number, the kernel, and where it was launched."""
-
-    Report: TypeAlias = "FaultReport | GraphFaultReport"
-
 T = TypeVar("T")
 
 _WORD = struct.Struct("@Q")
-
-_MOST_IN_A_RECORD = 32  # kernels, which are looked through at each launch
 
 
 @final
@@ -59,7 +51,7 @@ class ExecutionContext:
         "_joined",
         "_kept",
         "_lock",
-        "_slot",
+        "_report",
         "device",
         "driver",
         "levels",
@@ -83,7 +75,7 @@ class ExecutionContext:
         self._joined: tuple[Mark, ...] = ()
         self._kept: list[Any] = []
         self._faults: list[Report] = []
-        self._slot: FaultReport | None = None
+        self._report: FaultReport | None = None
         self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
 
     def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
@@ -190,12 +182,14 @@ class ExecutionContext:
         """``fault_address``, as a kernel's parameters end with it."""
         if self.recording is not None:
             return _WORD.pack(self.recording.fault_address(specialization, self.place))
-        report, place = self._slot, self.place
-        if report is None or not report.add(specialization, place):
-            report = self._slot = FaultReport(self.runtime.fault_slots.acquire())
+        report = self._report
+        if report is None or len(report.launches) == REPORT_RECORDS:
+            report = self._report = self.runtime.fault_records.acquire()
             self._faults.append(report)
-            report.add(specialization, place)
-        return report.slot.word
+        launches = report.launches
+        word = report.words[len(launches)]
+        launches.append((specialization, self.place))
+        return word
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
@@ -251,104 +245,6 @@ class ExecutionContext:
                 (allocation.order_write if writes else allocation.order_read)(self.timeline)
                 allocation.claim(self.timeline, writes=writes)
                 self._declared += ((allocation, writes),)
-
-
-@final
-class FaultReport:
-    """A fault slot and the launches whose kernels may write it."""
-
-    __slots__ = ("_first", "launches", "slot")
-
-    def __init__(self, slot: FaultSlot) -> None:
-        self.slot = slot
-        self.launches: list[Launched] = []
-        self._first = 0  # of the launches whose kernels report in the slot's present record
-
-    def add(self, specialization: Specialization, place: Place | None) -> bool:
-        """Notes a launch; False where no record is left for it.
-
-        What a record says is which kernel wrote it: one that was launched at another place before needs another."""
-        launches, first = self.launches, self._first
-        number: int = specialization.kernel_id
-        full = len(launches) - first >= _MOST_IN_A_RECORD
-        for index in range(len(launches) - 1, first - 1, -1):
-            launch = launches[index]
-            if launch[1] == number:
-                if launch[3][0] is place:
-                    return True
-                full = True
-                break
-        if full:
-            if not self.slot.next_lane():
-                return False
-            self._first = len(launches)
-        launches.append((self.slot.lane, number, specialization, (place,)))
-        return True
-
-    def raise_fault(self) -> None:
-        """Raises the fault that a kernel recorded, if one did, the first of several. Only once the device is past the
-        submission."""
-        if self.slot.claimed():
-            for lane in range(self.slot.lane + 1):
-                record = self.slot.record(lane)
-                if record is None:
-                    continue
-                wrote = (lane, int(record[0]["kernel_id"]))
-                _, _, special, places = next(launch for launch in self.launches if launch[:2] == wrote)
-                _raise_recorded(record, special, places, None)
-
-
-@final
-class GraphFaultReport:
-    """The record of a page that one launch of a graph has, and the graph's ``kernels`` by their numbers. They ran where
-    the graph was launched, at ``graph_place``."""
-
-    __slots__ = ("_graph_place", "_kernels", "_number", "_page")
-
-    def __init__(
-        self,
-        page: FaultPage,
-        number: int,
-        kernels: dict[int, tuple[Specialization, tuple[Place | None, ...]]],
-        graph_place: Place | None,
-    ) -> None:
-        self._page = page
-        self._number = number
-        self._kernels = kernels
-        self._graph_place = graph_place
-
-    @property
-    def slot(self) -> GraphFaultReport:
-        """What says whether a fault was reported, as of a ``FaultReport``: here without an object of its own."""
-        return self
-
-    def claimed(self) -> bool:
-        """Whether a kernel reported a fault."""
-        return self._page.claimed(self._number)
-
-    def raise_fault(self) -> None:
-        """As ``FaultReport.raise_fault``."""
-        if self.claimed():
-            record = self._page.record(self._number)
-            special, places = self._kernels[int(record[0]["kernel_id"])]
-            _raise_recorded(record, special, places, self._graph_place)
-
-
-def _raise_recorded(
-    record: NDArray[Any], special: Specialization, places: tuple[Place | None, ...], graph_place: Place | None
-) -> None:
-    """Raises the fault that a kernel left in a record, with notes of where it was launched, if there is still one to
-    tell."""
-    from oxide.compiler.faults import read_fault
-
-    fault = read_fault(record[0], special.kernel.name, special.sites)
-    if fault is not None:
-        for note in (*launch_notes(special.kernel.name, places), *place_notes(graph_place)):
-            add_note_once(fault, note)
-        try:
-            raise fault
-        finally:
-            del fault  # or by its traceback it would hold itself, and its record, until the next collection
 
 
 @final
@@ -413,7 +309,7 @@ class Submission(Generic[T]):
             self._reclaimer.release(self.mark)
             self.mark.timeline.device.runtime.counters.completed.add()
         for report in self._faults:
-            if report.slot.claimed():
+            if report.claimed():
                 try:
                     report.raise_fault()
                 except Exception as fault:
@@ -476,9 +372,3 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
             device.lost = error
         raise_if_nested(error, operation)
         raise
-
-
-def add_note_once(error: BaseException, note: str) -> None:
-    """A shared error reaches several callers, and an error that is raised again passes the same place twice."""
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)

@@ -15,7 +15,7 @@ from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit
 from oxide.runtime.operation import DeviceOperation
-from oxide.runtime.submission import add_note_once
+from oxide.runtime.places import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
 
 if TYPE_CHECKING:
