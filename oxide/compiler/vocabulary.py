@@ -111,4 +111,11 @@ def _problem_with_array(array: np.ndarray[Any, Any]) -> str | None:
         return f"has shape {array.shape}; constant arrays have 1 to 3 axes, none empty"
     if array.nbytes > _CONSTANT_BYTES:
         return f"has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice"
+    if type(array) is not np.ndarray:
+        from ..host_arrays import masked  # here, as few programs have one
+
+        if (found := masked(array)) is not None:
+            return (
+                f"is {found}, and kernels know no masks; name array.filled(x), which has x in place of what is masked"
+            )
     return None
