@@ -29,5 +29,6 @@ def word(variable: str, known: tuple[str, ...]) -> str | None:
     Raises ``DeviceError`` for anything else."""
     text = os.environ.get(variable, "").strip()
     if text and text not in known:
-        raise DeviceError(f"{variable}={text!r}: one of {', '.join(known)} is needed; set it so, or unset it")
+        needed = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
+        raise DeviceError(f"{variable}={text!r}: {needed} is needed; set it so, or unset it")
     return text or None
