@@ -10,9 +10,14 @@ _LONGEST_BITS = 256
 """Of an integer that is written with its digits, 78 at most: any that a machine type holds."""
 
 
+def is_long(number: int) -> bool:
+    """Whether ``written`` says how long an integer is, and not its digits."""
+    return number.bit_length() > _LONGEST_BITS
+
+
 def written(value: object) -> str:
     """``repr(value)``, but ``an int of 16610 bits`` for a long integer, in a tuple or a list too."""
-    if isinstance(value, int) and value.bit_length() > _LONGEST_BITS:
+    if isinstance(value, int) and is_long(value):
         return f"{'a negative' if value < 0 else 'an'} int of {value.bit_length()} bits"
     if type(value) is list:
         return f"[{', '.join(map(written, value))}]"

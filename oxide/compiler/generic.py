@@ -17,6 +17,7 @@ import numpy as np
 from ..device.arrays import ArrayAnnotation
 from ..device.types import ScalarType
 from ..errors import ArgumentError
+from ..messages import written
 from .arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType, TupleType
 from .closures import lift
 from .function import is_function
@@ -118,9 +119,9 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
     for name, value in given.items():
         if name in functions:
             if not is_function(value):
-                raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a function")
+                raise ArgumentError(f"kernel {kernel}: {name} is {written(value)}; give a function")
         elif name not in typed and not isinstance(value, ScalarType):
-            raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a scalar type, such as f32")
+            raise ArgumentError(f"kernel {kernel}: {name} is {written(value)}; give a scalar type, such as f32")
     for parameter in declared:
         if isinstance(parameter, OpenParameter) and given[parameter.variable] not in parameter.choices:
             raise _impossible(parameter, Evidence(given[parameter.variable].dtype))
@@ -152,8 +153,8 @@ def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> Argument
     if isinstance(kind, NumberType | ArrayType | RecordType | TupleType | EnumType):
         return kind
     raise ArgumentError(
-        f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {kind!r}; give its type, such as "
-        "Array[f32, 1] or i64"
+        f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {written(kind)}; give its type, such "
+        "as Array[f32, 1] or i64"
     )
 
 
