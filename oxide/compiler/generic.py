@@ -106,12 +106,12 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
     for name in given:
         if name not in needed:
             takes = f"it takes {', '.join(needed)}" if needed else "it is not generic"
-            raise ArgumentError(f"kernel {kernel} has no type variable {name}: {takes}")
+            raise ArgumentError(f"kernel {kernel} has no type variable {name}; {takes}")
     for name in needed:
         if name not in given:
             example = ", ".join(f"{each}={value}" for each, value in needed.items())
             raise ArgumentError(
-                f"kernel {kernel} is generic in {', '.join(needed)}: say what {name} is, as in "
+                f"kernel {kernel} is generic in {', '.join(needed)}; say what {name} is, as in "
                 f"{kernel}.specialize({example})"
             )
     functions = {p.name: given[p.name] for p in declared if isinstance(p, OpenFunction)}
@@ -227,7 +227,7 @@ def _impossible(parameter: OpenParameter, evidence: Evidence) -> ArgumentError:
     names = ", ".join(scalar.name for scalar in parameter.choices)
     return ArgumentError(
         f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, and {parameter.variable} is "
-        f"one of {names}; the argument is {evidence.shown}: convert it first"
+        f"one of {names}; the argument is {evidence.shown}; convert it first"
     )
 
 
@@ -236,6 +236,6 @@ def _disagreement(
 ) -> ArgumentError:
     return ArgumentError(
         f"kernel {kernel}: parameters {first.name} ({first.annotation}) and {second.name} ({second.annotation}) must "
-        f"agree on {first.variable}, but {first.name} has {first_type.name} and {second.name} has {second_type.name}: "
+        f"agree on {first.variable}, but {first.name} has {first_type.name} and {second.name} has {second_type.name}; "
         "convert one of them"
     )

@@ -511,7 +511,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
             kernel, parameter, "a NumPy array, which is in host memory; copy it to the device with h2d(array)"
         )
     if isinstance(box, tuple):
-        raise _refusal(kernel, parameter, "a tuple; a launch yields all its arguments: pick one of them")
+        raise _refusal(kernel, parameter, "a tuple, as a launch yields all its arguments; pick one of them")
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {written(argument):.80}")
 
 

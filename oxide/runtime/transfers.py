@@ -292,18 +292,22 @@ class Memcpy(DeviceOperation[DeviceBox]):
 def memcpy(
     dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
 ) -> DeviceOperation[DeviceBox]:
-    """Copies ``src`` into ``dst``, of the same dtype and size, and yields ``dst``. It allocates nothing.
+    """Copies ``src`` into ``dst``, of the same dtype and as many elements, and yields ``dst``. It allocates nothing.
 
-    ``src`` is a box or a NumPy array, which is read when the operation is submitted. The two boxes may be on different
-    devices if the operation runs on one of them. Raises ``TypeError`` or ``ValueError`` where they do not match, and
-    ``DeviceError`` when it is run on a third device.
+    Numbers of elements are compared and shapes are not: the elements are copied in C order, and ``dst`` keeps its
+    shape. ``src`` is a box or a NumPy array, which is read when the operation is submitted. The two boxes may be on
+    different devices if the operation runs on one of them. Raises ``TypeError`` where the dtypes differ, ``ValueError``
+    where the numbers of elements do or where something in ``src`` is masked, and ``DeviceError`` when it is run on a
+    third device.
     """
     destination = require_box(dst, "memcpy")
     source = _host_array(src, "memcpy") if isinstance(src, np.ndarray) else require_box(src, "memcpy")
     if destination.dtype != source.dtype:
         raise TypeError(f"memcpy: dst is {destination.dtype}, src is {source.dtype}")
     if destination.size != source.size:
-        raise ValueError(f"memcpy: dst has {destination.size} elements, src has {source.size}")
+        raise ValueError(
+            f"memcpy: dst has {destination.size} elements, src has {source.size}; it takes as many, of any shape"
+        )
     return Memcpy(destination, source)
 
 

@@ -104,7 +104,7 @@ def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[Argumen
             return types
     listed = "; ".join(f"({', '.join(map(str, types))})" for types in kernel.signatures)
     raise ArgumentError(
-        f"kernel {kernel.name} takes {listed}; the arguments are ({', '.join(map(str, found))}): convert them"
+        f"kernel {kernel.name} takes {listed}; the arguments are ({', '.join(map(str, found))}); convert them"
     )
 
 

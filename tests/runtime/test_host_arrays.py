@@ -83,3 +83,14 @@ def test_arrays_and_lists_load_nothing_of_masks() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "True\n"
+
+
+def test_memcpy_compares_numbers_of_elements_and_not_shapes() -> None:
+    box = zeros((2, 3)).sync()
+    numbers = np.arange(6, dtype=np.float32)
+    for source in (numbers, numbers.reshape(3, 2), np.asfortranarray(numbers.reshape(2, 3)), h2d(numbers).sync()):
+        memcpy(box, zeros(6).sync()).sync()
+        assert memcpy(box, source).sync() is box
+        np.testing.assert_array_equal(d2h(box).sync(), numbers.reshape(2, 3))
+    with pytest.raises(ValueError, match="memcpy: dst has 6 elements, src has 5; it takes as many, of any shape"):
+        memcpy(box, numbers[1:])
