@@ -3,7 +3,7 @@
 Decorating reads annotations and no more. The first launch, or ``specialize()``, types and lowers the body, for no
 particular device, once, or once for each choice of types that a generic kernel is used with; ``Specialization.code``
 makes machine code for a device. This package does not know how to launch:
-the runtime puts that in ``Kernel.launcher``.
+the runtime puts that in ``Kernel.configured``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from .ir import PortableKernel
     from .report import Check
 
-__all__ = ["ConfiguredKernel", "DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
+__all__ = ["DeviceFunction", "Kernel", "Specialization", "device", "kernel"]
 
 ResourceReader = Callable[["Specialization", "int | tuple[int, ...] | None", int], KernelResources]
-Launcher = Callable[["Kernel", object, tuple[Any, ...]], "DeviceOperation[tuple[Any, ...]]"]
+Launcher = Callable[..., "DeviceOperation[tuple[Any, ...]]"]
 
 
 @final
@@ -50,8 +50,8 @@ class Kernel:
     with the kernel's own block. Arguments may be given by name.
     """
 
-    launcher: ClassVar[Launcher | None] = None
-    """What a call does with a kernel, the brackets' content or None, and the arguments in order. Set by the runtime."""
+    configured: ClassVar[Callable[[Kernel, object | None], Launcher] | None] = None
+    """What the runtime makes of a kernel and the brackets' content or None, to be called with the arguments."""
 
     resource_reader: ClassVar[ResourceReader | None] = None
     """What answers ``resources``, from the block and its dynamic shared memory too. Set by the runtime."""
@@ -119,17 +119,28 @@ class Kernel:
         self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
         """The one specialization of a kernel that is not generic, once there is one."""
+        self._unconfigured: Launcher | None = None
 
-    def __getitem__(self, config: object) -> ConfiguredKernel:
-        """The kernel with a launch configuration: a ``LaunchConfig``, or grid and block."""
-        return ConfiguredKernel(self, config)
+    def __getitem__(self, config: object) -> Launcher:
+        """The kernel with a launch configuration: a ``LaunchConfig``, or grid and block. Called with the arguments, it
+        is the operation that launches the kernel.
+
+        Raises ``LaunchError`` for anything else, and for sizes that no device can launch.
+        """
+        configured = Kernel.configured
+        if configured is None:
+            raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
+        return configured(self, config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
         """An operation that launches the kernel with its own block and yields the arguments.
 
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
-        return self._launch(None, args, kwargs)
+        launcher = self._unconfigured
+        if launcher is None:
+            launcher = self._unconfigured = self[None]
+        return launcher(*args, **kwargs)
 
     if not TYPE_CHECKING:  # a type checker is to know what there is not
 
@@ -207,15 +218,8 @@ class Kernel:
         """``Specialization.checks``, of a generic kernel for the types of ``example``."""
         return self.example().checks()
 
-    def _launch(
-        self, config: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> DeviceOperation[tuple[Any, ...]]:
-        launcher = Kernel.launcher
-        if launcher is None:
-            raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
-        return launcher(self, config, self._positional(args, kwargs) if kwargs else args)
-
-    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments of a call in order. Raises ``ArgumentError`` for names that do not fit."""
         names = [parameter.name for parameter in self.parameters]
         unknown = [name for name in kwargs if name not in names]
         if unknown:
@@ -227,27 +231,6 @@ class Kernel:
         if missing:
             raise ArgumentError(f"kernel {self.name}: parameter {missing[0]} is missing; it takes {', '.join(names)}")
         return args + tuple(kwargs[name] for name in names[len(args) :])
-
-
-@final
-class ConfiguredKernel:
-    """A kernel and the content of the brackets; calling it makes the launch operation."""
-
-    __slots__ = ("config", "kernel")
-
-    def __init__(self, kernel: Kernel, config: object) -> None:
-        self.kernel = kernel
-        self.config = config
-
-    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
-        """An operation that launches the kernel with this configuration and yields the arguments.
-
-        Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
-        """
-        launcher = Kernel.launcher
-        if kwargs or launcher is None:
-            return self.kernel._launch(self.config, args, kwargs)
-        return launcher(self.kernel, self.config, args)
 
 
 @final

@@ -84,16 +84,36 @@ def running_loop_name() -> str | None:
 def _in_trio() -> bool:
     # sniffio knows it too, where trio finds out by an exception that it does not run, and while another thread is still
     # importing trio.
-    sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
-    if sniffed is None or sniffed.name is None:
+    global _sniffed, _in_trio_task
+    if _sniffed is None:
+        _sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
+    if _sniffed is None or _sniffed.name is None:
         return False
-    trio = sys.modules.get("trio")
-    return trio is not None and trio.lowlevel.in_trio_task()
+    if _in_trio_task is None:
+        trio = sys.modules.get("trio")
+        if trio is None:
+            return False
+        _in_trio_task = trio.lowlevel.in_trio_task
+    inside: bool = _in_trio_task()
+    return inside
 
 
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    module = sys.modules.get("asyncio")
-    return None if module is None else module.events._get_running_loop()
+    global _get_running_loop
+    if (
+        _get_running_loop is None
+    ):  # the package has it once asyncio.events is whole, whose own is another one until then
+        _get_running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        if _get_running_loop is None:
+            return None
+    loop: asyncio.AbstractEventLoop | None = _get_running_loop()
+    return loop
+
+
+# What is asked for each operation that is run, found once in modules that the program has imported.
+_sniffed: Any = None
+_in_trio_task: Any = None
+_get_running_loop: Any = None
 
 
 def _trio_is_inside() -> bool:

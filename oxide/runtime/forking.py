@@ -87,9 +87,10 @@ def _cut_off() -> None:
             part._lock = threading.Lock()
         for device in runtime._found:
             device.lost = forked_error()
-            device.staging.lock = threading.Lock()
+            device.staging.renew_lock()
             for timeline in device._timelines:
                 timeline.driver = driver
                 timeline._lock = threading.Lock()
+                timeline.lane = None
             device.driver = driver
         runtime.driver = driver

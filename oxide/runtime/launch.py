@@ -373,16 +373,29 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return f"<oxide launch of {self._kernel.name}>"
 
 
-def launch(kernel: Kernel, config: object | None, arguments: tuple[Any, ...]) -> KernelLaunch:
-    """What ``kernel[config](*arguments)`` returns."""
-    if config is None or isinstance(config, LaunchConfig):
-        return KernelLaunch(kernel, config, arguments)
-    if isinstance(config, tuple) and len(config) == 2:
-        return KernelLaunch(kernel, LaunchConfig(*config), arguments)
-    raise LaunchError(
-        f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
-        f"A policy or sync_on picks the stream"
-    )
+@final
+class ConfiguredKernel:
+    """A kernel and the content of the brackets; calling it makes the launch operation."""
+
+    __slots__ = ("_config", "_kernel")
+
+    def __init__(self, kernel: Kernel, config: Given[object | None]) -> None:
+        self._kernel = kernel
+        if isinstance(config, tuple) and len(config) == 2:
+            config = LaunchConfig(*config)
+        if config is not None and not isinstance(config, LaunchConfig):
+            raise LaunchError(
+                f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
+                f"A policy or sync_on picks the stream"
+            )
+        self._config: LaunchConfig | None = config
+
+    def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch:
+        """An operation that launches the kernel with this configuration and yields the arguments.
+
+        Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
+        """
+        return KernelLaunch(self._kernel, self._config, self._kernel.positional(args, kwargs) if kwargs else args)
 
 
 def resources(
@@ -394,7 +407,7 @@ def resources(
     return resources_of(special, block, shared_mem_bytes)
 
 
-Kernel.launcher = staticmethod(launch)
+Kernel.configured = ConfiguredKernel
 Kernel.resource_reader = staticmethod(resources)
 
 

@@ -23,8 +23,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from oxide.driver.base import EventHandle, StreamHandle
 from oxide.errors import DeviceError, DeviceLostError
@@ -100,6 +101,8 @@ class Timeline:
         """The last mark, while it has no event and nothing was submitted after it."""
         self._waited: dict[Timeline, int] = {}
         self._watcher: StreamHandle | None = None
+        self.lane: Callable[[], Any] | None = None
+        """Where the large uploads in flight on the stream are staged: staging.py's, a weak reference."""
         self.pace = Pace()
         self.handle: StreamHandle = self.driver.create_stream(device.id) if handle is None else handle
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,21 +93,30 @@ def test_a_kernel_describes_itself() -> None:
     assert repr(parameter("y").annotation) == "'DisjointSlice[i32]'"
 
 
+Launches = list[tuple[Kernel, object, tuple[Any, ...]]]
+
+
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Kernel, object, tuple[Any, ...]]]:
-    seen: list[tuple[Kernel, object, tuple[Any, ...]]] = []
-    monkeypatch.setattr(kernel_module.Kernel, "launcher", staticmethod(lambda *call: seen.append(call)))
+def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    seen: Launches = []
+
+    def configured(kernel: Kernel, config: object) -> Callable[..., None]:
+        return lambda *args, **kwargs: seen.append((kernel, config, kernel.positional(args, kwargs)))
+
+    monkeypatch.setattr(kernel_module.Kernel, "configured", staticmethod(configured))
     return seen
 
 
-@kernel
-def pair(m: u32, x: Slice[f32]) -> None:
-    pass
+@pytest.fixture
+def pair() -> Kernel:
+    @kernel
+    def pair(m: u32, x: Slice[f32]) -> None:
+        pass
+
+    return pair
 
 
-def test_a_call_goes_to_the_launcher_with_what_was_in_the_brackets(
-    launches: list[tuple[Kernel, object, tuple[Any, ...]]],
-) -> None:
+def test_a_call_goes_to_the_launcher_with_what_was_in_the_brackets(launches: Launches, pair: Kernel) -> None:
     config = object()
     pair(1, "x")
     pair[4, 256](1, "x")
@@ -114,7 +124,13 @@ def test_a_call_goes_to_the_launcher_with_what_was_in_the_brackets(
     assert launches == [(pair, None, (1, "x")), (pair, (4, 256), (1, "x")), (pair, config, (1, "x"))]
 
 
-def test_arguments_may_be_named(launches: list[tuple[Kernel, object, tuple[Any, ...]]]) -> None:
+def test_without_a_runtime_nothing_can_be_launched(monkeypatch: pytest.MonkeyPatch, pair: Kernel) -> None:
+    monkeypatch.setattr(kernel_module.Kernel, "configured", None)
+    with pytest.raises(RuntimeError, match="kernel pair cannot be launched: import oxide"):
+        pair(1, "x")
+
+
+def test_arguments_may_be_named(launches: Launches, pair: Kernel) -> None:
     pair(x="x", m=1)
     pair[1, 2](1, x="x")
     assert [call[2] for call in launches] == [(1, "x"), (1, "x")]
@@ -126,10 +142,9 @@ def test_arguments_may_be_named(launches: list[tuple[Kernel, object, tuple[Any, 
         pair(m=3)
 
 
-def test_a_kernel_is_specialized_once_however_many_threads_ask() -> None:
-    fresh = kernel(pair.function)
+def test_a_kernel_is_specialized_once_however_many_threads_ask(pair: Kernel) -> None:
     found = []
-    threads = [threading.Thread(target=lambda: found.append(fresh.specialize())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(pair.specialize())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -138,7 +153,7 @@ def test_a_kernel_is_specialized_once_however_many_threads_ask() -> None:
     assert len(found) == 8
 
 
-def test_what_a_launch_must_look_like_is_known() -> None:
+def test_what_a_launch_must_look_like_is_known(pair: Kernel) -> None:
     special = pair.specialize()
     assert not special.uses_index_1d
     assert not special.uses_index_2d
