@@ -95,7 +95,7 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
-    host = _host_array(array, "h2d")
+    host = array if type(array) is np.ndarray else _host_array(array, "h2d")
     _require_data(host.dtype, "h2d")
     return HostToDevice(host)
 
@@ -301,7 +301,11 @@ def memcpy(
     third device.
     """
     destination = require_box(dst, "memcpy")
-    source = _host_array(src, "memcpy") if isinstance(src, np.ndarray) else require_box(src, "memcpy")
+    source: DeviceBox | NDArray[Any]
+    if isinstance(src, np.ndarray):
+        source = src if type(src) is np.ndarray else _host_array(src, "memcpy")
+    else:
+        source = require_box(src, "memcpy")
     if destination.dtype != source.dtype:
         raise TypeError(f"memcpy: dst is {destination.dtype}, src is {source.dtype}")
     if destination.size != source.size:
@@ -312,9 +316,7 @@ def memcpy(
 
 
 def _host_array(array: ArrayLike, what: str) -> NDArray[Any]:
-    """A host array as it is copied: see ``host_arrays``."""
-    if type(array) is np.ndarray:
-        return array
+    """What is no plain array as the array that is copied: see ``host_arrays``. A plain one is not even asked."""
     from oxide.host_arrays import host_array
 
     return host_array(array, what)
