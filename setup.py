@@ -27,6 +27,7 @@ MODULES = [
     "runtime/completion.py",
     "runtime/context.py",
     "runtime/event_loops.py",
+    "runtime/fault_records.py",
     "runtime/future.py",
     "runtime/graph.py",
     "runtime/launch.py",

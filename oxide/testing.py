@@ -49,6 +49,7 @@ SUBMISSIONS = frozenset(
         "copy_on_device",
         "copy_peer",
         "fill",
+        "report",
         "launch",
         "launch_graph",
         "record_event",
@@ -240,6 +241,9 @@ class DelegatingDriver:
 
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
         self.invoke("fill", address, pattern, count, stream)
+
+    def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
+        self.invoke("report", record, cursor, nbytes, stream)
 
     def load(self, device: int, code: Code) -> FunctionHandle:
         return self.invoke("load", device, code)

@@ -187,6 +187,13 @@ class Driver(Protocol):
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
         """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times."""
 
+    def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
+        """If the first 4 bytes of ``record`` are not all 0, copies it, ``nbytes`` (a multiple of 8) of the stream's
+        device's memory, to the page-locked host memory whose address the 8 bytes at ``cursor`` hold, and zeroes it. In
+        any case the address at ``cursor``, in device memory too, grows by ``nbytes``.
+
+        At the end of a graph: each launch reports into memory of its own, and the host submits nothing for that."""
+
     # Code
 
     def load(self, device: int, code: Code) -> FunctionHandle:
@@ -212,7 +219,7 @@ class Driver(Protocol):
     # Graphs: a stream's work, recorded once and submitted as one piece again and again
 
     def begin_capture(self, stream: StreamHandle) -> None:
-        """From now on launches, copies and fills submitted to the stream are recorded and not run. Until
+        """From now on launches, copies, fills and reports submitted to the stream are recorded and not run. Until
         ``end_capture``, on the same thread, the stream takes nothing else. Other streams and threads are as ever."""
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:

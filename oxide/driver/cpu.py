@@ -42,6 +42,7 @@ from oxide.driver.cpu_memory import (
     note_launch,
     out_of_range,
     physical_memory,
+    report,
 )
 from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import (
@@ -327,6 +328,28 @@ class CpuDriver:
                 heap.wrote(address, nbytes, None)
 
         self._submit(stream, Task(f"fill {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES))
+
+    def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
+        """Copies a record that is claimed to where the cursor points, zeroes it, and moves the cursor on. What the
+        cursor holds is looked at when the stream comes to it: an address that is none ends the device, as on a GPU."""
+        heap = self._heaps[check_handle(stream, CpuStream).device]
+        if nbytes % 8 or record % 8 or cursor % 8:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_VALUE",
+                f"a report of {nbytes} bytes at {record:#x} by the cursor at {cursor:#x}; all are multiples of 8",
+            )
+        heap.check("the record of a report,", record, nbytes)
+        heap.check("the cursor of a report,", cursor, 8)
+        host = self._host
+
+        def run() -> None:
+            claimed = report(record, cursor, nbytes, host)
+            if Tracking.wanted:
+                heap.wrote(cursor, 8, None)
+                if claimed:
+                    heap.wrote(record, nbytes, None)
+
+        self._submit(stream, Task(f"report {nbytes} bytes", run, brief=True))
 
     # Code
 

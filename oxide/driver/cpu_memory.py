@@ -234,6 +234,20 @@ def fill(address: int, pattern: bytes, count: int) -> None:
         _memmove(address + offset, address, min(_TILE_BYTES, nbytes - offset))
 
 
+def report(record: int, cursor: int, nbytes: int, host: Heap) -> bool:
+    """Copies a record whose first word is not 0 to the address that the cursor holds, in ``host``, and zeroes it;
+    whether it was one. Moves the cursor on by ``nbytes``."""
+    there = ctypes.c_uint64.from_address(cursor)
+    destination = there.value
+    there.value = destination + nbytes
+    if not ctypes.c_uint32.from_address(record).value:
+        return False
+    host.check("the destination of a report,", destination, nbytes)
+    copy(destination, record, nbytes)
+    fill(record, b"\0", nbytes)
+    return True
+
+
 def note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) -> None:
     """Notes for the sanitizer that a copy was made: what it wrote has values where its source had some."""
     values: bytes | None = None

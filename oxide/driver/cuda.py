@@ -37,10 +37,10 @@ from cuda.bindings import driver
 from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
 from oxide.driver.cuda_blocks import LARGEST, SpareBlocks
 from oxide.driver.cuda_errors import check, failure, raise_core_failure
-from oxide.driver.cuda_fill import BLOCK, fill_grid, fill_params
 from oxide.driver.cuda_graph import CudaGraphExec, abandon_capture, instantiate
 from oxide.driver.cuda_handles import CudaContext, CudaEvent, CudaStream, open_context
 from oxide.driver.cuda_host_memory import LARGE_BYTES, RegisteredMemory
+from oxide.driver.cuda_kernels import BLOCK, ONE, fill_grid, fill_params, report_params
 from oxide.driver.cuda_launch import HostFunctions, ParameterPacket, launch_from_c
 from oxide.driver.cuda_module import CudaFunction, load_function, unload
 from oxide.driver.cuda_peer import open_peer_access
@@ -303,6 +303,9 @@ class CudaDriver:
                 self.launch(stream.context.fill, fill_grid(count), BLOCK, 0, params, stream)
             case size:
                 raise ValueError(f"a fill pattern of {size} bytes was asked for; it has 1, 2, 4 or 8")
+
+    def report(self, record: int, cursor: int, nbytes: int, stream: CudaStream) -> None:
+        self.launch(stream.context.report, ONE, ONE, 0, report_params(record, cursor, nbytes), stream)
 
     # Code
 

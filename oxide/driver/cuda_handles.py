@@ -10,23 +10,23 @@ from cuda.bindings import driver
 
 from oxide.driver.cuda_blocks import SpareBlocks
 from oxide.driver.cuda_errors import check, raise_core_failure
-from oxide.driver.cuda_fill import FILL_CODE
-from oxide.driver.cuda_module import load_function
+from oxide.driver.cuda_kernels import CODE, FILL, REPORT
+from oxide.driver.cuda_module import load_functions
 
 
 @final
 class CudaContext:
-    """A device in use: its primary context, its default memory pool, the kernel that fills memory, the modules that
+    """A device in use: its primary context, its default memory pool, the driver's own kernels, the modules that
     wait to be unloaded, and our streams with their spare blocks."""
 
-    __slots__ = ("fill", "handle", "pool", "retired", "streams")
+    __slots__ = ("fill", "handle", "pool", "report", "retired", "streams")
 
     def __init__(self, device: int, handle: Any, pool: Any) -> None:
         self.handle = handle
         self.pool = pool
         self.retired: deque[Any] = deque()
         self.streams: dict[int, CudaStream] = {}  # by address
-        self.fill = load_function(device, FILL_CODE, self.retired)
+        self.fill, self.report = load_functions(device, CODE, (FILL, REPORT), self.retired)
 
 
 @final

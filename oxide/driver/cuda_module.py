@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, final
 
 from cuda.bindings import driver
@@ -27,9 +28,9 @@ _JIT_LOG_BYTES = 16384
 
 @final
 class CudaFunction:
-    """A loaded kernel; dropping it retires its module. ``shared_limit`` is the dynamic shared memory that it may be
-    launched with as things stand, ``parameter_bytes`` the least that its parameters take, ``cooperative`` how many of
-    its blocks are on the device at once, for a kernel whose blocks must all be."""
+    """A loaded kernel; dropping the last one of a module retires the module. ``shared_limit`` is the dynamic shared
+    memory that it may be launched with as things stand, ``parameter_bytes`` the least that its parameters take,
+    ``cooperative`` how many of its blocks are on the device at once, for a kernel whose blocks must all be."""
 
     __slots__ = (
         "__weakref__",
@@ -38,26 +39,46 @@ class CudaFunction:
         "device",
         "entry",
         "handle",
+        "module",
         "parameter_bytes",
         "shared_limit",
     )
 
     def __init__(
-        self, device: int, entry: str, handle: Any, parameter_bytes: int, cooperative: CooperativeLimit | None = None
+        self,
+        device: int,
+        entry: str,
+        handle: Any,
+        parameter_bytes: int,
+        module: LoadedModule,
+        cooperative: CooperativeLimit | None,
     ) -> None:
         self.device = device
         self.entry = entry
         self.handle = handle
         self.address = int(handle)
         self.parameter_bytes = parameter_bytes
+        self.module = module
         self.cooperative = cooperative
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         error, self.shared_limit = driver.cuFuncGetAttribute(attribute, handle)
         check(error, f"cuFuncGetAttribute({entry})")
 
 
+@final
+class LoadedModule:
+    """What the functions of one module hold, and nobody else."""
+
+    __slots__ = ("__weakref__",)
+
+
 def load_function(device: int, code: Code, retired: deque[Any]) -> CudaFunction:
     """Loads code into the current context, after unloading the context's retired modules."""
+    return load_functions(device, code, (code.entry,), retired)[0]
+
+
+def load_functions(device: int, code: Code, entries: Sequence[str], retired: deque[Any]) -> list[CudaFunction]:
+    """``load_function`` for code with several entries: one module, and a function for each of ``entries``."""
     if code.target.kind != "ptx":
         raise DriverError(
             int(_INVALID_IMAGE),
@@ -67,19 +88,22 @@ def load_function(device: int, code: Code, retired: deque[Any]) -> CudaFunction:
         )
     unload(retired)
     module = _load_module(code)
+    functions = []
     try:
-        error, handle = driver.cuModuleGetFunction(module, code.entry.encode())
-        check(error, f"cuModuleGetFunction({code.entry})")
-        # With lazy loading, the default, the first launch would load the code, and wait for the device.
-        check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({code.entry})")
-        places, size = parameter_layout(code.image.decode(), code.entry)
-        limit = CooperativeLimit(device, handle, places) if code.cooperative else None
-        function = CudaFunction(device, code.entry, handle, size, limit)
+        loaded = LoadedModule()
+        for entry in entries:
+            error, handle = driver.cuModuleGetFunction(module, entry.encode())
+            check(error, f"cuModuleGetFunction({entry})")
+            # With lazy loading, the default, the first launch would load the code, and wait for the device.
+            check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({entry})")
+            places, size = parameter_layout(code.image.decode(), entry)
+            limit = CooperativeLimit(device, handle, places) if code.cooperative else None
+            functions.append(CudaFunction(device, entry, handle, size, loaded, limit))
     except BaseException:
         retired.append(module)
         raise
-    weakref.finalize(function, retired.append, module).atexit = False
-    return function
+    weakref.finalize(loaded, retired.append, module).atexit = False
+    return functions
 
 
 def unload(retired: deque[Any]) -> None:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from oxide.errors import GraphError
+from oxide.runtime.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.memory import Allocation
 
 if TYPE_CHECKING:
@@ -71,14 +72,11 @@ class Recording:
         return _NOTED
 
     def fault_address(self, specialization: Specialization, place: Place | None) -> int:
-        """Where the graph's kernels report a fault: device memory, which each launch zeroes first and then copies to
-        a slot of its own, so that launches in flight never see each other's faults."""
+        """Where the graph's kernels report a fault: device memory. Behind the record is the cursor, by which the end
+        of each launch carries a record that was claimed on to the host, and zeroes it."""
         if self.fault_record is None:
-            from oxide.compiler.faults import RECORD
-
-            self.fault_record = Allocation(self.stream._timeline, RECORD.itemsize)
+            self.fault_record = Allocation(self.stream._timeline, RECORD_BYTES + CURSOR_BYTES)
             self.fault_record.obtain()
-            self.calls.insert(0, ("fill", (self.fault_record.address, b"\0", RECORD.itemsize)))
             self.writes[self.fault_record] = None
         self.kernels.setdefault(specialization.kernel_id, (specialization, {}))[1][place] = None
         return self.fault_record.address
@@ -127,9 +125,12 @@ class Recording:
     # The driver's own capture
 
     def replay_into(self, driver: Driver, stream: StreamHandle) -> None:
-        """Submits what was noted."""
+        """Submits what was noted, and last what reports a fault to the host."""
         for method, arguments in self.calls:
             getattr(driver, method)(*arguments, stream)
+        if self.fault_record is not None:
+            record = self.fault_record.address
+            driver.report(record, record + RECORD_BYTES, RECORD_BYTES, stream)
 
 
 @final

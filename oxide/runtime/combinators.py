@@ -11,11 +11,13 @@ from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.once import Once
 from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
-from oxide.runtime.submission import ExecutionContext, FaultReport, add_note_once
+from oxide.runtime.submission import ExecutionContext, add_note_once
 from oxide.runtime.timeline import Mark
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from oxide.runtime.submission import Report
 
 _DEEP = 16  # shared operations behind one another, from which on they are not run one inside the other
 
@@ -254,7 +256,7 @@ class Shared(DeviceOperation[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None  # of its first raising: what follows is each consumer's own
         self._mark: Mark | None = None
-        self._faults: list[FaultReport] = []
+        self._faults: list[Report] = []
         super().__init__(source)
         self.place_as(source)
 

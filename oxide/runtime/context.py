@@ -20,8 +20,9 @@ from oxide.errors import DeviceError, DeviceLostError
 from oxide.messages import written
 from oxide.native import Given, caused
 from oxide.runtime.address_ranges import AddressRanges
+from oxide.runtime.fault_records import FaultPages, FaultSlots
 from oxide.runtime.forking import forked_error, watch_forks
-from oxide.runtime.pinned import FaultSlots, PinnedPool
+from oxide.runtime.pinned import PinnedPool
 from oxide.runtime.reclaim import Reclaimer
 from oxide.runtime.staging import StagingRing
 from oxide.runtime.statistics import Counters
@@ -172,6 +173,7 @@ class Runtime:
         self.reclaimer = Reclaimer(driver)
         self.pinned = PinnedPool(driver)
         self.fault_slots = FaultSlots(driver)
+        self.fault_pages = FaultPages(driver)
         self._found = tuple(Device(self, number) for number in range(driver.device_count()))
         self._watch = watch_forks(self)
 
@@ -235,7 +237,8 @@ class Runtime:
             for loose in device.loose.copy():
                 loose.wait()
         self.reclaimer.drain()
-        trims = [self.pinned.trim, *(device.staging.trim for device in self._found), self.fault_slots.trim]
+        staging = [device.staging.trim for device in self._found]
+        trims = [self.pinned.trim, *staging, self.fault_slots.trim, self.fault_pages.trim]
         for trim in trims:
             with contextlib.suppress(DeviceLostError):  # then it goes with the process
                 trim()

@@ -85,6 +85,7 @@ def _cut_off() -> None:
         for part in (runtime.reclaimer, runtime.pinned, runtime.fault_slots):
             part._driver = driver
             part._lock = threading.Lock()
+        runtime.fault_pages._driver = driver
         for device in runtime._found:
             device.lost = forked_error()
             device.staging.renew_lock()

@@ -7,22 +7,27 @@ names and the meaning are those of cuda-async's ``CudaGraph``; a capture runs no
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.driver.base import GraphHandle
 from oxide.errors import DeviceError, GraphError
 from oxide.native import Given
 from oxide.runtime.capture import Recording
 from oxide.runtime.context import Device
+from oxide.runtime.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage
 from oxide.runtime.nesting import raise_if_nested
 from oxide.runtime.operation import DeviceOperation, require_stream
 from oxide.runtime.staging import reading_at_submission
 from oxide.runtime.stream import Stream
-from oxide.runtime.submission import ExecutionContext, FaultReport, Submission, submit
+from oxide.runtime.submission import ExecutionContext, GraphFaultReport, Submission, submit
+
+if TYPE_CHECKING:
+    from oxide.runtime.submission import Report
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -47,8 +52,8 @@ class CudaGraph(Generic[T]):
         self._captured: _Captured | None = captured
         self._output: T | None = output
         # Updates whose faults no launch has looked at yet, with the reports that are their own.
-        self._updates: deque[tuple[Submission[Any], list[FaultReport]]] = deque()
-        self._passed_on: list[FaultReport] = []
+        self._updates: deque[tuple[Submission[Any], list[Report]]] = deque()
+        self._passed_on: list[Report] = []
 
     def take_output(self) -> T | None:
         """What the captured operation yielded, handles that launches fill; the first time. From then on None."""
@@ -68,7 +73,7 @@ class CudaGraph(Generic[T]):
             )
         operation.consume()
         self._require_open()
-        passed_on: list[FaultReport] = []
+        passed_on: list[Report] = []
         self._passed_on = passed_on
         with reading_at_submission():
             submission = submit(operation, self.stream)
@@ -235,35 +240,49 @@ class _Captured:
         self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
         self._writes = list(recording.writes)
         self._at_launch = recording.at_launch
-        self._launches = [
-            (0, number, special, tuple(places)) for number, (special, places) in recording.kernels.items()
-        ]
-        self._fault_record = recording.fault_record
+        self._kernels = {number: (special, tuple(places)) for number, (special, places) in recording.kernels.items()}
+        self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels
         self._lock = threading.Lock()
+        self._page: FaultPage | None = None
+        self._used = 0  # of the page's records
 
     def launch(self, context: ExecutionContext) -> None:
-        """Submits one launch: uploads, the graph, the copy of its fault record."""
-        driver, timeline, record = context.driver, context.timeline, self._fault_record
+        """Submits one launch: uploads, and the graph.
+
+        Each launch has a record of its own. The invariant, under the lock: while there is a ``_page``, the fault record
+        is zero and the cursor points to the page's record number ``_used``, once the device is past all that was
+        submitted. There is none where that is not so, before the first launch and after one whose submission failed, or
+        where the page has no record left: then a new page is begun, in stream order before the graph.
+        """
+        driver, timeline = context.driver, context.timeline
         context.keep(self)
-        with self._lock:  # another thread's uploads must not come between these and the graph
+        with self._lock:  # another thread's uploads and its record must not come between these and the graph
             if self._at_launch:
                 with reading_at_submission():
                     for submit_upload in self._at_launch:
                         submit_upload(context)
-            report: FaultReport | None = None
-            if record is not None:
-                report = FaultReport(context.runtime.fault_slots.acquire())
-                report.launches, report.graph_place = self._launches, context.place
-                context.watch_faults([report])
-            submitted = False
+            page, number = self._page, self._used
+            new: FaultPage | None = None
+            if self._record:
+                if page is None:
+                    new = page = context.runtime.fault_pages.acquire()
+                    number = 0
+                context.faults.append(GraphFaultReport(page, number, self._kernels, context.place))
+                self._page = None  # until the launch is submitted for certain
             context.begin(self._reads, self._writes)  # of which the record is one
             try:
+                if new is not None:
+                    driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
+                    cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
+                    driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
                 driver.launch_graph(self._handle, timeline.handle)
-                submitted = True
-                if record is not None and report is not None:
-                    driver.copy_to_host(report.slot.address, record.address, record.nbytes, timeline.handle)
             finally:
-                context.end(self._reads, self._writes, submitted=submitted)
+                # Even if it failed: a fill that was submitted runs before those of the next launch, on any stream.
+                context.end(self._reads, self._writes, submitted=True)
+            number += 1
+            if number < PAGE_RECORDS:  # else the page can be used again as soon as the launches are over
+                self._used = number
+                self._page = page
 
     def __del__(self) -> None:
         self.device.runtime.reclaimer.retire_graph(self._handle)

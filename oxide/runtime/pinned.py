@@ -1,4 +1,4 @@
-"""Page-locked host memory: the pool that copies are staged through, and the slots that kernels report faults in.
+"""Page-locked host memory: the pool that copies are staged through.
 
 A copy to or from ordinary memory blocks the thread that submits it (3.7 ms for 64 MiB on an H100; 2.4 µs from
 page-locked memory), so every copy goes through a buffer of this pool. Buffers return when the last object on them
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.compiler.faults import RECORD
 from oxide.device.types import as_dtype, f32
 from oxide.driver.base import Driver
 from oxide.environment import whole_number
@@ -301,122 +299,6 @@ def _limit() -> int:
     if limit is None:
         return min(_DEFAULT_LIMIT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
     return limit
-
-
-_LANES = 8
-_LANE_WORDS = RECORD.itemsize // 4
-_FAULT_PAGE = 64 * _LANES * RECORD.itemsize
-
-
-@final
-class FaultRecords:
-    """Fault records side by side in page-locked memory, the ``lanes`` of one slot, with what is asked of them often."""
-
-    __slots__ = ("_flags", "address", "lanes", "used", "words")
-
-    def __init__(self, address: int, lanes: NDArray[Any]) -> None:
-        self.address = address
-        self.lanes = lanes
-        addresses = [address + lane * RECORD.itemsize for lane in range(_LANES)]
-        self.words = [lane.to_bytes(8, sys.byteorder) for lane in addresses]  # as a kernel's parameters end with them
-        self.used = 0  # the last lane that the slot before used
-        self._flags = lanes.view(np.uint32).data
-
-    def claimed(self, lane: int) -> bool:
-        """Whether a kernel reported a fault there. Asked at every completion: a memoryview answers ten times faster
-        than a field of a NumPy record."""
-        return bool(self._flags[lane * _LANE_WORDS])
-
-    def clean(self) -> None:
-        """Makes all records zero: no fault. What no kernel claimed, none has written."""
-        for lane in range(self.used + 1):
-            if self.claimed(lane):
-                self.lanes[lane : lane + 1].view(np.uint64)[:] = 0
-
-
-@final
-class FaultSlot:
-    """Where the kernels of one submission report a fault; free again when dropped.
-
-    A record says which kernel wrote it and not which launch of that kernel. So there are several, and who launches the
-    same kernel at another place of the operation goes on to the next, up to the last.
-    """
-
-    __slots__ = ("_records", "_slots", "lane", "word")
-
-    def __init__(self, slots: FaultSlots, records: FaultRecords) -> None:
-        self._slots = slots
-        self._records = records
-        self.lane = 0  # the present record's number
-        self.word = records.words[0]  # the present record's address, as a kernel's parameters end with it
-
-    @property
-    def address(self) -> int:
-        """The first record's."""
-        return self._records.address
-
-    def next_lane(self) -> bool:
-        """Goes on to the next record; False at the last."""
-        lane = self.lane + 1
-        if lane == _LANES:
-            return False
-        self.lane = lane
-        self.word = self._records.words[lane]
-        return True
-
-    def claimed(self) -> bool:
-        """Whether a kernel reported a fault."""
-        records = self._records
-        for lane in range(self.lane + 1):  # noqa: SIM110 (any() would make a generator for each submission)
-            if records.claimed(lane):
-                return True
-        return False
-
-    def record(self, lane: int) -> NDArray[Any] | None:
-        """What a kernel wrote into a record, an array of one ``RECORD``; None if none did."""
-        return self._records.lanes[lane : lane + 1] if self._records.claimed(lane) else None
-
-    def __del__(self) -> None:
-        self._records.used = self.lane
-        self._slots._returned.append(self._records)
-
-
-@final
-class FaultSlots:
-    """Fault records in page-locked memory, those of 64 slots at a time.
-
-    A slot is taken for each submission that launches a kernel and held until the device is past the submission,
-    so submissions in flight never see each other's faults.
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._lock = threading.Lock()
-        self._returned: deque[FaultRecords] = deque()
-        self._pages: list[int] = []
-
-    def acquire(self) -> FaultSlot:
-        """A slot whose records are all zero: no fault."""
-        with self._lock:
-            if not self._returned:
-                page = self._driver.allocate_host(_FAULT_PAGE)
-                self._pages.append(page)
-                memory = np.asarray(_Memory(page, _FAULT_PAGE)).view(RECORD)
-                memory.view(np.uint64)[:] = 0
-                for first in range(0, len(memory), _LANES):
-                    address = page + first * RECORD.itemsize
-                    self._returned.append(FaultRecords(address, memory[first : first + _LANES]))
-            records = self._returned.popleft()
-        records.clean()
-        return FaultSlot(self, records)
-
-    def trim(self) -> None:
-        """Gives the pages back if no slot is in use."""
-        with self._lock:
-            if len(self._returned) * _LANES * RECORD.itemsize == len(self._pages) * _FAULT_PAGE:
-                self._returned.clear()
-                while self._pages:
-                    self._driver.free_host(self._pages.pop())
 
 
 @final

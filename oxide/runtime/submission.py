@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, final
 
 from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
 from oxide.native import Given
@@ -26,16 +26,20 @@ from oxide.runtime.stream import Stream
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from numpy.typing import NDArray
+
     from oxide.compiler.kernel import Specialization
     from oxide.driver.base import Driver
     from oxide.runtime.context import Device, Runtime
+    from oxide.runtime.fault_records import FaultPage, FaultSlot
     from oxide.runtime.operation import DeviceOperation
-    from oxide.runtime.pinned import FaultSlot
     from oxide.runtime.places import Place
     from oxide.runtime.timeline import Mark, Timeline
 
     Launched = tuple[int, int, Specialization, tuple[Place | None, ...]]
     """The record that a kernel would report a fault in, the kernel's number, the kernel, and where it was launched."""
+
+    Report: TypeAlias = "FaultReport | GraphFaultReport"
 
 T = TypeVar("T")
 
@@ -78,7 +82,7 @@ class ExecutionContext:
         self._lock = self.runtime.submission
         self._joined: tuple[Mark, ...] = ()
         self._kept: list[Any] = []
-        self._faults: list[FaultReport] = []
+        self._faults: list[Report] = []
         self._slot: FaultReport | None = None
         self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
 
@@ -202,12 +206,12 @@ class ExecutionContext:
         self._faults.extend(other._faults)
         self._joined += other._joined
 
-    def watch_faults(self, faults: list[FaultReport]) -> None:
+    def watch_faults(self, faults: list[Report]) -> None:
         """Reports another submission's faults too: this one uses its results."""
         self._faults.extend(faults)
 
     @property
-    def faults(self) -> list[FaultReport]:
+    def faults(self) -> list[Report]:
         return self._faults
 
     @property
@@ -251,15 +255,13 @@ class ExecutionContext:
 
 @final
 class FaultReport:
-    """A fault slot and the launches whose kernels may write it. Those of a graph are in the first of its records, and
-    ran where the graph was launched, at ``graph_place``."""
+    """A fault slot and the launches whose kernels may write it."""
 
-    __slots__ = ("_first", "graph_place", "launches", "slot")
+    __slots__ = ("_first", "launches", "slot")
 
     def __init__(self, slot: FaultSlot) -> None:
         self.slot = slot
         self.launches: list[Launched] = []
-        self.graph_place: Place | None = None
         self._first = 0  # of the launches whose kernels report in the slot's present record
 
     def add(self, specialization: Specialization, place: Place | None) -> bool:
@@ -287,19 +289,66 @@ class FaultReport:
         """Raises the fault that a kernel recorded, if one did, the first of several. Only once the device is past the
         submission."""
         if self.slot.claimed():
-            from oxide.compiler.faults import read_fault
-
             for lane in range(self.slot.lane + 1):
                 record = self.slot.record(lane)
                 if record is None:
                     continue
                 wrote = (lane, int(record[0]["kernel_id"]))
                 _, _, special, places = next(launch for launch in self.launches if launch[:2] == wrote)
-                fault = read_fault(record[0], special.kernel.name, special.sites)
-                if fault is not None:
-                    for note in (*launch_notes(special.kernel.name, places), *place_notes(self.graph_place)):
-                        add_note_once(fault, note)
-                    raise fault
+                _raise_recorded(record, special, places, None)
+
+
+@final
+class GraphFaultReport:
+    """The record of a page that one launch of a graph has, and the graph's ``kernels`` by their numbers. They ran where
+    the graph was launched, at ``graph_place``."""
+
+    __slots__ = ("_graph_place", "_kernels", "_number", "_page")
+
+    def __init__(
+        self,
+        page: FaultPage,
+        number: int,
+        kernels: dict[int, tuple[Specialization, tuple[Place | None, ...]]],
+        graph_place: Place | None,
+    ) -> None:
+        self._page = page
+        self._number = number
+        self._kernels = kernels
+        self._graph_place = graph_place
+
+    @property
+    def slot(self) -> GraphFaultReport:
+        """What says whether a fault was reported, as of a ``FaultReport``: here without an object of its own."""
+        return self
+
+    def claimed(self) -> bool:
+        """Whether a kernel reported a fault."""
+        return self._page.claimed(self._number)
+
+    def raise_fault(self) -> None:
+        """As ``FaultReport.raise_fault``."""
+        if self.claimed():
+            record = self._page.record(self._number)
+            special, places = self._kernels[int(record[0]["kernel_id"])]
+            _raise_recorded(record, special, places, self._graph_place)
+
+
+def _raise_recorded(
+    record: NDArray[Any], special: Specialization, places: tuple[Place | None, ...], graph_place: Place | None
+) -> None:
+    """Raises the fault that a kernel left in a record, with notes of where it was launched, if there is still one to
+    tell."""
+    from oxide.compiler.faults import read_fault
+
+    fault = read_fault(record[0], special.kernel.name, special.sites)
+    if fault is not None:
+        for note in (*launch_notes(special.kernel.name, places), *place_notes(graph_place)):
+            add_note_once(fault, note)
+        try:
+            raise fault
+        finally:
+            del fault  # or by its traceback it would hold itself, and its record, until the next collection
 
 
 @final
@@ -353,7 +402,7 @@ class Submission(Generic[T]):
         return self._result
 
     @property
-    def faults(self) -> list[FaultReport]:
+    def faults(self) -> list[Report]:
         """What kernels of it may report, empty if none can."""
         return self._faults
 

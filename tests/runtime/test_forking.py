@@ -74,6 +74,34 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
     assert printed.split() == uses.split()
 
 
+def test_a_graph_with_launches_in_flight_is_dropped_in_the_child_without_a_driver_call() -> None:
+    assert run(
+        """
+        import gc, os, numpy as np, oxide
+        from oxide_kernels import relu
+        x, y = oxide.h2d(np.ones(3, np.float32)).sync(), oxide.zeros(3).sync()
+        graph = relu[1, 4](x, y).graph()
+        stream = oxide.devices()[0].new_stream()
+        graph.launch().async_on(stream)
+        child = os.fork()
+        if child == 0:
+            try:
+                graph.launch().sync()
+            except oxide.DeviceError as error:
+                assert "forked" in str(error)
+                print("refused", flush=True)
+            del graph
+            gc.collect()
+            oxide.reclaim.drain()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        graph.launch().sync()
+        stream.synchronize()
+        print(oxide.d2h(y).sync().sum())
+        """
+    ).split() == ["refused", "3.0"]
+
+
 def test_a_child_that_ends_in_the_ordinary_way_does_not_hang() -> None:
     assert run(
         """

@@ -1,0 +1,108 @@
+"""The two kernels that the CUDA driver has of its own: one fills memory, one reports the fault of a graph's launch.
+
+**Fill.** An 8-byte pattern, for float64 and 64-bit integers: the driver's memset knows patterns of up to 4 bytes. Two
+strided 2-D memsets, one for each half, write the same bytes, but at 64 MiB took 10.6 ms on an H100, where a memset of
+4-byte patterns takes 0.03 ms.
+
+**Report.** A graph that a memset of its fault record begins and a copy of it follows takes 4.7 µs of the host, 12.7 µs
+a launch back to back and 18.4 µs launched alone and waited for, on an H100, from C, with three empty kernels. With this
+kernel at its end in their place it takes 1.7, 4.8 and 9.9.
+
+They are written in PTX, because the driver layer knows no compiler, and in one module, which is loaded with the
+context, when nothing can be running that loading would have to wait for.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from oxide.driver.base import Code, Dim3, Target
+
+BLOCK: Dim3 = (256, 1, 1)
+ONE: Dim3 = (1, 1, 1)
+_MOST_BLOCKS = 65535
+
+FILL, REPORT = "oxide_fill_8_bytes", "oxide_report"
+
+CODE = Code(
+    Target("ptx", "sm_70", "+ptx70"),
+    FILL,
+    b"""
+.version 7.0
+.target sm_70
+.address_size 64
+
+.visible .entry oxide_fill_8_bytes(.param .u64 address, .param .u64 pattern, .param .u64 count)
+{
+    .reg .pred %at_end;
+    .reg .u32 %block, %threads, %thread, %blocks;
+    .reg .u64 %address, %pattern, %count, %index, %stride, %offset;
+    ld.param.u64 %address, [address];
+    ld.param.u64 %pattern, [pattern];
+    ld.param.u64 %count, [count];
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mov.u32 %thread, %tid.x;
+    mov.u32 %blocks, %nctaid.x;
+    mul.wide.u32 %index, %block, %threads;
+    cvt.u64.u32 %offset, %thread;
+    add.u64 %index, %index, %offset;
+    mul.wide.u32 %stride, %blocks, %threads;
+    cvta.to.global.u64 %address, %address;
+NEXT:
+    setp.ge.u64 %at_end, %index, %count;
+    @%at_end bra END;
+    shl.b64 %offset, %index, 3;
+    add.u64 %offset, %address, %offset;
+    st.global.u64 [%offset], %pattern;
+    add.u64 %index, %index, %stride;
+    bra NEXT;
+END:
+    ret;
+}
+
+.visible .entry oxide_report(.param .u64 record, .param .u64 cursor, .param .u64 nbytes)
+{
+    .reg .pred %none, %more;
+    .reg .u32 %first;
+    .reg .u64 %record, %cursor, %left, %to, %next, %word, %zero;
+    ld.param.u64 %record, [record];
+    ld.param.u64 %cursor, [cursor];
+    ld.param.u64 %left, [nbytes];
+    cvta.to.global.u64 %record, %record;
+    cvta.to.global.u64 %cursor, %cursor;
+    ld.global.u64 %to, [%cursor];
+    ld.global.u32 %first, [%record];
+    add.u64 %next, %to, %left;
+    st.global.u64 [%cursor], %next;
+    setp.eq.u32 %none, %first, 0;
+    @%none bra END;
+    cvta.to.global.u64 %to, %to;
+    mov.u64 %zero, 0;
+NEXT:
+    ld.global.u64 %word, [%record];
+    st.global.u64 [%to], %word;
+    st.global.u64 [%record], %zero;
+    add.u64 %record, %record, 8;
+    add.u64 %to, %to, 8;
+    sub.u64 %left, %left, 8;
+    setp.ne.u64 %more, %left, 0;
+    @%more bra NEXT;
+END:
+    ret;
+}
+""",
+)
+
+
+def fill_grid(count: int) -> Dim3:
+    """Blocks for ``count`` elements; a thread takes several where there are more than the grid has."""
+    return (min(-(-count // BLOCK[0]), _MOST_BLOCKS), 1, 1)
+
+
+def fill_params(address: int, pattern: bytes, count: int) -> bytes:
+    return struct.pack("@Q8sQ", address, pattern, count)
+
+
+def report_params(record: int, cursor: int, nbytes: int) -> bytes:
+    return struct.pack("@QQQ", record, cursor, nbytes)

@@ -1,0 +1,82 @@
+"""The CUDA driver's own kernels without a GPU: NVIDIA's assembler takes them, and one module holds both."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cuda.bindings.driver")
+from oxide.driver import cuda_module
+from oxide.driver.cuda_kernels import CODE, FILL, REPORT, fill_params, report_params
+from oxide.driver.cuda_module import load_functions, parameter_layout
+from oxide.errors import DriverError
+from tests.compiler.assembler import assembled, needs_ptxas
+
+codes = cuda_module.driver.CUresult
+
+
+@needs_ptxas
+@pytest.mark.parametrize("cc", [(7, 5), (8, 0), (9, 0), (12, 0)])
+def test_the_assembler_takes_both_and_spills_nothing(cc: tuple[int, int]) -> None:
+    told = assembled(CODE.image.decode(), cc)
+    assert told.count("0 bytes spill stores") == 2
+    assert FILL in told
+    assert REPORT in told
+
+
+def test_the_parameters_are_what_the_kernels_declare() -> None:
+    ptx = CODE.image.decode()
+    assert parameter_layout(ptx, FILL) == ((0, 8, 16), len(fill_params(0, bytes(8), 0)))
+    assert parameter_layout(ptx, REPORT) == ((0, 8, 16), len(report_params(0, 0, 0)))
+
+
+class Modules:
+    """Stands for the driver's functions: one module is loaded, whose functions are numbers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, missing: str = "") -> None:
+        self.calls: list[str] = []
+        self.missing = missing.encode()
+        for name in ("cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncLoad", "cuFuncGetAttribute"):
+            monkeypatch.setattr(cuda_module.driver, name, getattr(self, name))
+
+    def cuModuleLoadDataEx(self, *_: Any) -> Any:
+        self.calls.append("load")
+        return codes.CUDA_SUCCESS, "module"
+
+    def cuModuleGetFunction(self, module: str, entry: bytes) -> Any:
+        self.calls.append(entry.decode())
+        if entry == self.missing:
+            return codes.CUDA_ERROR_NOT_FOUND, None
+        return codes.CUDA_SUCCESS, len(self.calls)
+
+    def cuFuncLoad(self, handle: int) -> Any:
+        return (codes.CUDA_SUCCESS,)
+
+    def cuFuncGetAttribute(self, attribute: Any, handle: int) -> Any:
+        return codes.CUDA_SUCCESS, 48 << 10
+
+
+def test_two_functions_of_one_module_are_loaded_once_and_retired_with_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = Modules(monkeypatch)
+    retired: deque[Any] = deque()
+    functions = load_functions(0, CODE, (FILL, REPORT), retired)
+    assert modules.calls == ["load", FILL, REPORT]
+    assert [(each.entry, each.parameter_bytes) for each in functions] == [(FILL, 24), (REPORT, 24)]
+    functions.pop(0)
+    gc.collect()
+    assert not retired
+    functions.pop()
+    gc.collect()
+    assert list(retired) == ["module"]
+
+
+def test_a_module_without_one_of_its_entries_is_retired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oxide.driver.cuda_errors._text", lambda code: "no")
+    Modules(monkeypatch, missing=REPORT)
+    retired: deque[Any] = deque()
+    with pytest.raises(DriverError, match=rf"cuModuleGetFunction\({REPORT}\)"):
+        load_functions(0, CODE, (FILL, REPORT), retired)
+    assert list(retired) == ["module"]
