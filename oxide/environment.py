@@ -18,8 +18,11 @@ def whole_number(variable: str, *, least: int) -> int | None:
     text = os.environ.get(variable, "").strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal()) or int(text) < least:
-        raise DeviceError(f"{variable}={text!r}: a whole number of {least} or more is needed; set it so, or unset it")
+    # Python reads no more than 4300 digits, and no number that is needed here has more than twenty.
+    if not (text.isascii() and text.isdecimal() and len(text) <= 4300) or int(text) < least:
+        raise DeviceError(
+            f"{variable}={text!r:.80}: a whole number of {least} or more is needed; set it so, or unset it"
+        )
     return int(text)
 
 
@@ -29,5 +32,6 @@ def word(variable: str, known: tuple[str, ...]) -> str | None:
     Raises ``DeviceError`` for anything else."""
     text = os.environ.get(variable, "").strip()
     if text and text not in known:
-        raise DeviceError(f"{variable}={text!r}: one of {', '.join(known)} is needed; set it so, or unset it")
+        needed = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
+        raise DeviceError(f"{variable}={text!r}: {needed} is needed; set it so, or unset it")
     return text or None

@@ -102,7 +102,11 @@ def _load_group() -> bool:
             expected = file.read()
     except OSError as error:
         if asked == "1":
-            raise ImportError(f"OXIDE_NATIVE=1 asks for compiled modules, and this Python has none: {error}") from None
+            raise ImportError(
+                f"OXIDE_NATIVE=1 asks for compiled modules, and this Python has none ({error}): make native compiles "
+                "them in a checkout, OXIDE_NATIVE=1 pip install . makes and installs a wheel that has them, for the "
+                "Python that runs it; or unset OXIDE_NATIVE, and the interpreted form runs"
+            ) from None
         return False
     found = fingerprints(_PACKAGE, [line.split(" ", 1)[1] for line in expected.splitlines()])
     if found != expected:

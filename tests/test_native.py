@@ -76,6 +76,9 @@ def test_without_compiled_modules_the_package_is_interpreted_and_says_nothing(pa
     assert (run.stdout.strip(), run.stderr) == ("interpreted", "")
     run = run_python(SHOW, package.parent, "1")
     assert "ImportError: OXIDE_NATIVE=1 asks for compiled modules, and this Python has none" in run.stderr
+    assert (
+        "make native compiles them in a checkout, OXIDE_NATIVE=1 pip install . makes and installs a wheel" in run.stderr
+    )
 
 
 def test_a_compiled_module_beside_its_source_would_have_hidden_the_edit() -> None:

@@ -96,8 +96,8 @@ def lift(
             raise _refused(
                 parameter,
                 plain,
-                f"uses {name}, a {type(value).__name__}; it may use numbers, device functions and modules: give the "
-                "kernel a parameter for anything else",
+                f"uses {name}, a {type(value).__name__}, where it may use numbers, device functions and modules; give "
+                "the kernel a parameter for anything else",
             )
     key = (code, code.co_filename, is_device, tuple(numbers), tuple(constants.items()), takes, returns)
     made = _lifted.get(key)

@@ -7,7 +7,6 @@ device: a kernel is typed and lowered once. Only this file and ``lowering/`` imp
 from __future__ import annotations
 
 import operator
-import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -34,6 +33,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.types.ext_types import GridGroup
 
 from ..device.types import bool_
+from ..environment import word
 from ..errors import OxideError
 from .arguments import ArgumentType
 from .diagnostics import NO_TEXT, NO_UFUNC, Failure, compile_error
@@ -107,6 +107,7 @@ def lower(
     """Types and lowers a kernel; with ``located``, its loads, stores and calls carry their places in the source.
     ``constants`` are what it calls the arrays outside it, by ``id``. Raises ``CompileError`` in the user's terms."""
     args = tuple(_parameter_type(parameter) for parameter in parameters)
+    full = word("OXIDE_TRACEBACK", ("full",)) is not None  # before anything fails, as a wrong one is an error itself
     session.notes.clear()
     session.failures.clear()
     session.fastmath = fastmath
@@ -121,7 +122,6 @@ def lower(
         raise
     except Exception as error:
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
-        full = os.environ.get("OXIDE_TRACEBACK") == "full"
         failure = session.failures[-1] if session.failures else Failure("", 0, None, str(error), ())
         raise compile_error(name, function, failure, numba_style=session.numba_style) from (
             error if full or not expected else None

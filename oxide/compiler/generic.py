@@ -17,6 +17,7 @@ import numpy as np
 from ..device.arrays import ArrayAnnotation
 from ..device.types import ScalarType
 from ..errors import ArgumentError
+from ..messages import written
 from .arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType, TupleType
 from .closures import lift
 from .function import is_function
@@ -105,12 +106,12 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
     for name in given:
         if name not in needed:
             takes = f"it takes {', '.join(needed)}" if needed else "it is not generic"
-            raise ArgumentError(f"kernel {kernel} has no type variable {name}: {takes}")
+            raise ArgumentError(f"kernel {kernel} has no type variable {name}; {takes}")
     for name in needed:
         if name not in given:
             example = ", ".join(f"{each}={value}" for each, value in needed.items())
             raise ArgumentError(
-                f"kernel {kernel} is generic in {', '.join(needed)}: say what {name} is, as in "
+                f"kernel {kernel} is generic in {', '.join(needed)}; say what {name} is, as in "
                 f"{kernel}.specialize({example})"
             )
     functions = {p.name: given[p.name] for p in declared if isinstance(p, OpenFunction)}
@@ -118,9 +119,9 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
     for name, value in given.items():
         if name in functions:
             if not is_function(value):
-                raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a function")
+                raise ArgumentError(f"kernel {kernel}: {name} is {written(value)}; give a function")
         elif name not in typed and not isinstance(value, ScalarType):
-            raise ArgumentError(f"kernel {kernel}: {name} is {value!r}; give a scalar type, such as f32")
+            raise ArgumentError(f"kernel {kernel}: {name} is {written(value)}; give a scalar type, such as f32")
     for parameter in declared:
         if isinstance(parameter, OpenParameter) and given[parameter.variable] not in parameter.choices:
             raise _impossible(parameter, Evidence(given[parameter.variable].dtype))
@@ -152,8 +153,8 @@ def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> Argument
     if isinstance(kind, NumberType | ArrayType | RecordType | TupleType | EnumType):
         return kind
     raise ArgumentError(
-        f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {kind!r}; give its type, such as "
-        "Array[f32, 1] or i64"
+        f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {written(kind)}; give its type, such "
+        "as Array[f32, 1] or i64"
     )
 
 
@@ -226,7 +227,7 @@ def _impossible(parameter: OpenParameter, evidence: Evidence) -> ArgumentError:
     names = ", ".join(scalar.name for scalar in parameter.choices)
     return ArgumentError(
         f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, and {parameter.variable} is "
-        f"one of {names}; the argument is {evidence.shown}: convert it first"
+        f"one of {names}; the argument is {evidence.shown}; convert it first"
     )
 
 
@@ -235,6 +236,6 @@ def _disagreement(
 ) -> ArgumentError:
     return ArgumentError(
         f"kernel {kernel}: parameters {first.name} ({first.annotation}) and {second.name} ({second.annotation}) must "
-        f"agree on {first.variable}, but {first.name} has {first_type.name} and {second.name} has {second_type.name}: "
+        f"agree on {first.variable}, but {first.name} has {first_type.name} and {second.name} has {second_type.name}; "
         "convert one of them"
     )

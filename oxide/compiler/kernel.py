@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 from ..driver import sanitizing
 from ..driver.base import Code, Dim3, KernelResources, Target
 from ..errors import ArgumentError
+from ..messages import written
 from .arguments import ArgumentType
 from .faults import FaultSite
 from .function import DeviceFunction, device
@@ -104,7 +105,9 @@ class Kernel:
 
             self.contracts = parse_contracts(function, self.name, self.parameters, requires)
         if max_registers is not None and not 1 <= max_registers <= 255:
-            raise located(function, f"kernel {self.name}: max_registers is {max_registers}; a thread has 1 to 255")
+            raise located(
+                function, f"kernel {self.name}: max_registers is {written(max_registers)}; a thread has 1 to 255"
+            )
         self.max_registers = max_registers
         self.sanitize = sanitizing.kinds_of(sanitize, self.name)
         self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Closed))
@@ -284,7 +287,7 @@ class Specialization:
         from .ptx import target_of
 
         if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
-            raise TypeError(f"cc is {cc!r}; give a pair, as (9, 0) for compute capability 9.0")
+            raise TypeError(f"cc is {written(cc)}; give a pair, as (9, 0) for compute capability 9.0")
         return self.code(target_of(self.kernel.name, cc)).image.decode()
 
     def llvm_ir(self) -> str:
@@ -507,13 +510,13 @@ def kernel(
 def _dim3(function: Callable[..., Any], name: str, block: int | tuple[int, ...]) -> Dim3:
     sizes = (block,) if isinstance(block, int) else tuple(block)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
-        raise located(function, f"kernel {name}: block is {block!r}; give one to three sizes of at least 1")
+        raise located(function, f"kernel {name}: block is {written(block)}; give one to three sizes of at least 1")
     x, y, z = (*sizes, 1, 1)[:3]
     if x * y * z > _MAX_THREADS or z > _MAX_Z:
         raise located(
             function,
-            f"kernel {name}: block is {block!r}, {x * y * z} threads; a block has at most {_MAX_THREADS}, and at most "
-            f"{_MAX_Z} along z",
+            f"kernel {name}: block is {written(block)}, {written(x * y * z)} threads; a block has at most "
+            f"{_MAX_THREADS}, and at most {_MAX_Z} along z",
         )
     return x, y, z
 
@@ -522,7 +525,7 @@ def _items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]
     sizes = (items,) if isinstance(items, int) else tuple(items)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
         raise located(
-            function, f"kernel {name}: items_per_thread is {items!r}; give one to three numbers of at least 1"
+            function, f"kernel {name}: items_per_thread is {written(items)}; give one to three numbers of at least 1"
         )
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..device.types import ScalarType
 from ..errors import ArgumentError
+from ..messages import written
 from .signature import ATOMIC, FORMATS, SCALAR_NAMES, SCALARS, Kind, Parameter, shown
 from .source import located, parameter_line
 
@@ -52,7 +53,7 @@ class OpenParameter:
             return value
         raise ArgumentError(
             f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
-            f"{type(value).__name__} {value!r:.80}; pass a number"
+            f"{type(value).__name__} {written(value):.80}; pass a number"
         )
 
     def closed(self, scalar: ScalarType) -> Parameter:

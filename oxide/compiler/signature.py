@@ -21,6 +21,7 @@ from ..device.atomic import AtomicSlice
 from ..device.slices import DisjointSlice, Slice
 from ..device.types import ScalarType
 from ..errors import ArgumentError
+from ..messages import is_long, written
 from .arguments import ArgumentType, ArrayType, identity
 from .source import located, parameter_line
 
@@ -186,8 +187,8 @@ class Parameter:
         return bits
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
-        if type(value) is int and value.bit_length() > 256:  # beyond 4300 digits Python does not even write it
-            found = f"an int of {value.bit_length()} bits"
+        if type(value) is int and is_long(value):
+            found = written(value)
         else:
             found = f"{value!r} ({type(value).__name__})" if np.ndim(value) == 0 else type(value).__name__
         return ArgumentError(

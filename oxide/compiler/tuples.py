@@ -20,6 +20,7 @@ import numpy as np
 
 from ..device.types import ScalarType
 from ..errors import ArgumentError, CompileError
+from ..messages import written
 from .signature import FORMATS, SCALAR_NAMES, Parameter
 from .source import located, parameter_line
 
@@ -86,9 +87,11 @@ class Fields:
         if type(argument) is not self.made_of and not self._takes(argument):
             fields = ", ".join(f"{name}=…" for name in self.names)
             advice = f"pass {self.annotation}({fields})" if self.names else "pass a tuple"
-            raise self._refuse(f"{argument!r:.80} ({type(argument).__name__})", advice)
+            raise self._refuse(f"{written(argument):.80} ({type(argument).__name__})", advice)
         if len(argument) != len(self.elements):
-            raise self._refuse(f"{argument!r:.80}, of length {len(argument)}", f"pass {len(self.elements)} elements")
+            raise self._refuse(
+                f"{written(argument):.80}, of length {len(argument)}", f"pass {len(self.elements)} elements"
+            )
         words: list[Any] = []
         for element, value in zip(self.elements, argument, strict=True):
             if element.lifted is None:

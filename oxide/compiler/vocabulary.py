@@ -17,6 +17,7 @@ from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType, of_dtype
 from ..device.unroll import unroll
 from ..device.views import MatrixView, zip_exact
+from ..messages import written
 from . import advice
 from .function import DeviceFunction
 
@@ -91,7 +92,7 @@ def is_usable(value: Any) -> bool:
 def refusal(shown: str, value: Any) -> str:
     """Why an object is not usable, and what to do; ``shown`` is how the kernel names it."""
     if isinstance(value, int):
-        return f"{shown} is {value}, which does not fit in 64 bits"
+        return f"{shown} is {written(value)}, which does not fit in 64 bits"
     if isinstance(value, np.ndarray):
         return f"{shown} {_problem_with_array(value)}"
     if value is thread.ThreadIndex:
@@ -111,4 +112,11 @@ def _problem_with_array(array: np.ndarray[Any, Any]) -> str | None:
         return f"has shape {array.shape}; constant arrays have 1 to 3 axes, none empty"
     if array.nbytes > _CONSTANT_BYTES:
         return f"has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice"
+    if type(array) is not np.ndarray:
+        from ..host_arrays import masked  # here, as few programs have one
+
+        if (found := masked(array)) is not None:
+            return (
+                f"is {found}, and kernels know no masks; name array.filled(x), which has x in place of what is masked"
+            )
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
+from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.once import Once
 from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
@@ -227,7 +228,7 @@ def unzip(operation: DeviceOperation[Any], n: Given[int | None] = None) -> tuple
     if n is None and length is None:
         raise TypeError(f"unzip cannot know how many elements {operation!r} will yield; say it: unzip(op, n=2)")
     if n is not None and length is not None and n != length:
-        raise TypeError(f"unzip(op, n={n}): {operation!r} yields {length} elements")
+        raise TypeError(f"unzip(op, n={written(n)}): {operation!r} yields {length} elements")
     source = Shared(operation)
     count = n if n is not None else length
     assert count is not None

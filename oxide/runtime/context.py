@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.messages import written
 from oxide.native import Given, caused
 from oxide.runtime.address_ranges import AddressRanges
 from oxide.runtime.fault_records import FaultPages, FaultRecordPool
@@ -193,14 +194,24 @@ class Runtime:
         kind = self.driver.name
         hint = "; OXIDE_CPU_DEVICES sets their number" if kind == "cpu" else ""
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= found:
-            raise DeviceError(f"num_devices is {count!r}, but there {_are(found)} {kind} device{_s(found)}{hint}")
-        if isinstance(default_device, bool) or not isinstance(default_device, int) or not 0 <= default_device < found:
+            allowed = "1" if found == 1 else f"an int from 1 to {found}"
             raise DeviceError(
-                f"default_device is {default_device!r}, but there {_are(found)} {kind} device{_s(found)}, "
-                f"numbered from 0{hint}"
+                f"num_devices, how many devices to set up, is {written(count)}; it must be {allowed}, as there "
+                f"{_are(found)} {kind} device{_s(found)}{hint}"
             )
+        if isinstance(default_device, bool) or not isinstance(default_device, int) or not 0 <= default_device < found:
+            allowed = "0" if found == 1 else f"an int from 0 to {found - 1}"
+            raise DeviceError(
+                f"default_device, the number of the device that operations run on, is {written(default_device)}; it "
+                f"must be {allowed}, as there {_are(found)} {kind} device{_s(found)}, numbered from 0{hint}"
+            )
+        if isinstance(policy, type):
+            raise TypeError(f"policy is the class {policy.__name__}; give an object of it, as in {policy.__name__}(…)")
         if policy is not None and not isinstance(policy, SchedulingPolicy):
-            raise TypeError(f"policy must have a method next_stream(device); {type(policy).__name__} has none")
+            raise TypeError(
+                f"policy is {type(policy).__name__} {written(policy):.80}; it must have a method next_stream(device), "
+                "as StreamPoolRoundRobin(4) and SingleStream() have"
+            )
         mode: CompletionMode = _mode(completion, "completion", _COMPLETION_MODES)
         order: OrderingMode = _mode(ordering, "ordering", _ORDERING_MODES)
         # A default device past num_devices widens the list: the device's own numbering is what the user knows.
@@ -214,7 +225,7 @@ class Runtime:
         """The device of that number. Raises ``DeviceError`` for one that is not there."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.devices):
             raise DeviceError(
-                f"there is no device {number!r}; init_device_contexts set up 0 to {len(self.devices) - 1}"
+                f"there is no device {written(number)}; init_device_contexts set up 0 to {len(self.devices) - 1}"
             )
         return self.devices[number]
 

@@ -22,6 +22,7 @@ from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
 from oxide.driver.base import Dim3, FunctionHandle, KernelResources
 from oxide.errors import ArgumentError, LaunchError
+from oxide.messages import written
 from oxide.native import Given, caused
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
@@ -77,10 +78,11 @@ class LaunchConfig:
         if type(shared_mem_bytes) is not int and (
             isinstance(shared_mem_bytes, bool) or not isinstance(shared_mem_bytes, (int, np.integer))
         ):
-            raise LaunchError(f"shared_mem_bytes is {shared_mem_bytes!r}, which is no integer")
+            raise LaunchError(f"shared_mem_bytes is {written(shared_mem_bytes)}, which is no integer")
         if not 0 <= shared_mem_bytes <= _MAX_SHARED_BYTES:
             raise LaunchError(
-                f"shared_mem_bytes is {shared_mem_bytes}; no device gives a block more than {_MAX_SHARED_BYTES} bytes"
+                f"shared_mem_bytes is {written(shared_mem_bytes)}; no device gives a block more than "
+                f"{_MAX_SHARED_BYTES} bytes"
             )
         object.__setattr__(self, "shared_mem_bytes", int(shared_mem_bytes))
 
@@ -88,7 +90,7 @@ class LaunchConfig:
     def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
         """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
         if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
-            raise LaunchError(f"for_num_elems({n!r}): the number of elements must be an integer of 0 or more")
+            raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
         (threads, _, _) = _dim3(block, "block", _MAX_BLOCK)
         return _along_x(max(1, -(-int(n) // threads)), threads)
 
@@ -102,7 +104,7 @@ def _along_x(blocks: int, threads: int) -> LaunchConfig:
 def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
     sizes = size if isinstance(size, tuple) else (size,)
     if not 1 <= len(sizes) <= 3:
-        raise LaunchError(f"{what} {size!r} must be an int or a tuple of one to three ints")
+        raise LaunchError(f"{what} {written(size)} must be an int or a tuple of one to three ints")
     x, y, z = sizes if len(sizes) == 3 else (*sizes, 1, 1)[:3]
     # Plain and right, as nearly always; what follows says what is wrong with the rest.
     if type(x) is type(y) is type(z) is int and 0 < x <= limits[0] and 0 < y <= limits[1] and 0 < z <= limits[2]:
@@ -110,9 +112,9 @@ def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
     result = []
     for axis, number, limit in zip("xyz", (*sizes, 1, 1), limits, strict=False):
         if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-            raise LaunchError(f"{what} {size!r}: {axis} is {number!r}, which is no integer")
+            raise LaunchError(f"{what} {written(size)}: {axis} is {written(number)}, which is no integer")
         if not 1 <= number <= limit:
-            raise LaunchError(f"{what} {size!r}: {axis} is {number}, but must be from 1 to {limit}")
+            raise LaunchError(f"{what} {written(size)}: {axis} is {written(number)}, but must be from 1 to {limit}")
         result.append(int(number))
     return (result[0], result[1], result[2])
 
@@ -383,7 +385,7 @@ class ConfiguredKernel:
             config = LaunchConfig(*config)
         if config is not None and not isinstance(config, LaunchConfig):
             raise LaunchError(
-                f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {config!r}. "
+                f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
                 f"A policy or sync_on picks the stream"
             )
         self._config: LaunchConfig | None = config
@@ -473,7 +475,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
             return None
         raise ArgumentError(
             f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}, the argument is "
-            f"{type(argument).__name__} {argument!r:.80}; pass a function: a lambda, a def or a @device function"
+            f"{type(argument).__name__} {written(argument):.80}; pass a function: a lambda, a def or a @device function"
         )
     if TYPE_CHECKING:
         assert not isinstance(parameter, OpenFunction)
@@ -522,8 +524,8 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
             kernel, parameter, "a NumPy array, which is in host memory; copy it to the device with h2d(array)"
         )
     if isinstance(box, tuple):
-        raise _refusal(kernel, parameter, "a tuple; a launch yields all its arguments: pick one of them")
-    raise _refusal(kernel, parameter, f"{type(argument).__name__} {argument!r:.80}")
+        raise _refusal(kernel, parameter, "a tuple, as a launch yields all its arguments; pick one of them")
+    raise _refusal(kernel, parameter, f"{type(argument).__name__} {written(argument):.80}")
 
 
 def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 import numpy as np
 
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
+from oxide.messages import written
 from oxide.native import Given, mypyc_attr
 from oxide.runtime.room import allocate_when_free
 
@@ -262,9 +263,11 @@ class DeviceBox:
         ``ValueError`` for a number of rows below 1, or a box without axes.
         """
         if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)):
-            raise TypeError(f"partition({rows!r}): the number of rows is an int")
+            raise TypeError(f"partition({written(rows)}): the number of rows is an int")
         if rows < 1 or not self.shape:
-            raise ValueError(f"a box of shape {self.shape} has no pieces of {rows} rows: ask for 1 or more, of an axis")
+            raise ValueError(
+                f"a box of shape {self.shape} has no pieces of {written(rows)} rows: ask for 1 or more, of an axis"
+            )
         total, rest = self.shape[0], self.shape[1:]
         stride = math.prod(rest) * self.dtype.itemsize
         return tuple(
@@ -283,7 +286,7 @@ class DeviceBox:
             rest = math.prod(size for size in given if size != -1)
             given[given.index(-1)] = self.size // rest if rest else 0
         if any(size < 0 for size in given) or math.prod(given) != self.size:
-            raise ValueError(f"a box of shape {self.shape} cannot be reshaped to {tuple(asked)}")
+            raise ValueError(f"a box of shape {self.shape} cannot be reshaped to {written(tuple(asked))}")
         return DeviceBox(self._allocation, tuple(given), self.dtype, self._offset)
 
     @property
@@ -328,15 +331,20 @@ class DeviceBox:
         return f"<oxide.DeviceBox {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype} on {self.device.label}>"
 
 
+_LARGEST = 2**63 - 1
+"""Of a size: what an address can count."""
+
+
 def parse_shape(shape: object, what: str) -> tuple[int, ...]:
     """A shape as given by a user, an int or a tuple, as a tuple. Raises ``TypeError`` or ``ValueError``."""
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
     result = []
     for size in sizes:
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
-            raise TypeError(f"{what}: a shape is an int or a tuple of ints, not {shape!r}")
-        if size < 0:
-            raise ValueError(f"{what}: shape {shape!r} has a negative size")
+            raise TypeError(f"{what}: a shape is an int or a tuple of ints, not {written(shape)}")
+        if not 0 <= size <= _LARGEST:
+            problem = "a negative size" if size < 0 else "a size beyond 2**63 - 1, and no memory is as large"
+            raise ValueError(f"{what}: shape {written(shape)} has {problem}")
         result.append(int(size))
     return tuple(result)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.device.types import as_dtype, f32
+from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime import staging
 from oxide.runtime.loading import announce_numbers
@@ -55,7 +56,7 @@ def randn(
     if resolved.kind != "f":
         raise TypeError(f"randn: {resolved} is no floating-point type")
     if not std >= 0:
-        raise ValueError(f"randn: the standard deviation is {std!r}; it must not be negative")
+        raise ValueError(f"randn: the standard deviation is {written(std)}; it must not be negative")
     sizes = parse_shape(shape, "randn")
     generator = np.random.default_rng(seed)  # refuses a wrong seed now
     return Generated("randn", sizes, resolved, lambda: generator.normal(mean, std, sizes).astype(resolved))

@@ -187,7 +187,7 @@ class DeviceOperation(Generic[T]):
         """
         self.consume()
         runtime = current_runtime()
-        return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)))
+        return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)), "sync()")
 
     def sync_on(self, stream: Given[Stream]) -> T:
         """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does.
@@ -195,12 +195,12 @@ class DeviceOperation(Generic[T]):
         An operation that ``on`` placed on another device runs there, and ``stream`` goes on after it.
         """
         self.consume()
-        return self._run_blocking(require_stream(stream))
+        return self._run_blocking(require_stream(stream), "sync_on(stream)")
 
-    def _run_blocking(self, stream: Stream) -> T:
+    def _run_blocking(self, stream: Stream, called: str) -> T:
         loop = running_loop_name()
         if loop is not None:
-            warn_caller(f"sync() blocks the {loop} event loop until the device is done; use await")
+            warn_caller(f"{called} blocks the {loop} event loop until the device is done; use await")
         submission = submit(self, stream)
         try:
             submission.mark.synchronize()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TypeVar, final
 
 from oxide.errors import DeviceError, GraphError
+from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.context import Device, Runtime, current_runtime
 from oxide.runtime.operation import DeviceOperation, Spec
@@ -38,7 +39,7 @@ class OnDevice(DeviceOperation[T]):
         return self._source.spec()
 
     def __repr__(self) -> str:
-        return f"<oxide operation on device {_number(self._placement)}: {self._source!r}>"
+        return f"<oxide operation on device {written(_number(self._placement))}: {self._source!r}>"
 
 
 @final
@@ -53,7 +54,7 @@ class PolicyOf:
         return runtime.policy.next_stream(find_device(runtime, self._placement))
 
     def __repr__(self) -> str:
-        return f"policy_of({_number(self._placement)})"
+        return f"policy_of({written(_number(self._placement))})"
 
 
 def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
@@ -70,9 +71,11 @@ def require_placement(device: Given[int | Device], what: str) -> int | Device:
     if isinstance(device, Device):
         return device
     if isinstance(device, bool) or not isinstance(device, int):
-        raise TypeError(f"{what} takes a device's number or one of devices(), not {type(device).__name__} {device!r}")
+        raise TypeError(
+            f"{what} takes a device's number or one of devices(), not {type(device).__name__} {written(device)}"
+        )
     if device < 0:
-        raise DeviceError(f"{what} was given device {device}; devices are numbered from 0")
+        raise DeviceError(f"{what} was given device {written(device)}; devices are numbered from 0")
     return device
 
 

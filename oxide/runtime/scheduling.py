@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import final
 
+from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.context import Device
 from oxide.runtime.stream import Stream
@@ -16,7 +17,9 @@ class StreamPoolRoundRobin:
 
     def __init__(self, streams: Given[int] = 4) -> None:
         if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
-            raise ValueError(f"StreamPoolRoundRobin(streams={streams!r}): streams must be an integer of 1 or more")
+            raise ValueError(
+                f"StreamPoolRoundRobin(streams={written(streams)}): streams must be an integer of 1 or more"
+            )
         self._size = streams
         self._lock = threading.Lock()
         self._pools: dict[Device, _Pool] = {}
@@ -38,7 +41,7 @@ class StreamPoolRoundRobin:
             return pool.streams[index]
 
     def __repr__(self) -> str:
-        return f"StreamPoolRoundRobin(streams={self._size})"
+        return f"StreamPoolRoundRobin(streams={written(self._size)})"
 
 
 @final

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
+from oxide.messages import written
 from oxide.native import Given, caused, mypyc_attr, warn_caller
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
@@ -71,7 +72,7 @@ def as_completed(
     submitted keeps its memory until the device is past it, and the rest is not submitted.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ValueError(f"as_completed(limit={limit!r}): the limit must be an integer of 1 or more, or None")
+        raise ValueError(f"as_completed(limit={written(limit)}): the limit must be an integer of 1 or more, or None")
     if isinstance(operations, Sequence):
         operations = tuple(operations)
         for operation in operations:

@@ -13,6 +13,7 @@ import numpy as np
 
 from oxide.device.types import as_dtype, f32
 from oxide.errors import GraphError
+from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime import staging
 from oxide.runtime.address_ranges import SharedAllocation
@@ -87,13 +88,14 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
 
     The array is read when the operation runs, each time it runs, and must not change until the run has completed: a
     large one is staged while the device works, and one of ``pinned_empty`` is read by the device itself. Raises
-    ``TypeError`` for a dtype that is no number, date or string of a fixed length, and no structure of these.
+    ``TypeError`` for a dtype that is no number, date or string of a fixed length, and no structure of these, and
+    ``ValueError`` for a masked array in which something is masked.
     """
     if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
-    host = np.asarray(array)
+    host = array if type(array) is np.ndarray else _host_array(array, "h2d")
     _require_data(host.dtype, "h2d")
     return HostToDevice(host)
 
@@ -190,16 +192,34 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
         raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
     if resolved.itemsize > 8:
         raise TypeError(f"full: {resolved} elements are wider than 8 bytes; use h2d(numpy.full(…))")
-    if resolved.kind in "iu" and int(x.real) != x:
-        raise TypeError(f"full: {x!r} is no {resolved}")
-    if resolved.kind in "iu" and not np.iinfo(resolved).min <= int(x.real) <= np.iinfo(resolved).max:
-        limits = np.iinfo(resolved)
-        raise OverflowError(f"full: {x!r} does not fit {resolved}, which holds {limits.min} to {limits.max}")
-    with np.errstate(over="ignore"):
-        fill = np.array(int(x.real) if resolved.kind in "iu" else x, resolved)
-    if np.isinf(fill) and not np.isinf(x):
-        raise OverflowError(f"full: {x!r} is too large for {resolved}")
-    return Full(parse_shape(shape, "full"), resolved, fill.tobytes())
+    return Full(parse_shape(shape, "full"), resolved, _element(x, resolved))
+
+
+def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
+    """A number as a box of ``dtype`` holds it. Raises ``OverflowError`` or ``TypeError``."""
+    if dtype.kind in "iuf" and x.imag != 0:
+        raise TypeError(f"full: {x!r} is no {dtype}; give a real number, or a complex dtype")
+    number: Any = x.real if dtype.kind in "iuf" else x
+    finite = not isinstance(number, (float, complex, np.inexact)) or bool(np.isfinite(number))
+    if dtype.kind in "iu":
+        if number != number or (finite and int(number) != number):
+            raise TypeError(f"full: {x!r} is no {dtype}; give a whole number, or a dtype of floating point")
+        limits = np.iinfo(dtype)
+        if not finite or not limits.min <= int(number) <= limits.max:
+            raise OverflowError(
+                f"full: {written(x)} does not fit {dtype}, which holds {limits.min} to {limits.max}; give one of "
+                "these, or another dtype"
+            )
+        return np.array(int(number), dtype).tobytes()
+    try:
+        with np.errstate(over="ignore"):
+            element = np.array(number, dtype)
+        held = not finite or bool(np.isfinite(element))
+    except OverflowError:  # an integer beyond every float
+        held = False
+    if not held:
+        raise OverflowError(f"full: {written(x)} is too large for {dtype}; give a smaller one, or a wider dtype")
+    return element.tobytes()
 
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -272,19 +292,34 @@ class Memcpy(DeviceOperation[DeviceBox]):
 def memcpy(
     dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
 ) -> DeviceOperation[DeviceBox]:
-    """Copies ``src`` into ``dst``, of the same dtype and size, and yields ``dst``. It allocates nothing.
+    """Copies ``src`` into ``dst``, of the same dtype and as many elements, and yields ``dst``. It allocates nothing.
 
-    ``src`` is a box or a NumPy array, which is read when the operation is submitted. The two boxes may be on different
-    devices if the operation runs on one of them. Raises ``TypeError`` or ``ValueError`` where they do not match, and
-    ``DeviceError`` when it is run on a third device.
+    Numbers of elements are compared and shapes are not: the elements are copied in C order, and ``dst`` keeps its
+    shape. ``src`` is a box or a NumPy array, which is read when the operation is submitted. The two boxes may be on
+    different devices if the operation runs on one of them. Raises ``TypeError`` where the dtypes differ, ``ValueError``
+    where the numbers of elements do or where something in ``src`` is masked, and ``DeviceError`` when it is run on a
+    third device.
     """
     destination = require_box(dst, "memcpy")
-    source = src if isinstance(src, np.ndarray) else require_box(src, "memcpy")
+    source: DeviceBox | NDArray[Any]
+    if isinstance(src, np.ndarray):
+        source = src if type(src) is np.ndarray else _host_array(src, "memcpy")
+    else:
+        source = require_box(src, "memcpy")
     if destination.dtype != source.dtype:
         raise TypeError(f"memcpy: dst is {destination.dtype}, src is {source.dtype}")
     if destination.size != source.size:
-        raise ValueError(f"memcpy: dst has {destination.size} elements, src has {source.size}")
+        raise ValueError(
+            f"memcpy: dst has {destination.size} elements, src has {source.size}; it takes as many, of any shape"
+        )
     return Memcpy(destination, source)
+
+
+def _host_array(array: ArrayLike, what: str) -> NDArray[Any]:
+    """What is no plain array as the array that is copied: see ``host_arrays``. A plain one is not even asked."""
+    from oxide.host_arrays import host_array
+
+    return host_array(array, what)
 
 
 def require_box(thing: object, what: str) -> DeviceBox:
@@ -316,7 +351,7 @@ def _require_number(dtype: np.dtype[Any], what: str) -> None:
 
 def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     """What messages call an array."""
-    return f"{'x'.join(map(str, shape)) or 'a scalar'} {dtype}"
+    return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype}"
 
 
 def _require_data(dtype: np.dtype[Any], what: str) -> None:

@@ -10,6 +10,7 @@ from oxide.compiler.arguments import ArgumentType, ArrayType, NumberType, Record
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature import NumbaParameter, UntypedParameter
 from oxide.errors import ArgumentError
+from oxide.messages import written
 from oxide.runtime.arc import Arc
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import BoxSpec, DeviceOperation
@@ -83,9 +84,14 @@ def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
         )
     if isinstance(argument, np.void):
         return ArgumentError(f"{what}a record, which is in host memory; copy it to the device with h2d(record)")
+    if type(argument) is int:
+        return ArgumentError(
+            f"{what}{written(argument)} does not fit in 64 bits, and an int is passed as an i64 or a u64; annotate the "
+            "parameter f32 or f64, or pass a float"
+        )
     return ArgumentError(
-        f"{what}{type(argument).__name__} {argument!r:.80}; kernels take numbers, members of enumerations, device "
-        "buffers, and tuples of these"
+        f"{what}{type(argument).__name__} {written(argument):.80}; kernels take numbers, members of enumerations, "
+        "device buffers, and tuples of these"
     )
 
 
@@ -98,7 +104,7 @@ def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[Argumen
             return types
     listed = "; ".join(f"({', '.join(map(str, types))})" for types in kernel.signatures)
     raise ArgumentError(
-        f"kernel {kernel.name} takes {listed}; the arguments are ({', '.join(map(str, found))}): convert them"
+        f"kernel {kernel.name} takes {listed}; the arguments are ({', '.join(map(str, found))}); convert them"
     )
 
 

@@ -28,7 +28,7 @@ from oxide import (
     u32,
 )
 from oxide.compiler.source import located
-from oxide.errors import CompileError
+from oxide.errors import CompileError, DeviceError
 
 A_LIST = [1, 2]
 AN_ARRAY = np.zeros(3, complex)
@@ -455,6 +455,17 @@ def test_a_full_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(CompileError) as raised:
         wrong.specialize()
     assert raised.value.__cause__ is not None
+
+
+def test_a_traceback_that_there_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def right(a: Slice[f32]) -> None:
+        len(a)
+
+    monkeypatch.setenv("OXIDE_TRACEBACK", "long")
+    with pytest.raises(DeviceError, match="OXIDE_TRACEBACK='long': full is needed; set it so, or unset it"):
+        kernel(right).ptx()
+    monkeypatch.setenv("OXIDE_TRACEBACK", "")
+    kernel(right).ptx()
 
 
 def test_an_error_points_with_a_caret() -> None:

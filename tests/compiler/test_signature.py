@@ -63,7 +63,9 @@ def test_a_number_that_fits_is_taken(name: str, value: Any, expected: Any) -> No
         ("c", 1j, "complex"),
         ("c", 1e39, "f32 holds magnitudes up to"),
         ("c", 10**400, "f32, the argument is an int of 1329 bits; f32 holds no number as large"),
-        pytest.param("b", -(1 << 16609), "u32, the argument is an int of 16610 bits; u32 holds 0 to", id="no text"),
+        pytest.param(
+            "b", -(1 << 16609), "u32, the argument is a negative int of 16610 bits; u32 holds 0 to", id="no text"
+        ),
         ("d", 1, "pass True or False"),
     ],
 )

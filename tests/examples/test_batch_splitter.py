@@ -77,7 +77,7 @@ def test_the_command_runs_on_1_2_and_4_devices() -> None:
 def test_more_devices_than_there_are_is_one_line_and_exit_code_2() -> None:
     ran = run("--devices", "3", OXIDE_CPU_DEVICES="2")
     assert ran.returncode == 2
-    assert "num_devices is 3, but there are 2 cpu devices" in ran.stderr
+    assert "num_devices, how many devices to set up, is 3; it must be an int from 1 to 2" in ran.stderr
     assert run("--rows", "0").returncode == 2
 
 

@@ -290,7 +290,7 @@ def test_the_explicit_signatures_of_an_adopted_kernel_convert_its_arguments() ->
     array = types.Array(types.float64, 1, "A")
     adopted = kernel(Declared(times, (types.int32, array), (types.complex128, array)))  # type: ignore[arg-type]
     assert launch(adopted, 1, 1, 2**32 + 5, np.zeros(1))[0] == 2.5  # wrapped to 32 bits
-    with pytest.raises(ArgumentError, match=r"kernel times takes \(int32, Array\[float64, 1\]\); .*convert them"):
+    with pytest.raises(ArgumentError, match=r"kernel times takes \(int32, Array\[float64, 1\]\); .*\); convert them"):
         launch(adopted, 1, 1, 1, np.zeros(1, np.float32))
 
 

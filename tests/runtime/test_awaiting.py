@@ -255,12 +255,15 @@ def test_awaiting_outside_any_loop_is_refused_before_anything_is_submitted() -> 
 
 def test_sync_inside_a_loop_warns_that_it_blocks(run: Runner) -> None:
     async def main() -> int:
-        with pytest.warns(RuntimeWarning, match=r"blocks the (trio|asyncio) event loop") as caught:
+        with pytest.warns(RuntimeWarning, match=r"^sync\(\) blocks the (trio|asyncio) event loop") as caught:
             result = value(1).sync()
+        assert caught[0].filename == __file__
+        with pytest.warns(RuntimeWarning, match=r"^sync_on\(stream\) blocks the (trio|asyncio) event loop") as caught:
+            result += value(1).sync_on(oxide.devices()[0].new_stream())
         assert caught[0].filename == __file__
         return result
 
-    assert run(main) == 1
+    assert run(main) == 2
 
 
 # Cancellation

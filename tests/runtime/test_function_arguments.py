@@ -230,6 +230,13 @@ def test_what_no_kernel_can_capture_is_refused_by_its_name(value: Any) -> None:
         apply(lambda v: v * weights, h2d(np.arange(3.0)), zeros(3, f64))
 
 
+def test_what_a_function_cannot_capture_is_to_be_a_parameter() -> None:
+    table = [1.0]
+    message = "uses table, a list, where it may use numbers, device functions and modules; give the kernel a parameter"
+    with pytest.raises(ArgumentError, match=message):
+        apply(lambda v: v * table[0], h2d(np.arange(3.0)), zeros(3, f64))
+
+
 def test_a_variable_without_a_value_yet_is_refused() -> None:
     function: Any = lambda v: v * later  # noqa: E731
     with pytest.raises(ArgumentError, match="uses later, which has no value yet"):
@@ -291,7 +298,7 @@ def test_an_annotation_that_is_no_function_of_scalars_is_refused() -> None:
 
 def test_asking_names_the_function_by_its_parameter() -> None:
     assert ".entry apply" in apply.specialize(T=f32, f=lambda v: v).ptx()
-    with pytest.raises(ArgumentError, match=r"generic in T, f: say what f is, as in apply\.specialize\("):
+    with pytest.raises(ArgumentError, match=r"generic in T, f; say what f is, as in apply\.specialize\("):
         apply.specialize(T=f32)
     with pytest.raises(ArgumentError, match="f is 3; give a function"):
         apply.specialize(T=f32, f=3)

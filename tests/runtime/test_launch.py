@@ -139,6 +139,12 @@ REFUSED = [
     ("a host array", lambda b: axpy(1.0, NUMBERS, b), (LaunchError, TypeError), r"axpy, parameter x.*NumPy.*h2d"),
     ("a list", lambda b: axpy(1.0, [1.0], b), (LaunchError, TypeError), "parameter x.*list"),
     ("none", lambda b: axpy(1.0, None, b), (LaunchError, TypeError), "parameter x.*None"),
+    (
+        "a tuple",
+        lambda b: axpy(1.0, (b, b), b),
+        (LaunchError, TypeError),
+        "got a tuple, as a launch .*; pick one of them",
+    ),
     ("float64 data", lambda b: axpy(1.0, h2d(NUMBERS), b), (LaunchError, TypeError), r"x.*float32.*float64.*astype"),
     ("a float64 output", lambda b: axpy(1.0, b, zeros(3, "f8")), (LaunchError, TypeError), "parameter y.*float64"),
     ("a box for a scalar", lambda b: axpy(b, b, b), (LaunchError, TypeError), "parameter alpha"),

@@ -1,0 +1,29 @@
+"""How messages write a value that a user gave.
+
+Python refuses to write an integer of more than 4300 digits, with a ``ValueError`` of its own that would then stand in
+the place of the message; and long before that nobody reads the digits.
+"""
+
+from __future__ import annotations
+
+_LONGEST_BITS = 256
+"""Of an integer that is written with its digits, 78 at most: any that a machine type holds."""
+
+
+def is_long(number: int) -> bool:
+    """Whether ``written`` says how long an integer is, and not its digits."""
+    return number.bit_length() > _LONGEST_BITS
+
+
+def written(value: object) -> str:
+    """``repr(value)``, but ``an int of 16610 bits`` for a long integer, in a tuple or a list too."""
+    if isinstance(value, int) and is_long(value):
+        return f"{'a negative' if value < 0 else 'an'} int of {value.bit_length()} bits"
+    if type(value) is list:
+        return f"[{', '.join(map(written, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(written, value))}{',' * (len(value) == 1)})"
+    try:
+        return repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} with an integer too long to be written"
