@@ -31,6 +31,7 @@ MODULES = [
     "runtime/future.py",
     "runtime/graph.py",
     "runtime/launch.py",
+    "runtime/launch_config.py",
     "runtime/loading.py",
     "runtime/memory.py",
     "runtime/once.py",

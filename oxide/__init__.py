@@ -39,7 +39,8 @@ from oxide.runtime.arc import Arc
 from oxide.runtime.combinators import shared, unzip, zip
 from oxide.runtime.context import Device, devices, init_device_contexts
 from oxide.runtime.future import DeviceFuture
-from oxide.runtime.launch import KernelLaunch, LaunchConfig
+from oxide.runtime.launch import KernelLaunch
+from oxide.runtime.launch_config import LaunchConfig
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import DeviceOperation, value, with_context
 from oxide.runtime.pinned import pinned_empty

@@ -119,6 +119,8 @@ class Kernel:
         self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
         """The one specialization of a kernel that is not generic, once there is one."""
+        self.only_plan: Any = None
+        """What the runtime made of ``only``, its ``plan``: a launch asks for nothing else."""
         self._unconfigured: Launcher | None = None
 
     def __getitem__(self, config: object) -> Launcher:

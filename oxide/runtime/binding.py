@@ -85,9 +85,10 @@ class Slot:
 class Plan:
     """What a specialization's launches do with their arguments."""
 
-    __slots__ = ("end", "fitting", "holds", "outputs", "slots", "uses_index_1d", "uses_index_2d")
+    __slots__ = ("end", "fitting", "holds", "outputs", "slots", "special", "uses_index_1d", "uses_index_2d")
 
     def __init__(self, special: Specialization) -> None:
+        self.special: Any = special
         formats = "@"
         self.slots: list[Slot] = []
         contracts = special.kernel.contracts

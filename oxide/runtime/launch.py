@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -20,13 +18,14 @@ from oxide.compiler.arguments import arrays_in
 from oxide.compiler.function import is_function
 from oxide.compiler.kernel import Kernel, Specialization
 from oxide.compiler.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
-from oxide.driver.base import Dim3, FunctionHandle, KernelResources
+from oxide.driver.base import FunctionHandle, KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.messages import written
 from oxide.native import Given, caused
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import Plan, bind
+from oxide.runtime.launch_config import LaunchConfig
 from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
@@ -38,86 +37,6 @@ if TYPE_CHECKING:
     from oxide.compiler.open_parameters import OpenFunction, OpenParameter
     from oxide.runtime.context import Device
 
-# The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
-_MAX_BLOCK = (1024, 1024, 64)
-_MAX_THREADS = 1024
-_MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_SHARED_BYTES = 227 * 1024
-
-
-@final
-@dataclass(frozen=True, slots=True, init=False)
-class LaunchConfig:
-    """How many threads: ``grid`` blocks of ``block`` threads, each an int or a tuple of up to three (x, y, z).
-
-    ``shared_mem_bytes`` is the dynamic shared memory of a block, what ``DynamicSharedArray`` is in; above 48 KiB the
-    kernel opts in by itself, up to what the device has.
-
-    Raises ``LaunchError`` for sizes that no device can launch. The name is cuda-oxide's.
-    """
-
-    grid: Dim3
-    block: Dim3
-    shared_mem_bytes: int
-
-    def __init__(
-        self,
-        grid: Given[int | tuple[int, ...]],
-        block: Given[int | tuple[int, ...]],
-        shared_mem_bytes: Given[int] = 0,
-    ) -> None:
-        object.__setattr__(self, "grid", _dim3(grid, "grid", _MAX_GRID))
-        object.__setattr__(self, "block", _dim3(block, "block", _MAX_BLOCK))
-        x, y, z = self.block
-        threads = x * y * z
-        if threads > _MAX_THREADS:
-            raise LaunchError(
-                f"block {self.block} has {threads} threads; a block has at most {_MAX_THREADS}: use a smaller block "
-                f"and a larger grid"
-            )
-        if type(shared_mem_bytes) is not int and (
-            isinstance(shared_mem_bytes, bool) or not isinstance(shared_mem_bytes, (int, np.integer))
-        ):
-            raise LaunchError(f"shared_mem_bytes is {written(shared_mem_bytes)}, which is no integer")
-        if not 0 <= shared_mem_bytes <= _MAX_SHARED_BYTES:
-            raise LaunchError(
-                f"shared_mem_bytes is {written(shared_mem_bytes)}; no device gives a block more than "
-                f"{_MAX_SHARED_BYTES} bytes"
-            )
-        object.__setattr__(self, "shared_mem_bytes", int(shared_mem_bytes))
-
-    @classmethod
-    def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
-        """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
-        if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
-            raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
-        (threads, _, _) = _dim3(block, "block", _MAX_BLOCK)
-        return _along_x(max(1, -(-int(n) // threads)), threads)
-
-
-@lru_cache(maxsize=256)
-def _along_x(blocks: int, threads: int) -> LaunchConfig:
-    """Made once for each pair of numbers: a configuration cannot be changed, so launches may share it."""
-    return LaunchConfig(blocks, threads)
-
-
-def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
-    sizes = size if isinstance(size, tuple) else (size,)
-    if not 1 <= len(sizes) <= 3:
-        raise LaunchError(f"{what} {written(size)} must be an int or a tuple of one to three ints")
-    x, y, z = sizes if len(sizes) == 3 else (*sizes, 1, 1)[:3]
-    # Plain and right, as nearly always; what follows says what is wrong with the rest.
-    if type(x) is type(y) is type(z) is int and 0 < x <= limits[0] and 0 < y <= limits[1] and 0 < z <= limits[2]:
-        return (x, y, z)
-    result = []
-    for axis, number, limit in zip("xyz", (*sizes, 1, 1), limits, strict=False):
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-            raise LaunchError(f"{what} {written(size)}: {axis} is {written(number)}, which is no integer")
-        if not 1 <= number <= limit:
-            raise LaunchError(f"{what} {written(size)}: {axis} is {written(number)}, but must be from 1 to {limit}")
-        result.append(int(number))
-    return (result[0], result[1], result[2])
-
 
 @final
 class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
@@ -126,24 +45,29 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     _known: tuple[Spec, ...] | None = None  # what the arguments are, once that was looked up
     _numbers: tuple[Any, ...] = ()  # what is known of the arguments that are numbers, tuples and functions
     _open_contracts: tuple[Contract, ...] = ()  # those that execution has to check
+    _output: int | None = None  # the place of the argument that the grid may follow from
 
     def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...]) -> None:
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
-        special: Specialization | None = kernel.only
-        if special is None:
-            special = _specializing().known_specialization(kernel, arguments) if kernel.is_generic else None
-            if special is None:
-                _consume(arguments)
-                special = self._specialize(kernel, arguments)
-        self._specialization: Any = special
-        plan = self._plan = _plan_of(special)
+        plan: Plan | None = kernel.only_plan
+        if plan is None:
+            plan = self._plan_for(kernel, arguments)
+        self._plan = plan
+        special = self._specialization = plan.special
         self._binding = bind(plan, arguments)
-        if self._binding is not None and config is not None:  # the fast path: see binding.py
-            self._check_shape(config)
-            self._unused = True
-            return
+        if self._binding is not None:  # the fast path: see binding.py
+            if config is None and plan.outputs and kernel.default_block is not None:
+                place = self._output = plan.outputs[0]
+                output_box = arguments[place]
+                config = self._config = self._inferred(
+                    output_box.value.shape if isinstance(output_box, Arc) else output_box.shape
+                )
+            if config is not None:
+                self._check_shape(config)
+                self._unused = True
+                return
         parts = _consume(arguments)
         parameters = special.parameters
         if len(arguments) != len(parameters):
@@ -174,6 +98,19 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if self._config is not None:
             self._check_shape(self._config)
         super().__init__(*parts)
+
+    @staticmethod
+    def _plan_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Plan:
+        special: Specialization | None = None
+        if kernel.is_generic:
+            special = _specializing().known_specialization(kernel, arguments)
+        if special is None:
+            _consume(arguments)
+            special = KernelLaunch._specialize(kernel, arguments)
+        plan = _plan_of(special)
+        if not kernel.is_generic:
+            kernel.only_plan = plan
+        return plan
 
     @staticmethod
     def _specialize(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
@@ -264,12 +201,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         context.keep(function)
         if context.recording is not None:
             with context.ordered(reads, writes):
-                driver.launch(function, config.grid, config.block, config.shared_mem_bytes, params, stream)
+                driver.launch(function, config._grid, config._block, config._shared_mem_bytes, params, stream)
             return
         submitted = False
         context.begin(reads, writes)
         try:
-            driver.launch(function, config.grid, config.block, config.shared_mem_bytes, params, stream)
+            driver.launch(function, config._grid, config._block, config._shared_mem_bytes, params, stream)
             submitted = True
         except LaunchError as error:
             raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
@@ -356,7 +293,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         needs = self._plan
         if needs.fitting is config:
             return
-        (_, grid_y, grid_z), (_, block_y, block_z) = config.grid, config.block
+        (_, grid_y, grid_z), (_, block_y, block_z) = config._grid, config._block
         if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
             raise LaunchError(
                 f"kernel {self._kernel.name} uses thread.index_1d(), which needs a launch with y and z of 1, got "

@@ -8,7 +8,7 @@ from oxide.compiler.kernel import Specialization
 from oxide.driver.base import KernelResources
 from oxide.errors import DeviceError
 from oxide.runtime.context import current_runtime
-from oxide.runtime.launch import LaunchConfig
+from oxide.runtime.launch_config import LaunchConfig
 from oxide.runtime.loading import loaded_function
 
 __all__ = ["KernelResources", "resources_of"]

@@ -1,0 +1,124 @@
+"""How many threads a launch has: the configuration in a kernel's brackets, checked when it is made."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+
+from oxide.driver.base import Dim3
+from oxide.errors import LaunchError
+from oxide.messages import written
+from oxide.native import Given
+
+# The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_THREADS = 1024
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_SHARED_BYTES = 227 * 1024
+
+
+@final
+class LaunchConfig:
+    """How many threads: ``grid`` blocks of ``block`` threads, each an int or a tuple of up to three (x, y, z).
+
+    ``shared_mem_bytes`` is the dynamic shared memory of a block, what ``DynamicSharedArray`` is in; above 48 KiB the
+    kernel opts in by itself, up to what the device has.
+
+    Raises ``LaunchError`` for sizes that no device can launch. The name is cuda-oxide's.
+    """
+
+    # No dataclass: compiled, each launch would have to ask Python for the fields of one.
+    __slots__ = ("_block", "_grid", "_shared_mem_bytes")
+    __match_args__ = ("grid", "block", "shared_mem_bytes")
+
+    def __init__(
+        self,
+        grid: Given[int | tuple[int, ...]],
+        block: Given[int | tuple[int, ...]],
+        shared_mem_bytes: Given[int] = 0,
+    ) -> None:
+        self._grid: Dim3 = _dim3(grid, "grid", _MAX_GRID)
+        self._block: Dim3 = _dim3(block, "block", _MAX_BLOCK)
+        x, y, z = self._block
+        threads = x * y * z
+        if threads > _MAX_THREADS:
+            raise LaunchError(
+                f"block {self._block} has {threads} threads; a block has at most {_MAX_THREADS}: use a smaller block "
+                f"and a larger grid"
+            )
+        if type(shared_mem_bytes) is not int and (
+            isinstance(shared_mem_bytes, bool) or not isinstance(shared_mem_bytes, (int, np.integer))
+        ):
+            raise LaunchError(f"shared_mem_bytes is {written(shared_mem_bytes)}, which is no integer")
+        if not 0 <= shared_mem_bytes <= _MAX_SHARED_BYTES:
+            raise LaunchError(
+                f"shared_mem_bytes is {written(shared_mem_bytes)}; no device gives a block more than "
+                f"{_MAX_SHARED_BYTES} bytes"
+            )
+        self._shared_mem_bytes = int(shared_mem_bytes)
+
+    @property
+    def grid(self) -> Dim3:
+        """Blocks along x, y and z."""
+        return self._grid
+
+    @property
+    def block(self) -> Dim3:
+        """Threads of a block along x, y and z."""
+        return self._block
+
+    @property
+    def shared_mem_bytes(self) -> int:
+        """The dynamic shared memory of a block."""
+        return self._shared_mem_bytes
+
+    @classmethod
+    def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
+        """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
+        if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
+            raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
+        (threads, _, _) = _dim3(block, "block", _MAX_BLOCK)
+        return _along_x(max(1, -(-int(n) // threads)), threads)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LaunchConfig):
+            return NotImplemented
+        return self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LaunchConfig, self._parts()
+
+    def __repr__(self) -> str:
+        return f"LaunchConfig(grid={self._grid}, block={self._block}, shared_mem_bytes={self._shared_mem_bytes})"
+
+    def _parts(self) -> tuple[Dim3, Dim3, int]:
+        return self._grid, self._block, self._shared_mem_bytes
+
+
+@lru_cache(maxsize=256)
+def _along_x(blocks: int, threads: int) -> LaunchConfig:
+    """Made once for each pair of numbers: a configuration cannot be changed, so launches may share it."""
+    return LaunchConfig(blocks, threads)
+
+
+def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
+    sizes = size if isinstance(size, tuple) else (size,)
+    if not 1 <= len(sizes) <= 3:
+        raise LaunchError(f"{what} {written(size)} must be an int or a tuple of one to three ints")
+    x, y, z = sizes if len(sizes) == 3 else (*sizes, 1, 1)[:3]
+    # Plain and right, as nearly always; what follows says what is wrong with the rest.
+    if type(x) is type(y) is type(z) is int and 0 < x <= limits[0] and 0 < y <= limits[1] and 0 < z <= limits[2]:
+        return (x, y, z)
+    result = []
+    for axis, number, limit in zip("xyz", (*sizes, 1, 1), limits, strict=False):
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+            raise LaunchError(f"{what} {written(size)}: {axis} is {written(number)}, which is no integer")
+        if not 1 <= number <= limit:
+            raise LaunchError(f"{what} {written(size)}: {axis} is {written(number)}, but must be from 1 to {limit}")
+        result.append(int(number))
+    return (result[0], result[1], result[2])
