@@ -240,13 +240,12 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
         missing = count - len(turns.slots)
         enough = missing <= 0 or len(turns.slots) > 1  # with one slot for many chunks nothing would overlap
         if enough:
-            context.keep(lane)
-            _upload_in_chunks(context, box, array, chunk, turns.take(-(-nbytes // chunk)))
+            _upload_in_chunks(context, box, array, chunk, turns.take(-(-nbytes // chunk)), lane)
     if not enough:
         ring = context.device.staging
         with ring.lock:
             slots, chunk = ring.take(nbytes, chunk)
-            _upload_in_chunks(context, box, array, chunk, slots)
+            _upload_in_chunks(context, box, array, chunk, slots, None)
     if missing > 0:
         pool.want(lane.chunk, missing)
 
@@ -290,11 +289,12 @@ def _upload_in_chunks(
     array: NDArray[Any],
     chunk: int,
     slots: Sequence[Slot],
+    lane: Lane | None,
 ) -> None:
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
     layout = _layout(nbytes, chunk)
     moves = Moves(len(layout))
-    kept: list[Any] = [moves, array]
+    kept: list[Any] = [moves, array, lane]
     context.keep(kept)
     source = array
     with _beside(context, min(len(slots), len(layout)), kept) as stagers:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import threading
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,10 +14,10 @@ import pytest
 import oxide
 from oxide import DeviceBox, DisjointSlice, h2d, kernel, thread, u8
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_streams import BlockRange
+from oxide.driver.cpu_streams import BlockRange, CpuStream
 from oxide.runtime import staging
 from oxide.runtime.context import current_runtime
-from oxide.testing import RecordingDriver, step_driver, use_driver
+from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 MIB = 1 << 20
 
@@ -26,14 +29,23 @@ def increment(x: DisjointSlice[u8]) -> None:
         elem.value = elem.value + u8(1)
 
 
+def is_filling(stream: CpuStream) -> bool:
+    """Whether what comes next on a stream is to fill a slot."""
+    return "native host function" in repr(stream.items[0])
+
+
 def random_bytes(nbytes: int) -> np.ndarray:
     return np.random.default_rng().integers(0, 255, nbytes, np.uint8)
 
 
-def run_all_but_kernels(driver: CpuDriver) -> None:
-    """Steps whatever can run and is no kernel."""
-    while ready := [stream for stream in driver.pending() if not isinstance(stream.items[0], BlockRange)]:
+def run_all_but(driver: CpuDriver, left: Callable[[CpuStream], bool]) -> None:
+    """Steps all streams whose next item can run, but those ``left``."""
+    while ready := [stream for stream in driver.pending() if not left(stream)]:
         assert driver.step(ready[0])
+
+
+def run_all_but_kernels(driver: CpuDriver) -> None:
+    run_all_but(driver, lambda stream: isinstance(stream.items[0], BlockRange))
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 30])
@@ -137,3 +149,44 @@ def test_threads_upload_on_one_stream() -> None:
         for result, array in zip(results, data, strict=True):
             assert result is not None
             np.testing.assert_array_equal(result, array)
+
+
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """For a test that collects garbage hundreds of times: what was there before is none of its business."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("small_heap")
+@pytest.mark.parametrize("limit", [0, 1 << 30])
+def test_what_a_failed_upload_had_submitted_writes_into_no_slot_that_is_used_again(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(staging, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(staging, "SMALL_BYTES", 0)
+    data = random_bytes(1600)
+
+    with use_driver(RecordingDriver(step_driver())) as counting:
+        h2d(random_bytes(1600)).to_host().sync()
+    for number in range(1, len(counting.calls) + 1):
+        for held in range(staging._SLOTS):  # one of the streams beside stops where it was
+            steps = step_driver()
+            with use_driver(FailingDriver(steps)) as driver:
+                current_runtime().pinned.limit = limit
+                stream = oxide.devices()[0].new_stream()
+                driver.fail_call(number, oxide.DriverError(999, "CUDA_ERROR_UNKNOWN", "injected"))
+                with contextlib.suppress(oxide.DriverError):
+                    h2d(random_bytes(1600)).async_on(stream)
+                driver.forget()
+                gc.collect()  # the error's traceback holds what failed
+                beside = [one for one in steps.pending() if is_filling(one)]
+                stopped = beside[held : held + 1]
+                run_all_but(steps, lambda one: one in stopped)  # noqa: B023
+                copied = h2d(data).to_host().async_on(stream)
+                run_all_but(steps, lambda one: one in stopped or not is_filling(one))  # noqa: B023
+                run_all_but(steps, lambda one: one not in stopped)  # noqa: B023
+                steps.run_until_idle()
+                np.testing.assert_array_equal(copied, data, f"after a failure of call {number}")
