@@ -161,16 +161,16 @@ def small_heap() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_heap")
-@pytest.mark.parametrize("limit", [0, 1 << 30])
+@pytest.mark.parametrize(("limit", "nbytes"), [(0, 200), (1 << 30, 1600)])  # 13 chunks each
 def test_what_a_failed_upload_had_submitted_writes_into_no_slot_that_is_used_again(
-    monkeypatch: pytest.MonkeyPatch, limit: int
+    monkeypatch: pytest.MonkeyPatch, limit: int, nbytes: int
 ) -> None:
     monkeypatch.setattr(staging, "CHUNK_BYTES", 16)
     monkeypatch.setattr(staging, "SMALL_BYTES", 0)
-    data = random_bytes(1600)
+    data = random_bytes(nbytes)
 
     with use_driver(RecordingDriver(step_driver())) as counting:
-        h2d(random_bytes(1600)).to_host().sync()
+        h2d(random_bytes(nbytes)).to_host().sync()
     for number in range(1, len(counting.calls) + 1):
         for held in range(staging._SLOTS):  # one of the streams beside stops where it was
             steps = step_driver()
@@ -179,7 +179,7 @@ def test_what_a_failed_upload_had_submitted_writes_into_no_slot_that_is_used_aga
                 stream = oxide.devices()[0].new_stream()
                 driver.fail_call(number, oxide.DriverError(999, "CUDA_ERROR_UNKNOWN", "injected"))
                 with contextlib.suppress(oxide.DriverError):
-                    h2d(random_bytes(1600)).async_on(stream)
+                    h2d(random_bytes(nbytes)).async_on(stream)
                 driver.forget()
                 gc.collect()  # the error's traceback holds what failed
                 beside = [one for one in steps.pending() if is_filling(one)]
