@@ -197,7 +197,8 @@ class Driver(Protocol):
     # Code
 
     def load(self, device: int, code: Code) -> FunctionHandle:
-        """Makes code launchable on a device. The handle keeps it loaded. May block until the device is idle."""
+        """Makes code launchable on a device. The handle keeps it loaded; its ``reports`` says whether the code may use
+        the fault record whose address its parameters end with. May block until the device is idle."""
 
     def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:
         """What a kernel that was loaded from ``code`` takes, in blocks of ``threads`` threads with ``shared_bytes`` of

@@ -29,6 +29,8 @@ class CpuFunction:
 
     __slots__ = ("_memory", "call", "cooperative", "device", "entry", "sanitized")
 
+    reports = True  # machine code does not say which of its parameters it uses
+
     def __init__(self, device: int, code: Code) -> None:
         if code.target.kind != "native":
             raise driver_error(

@@ -30,7 +30,8 @@ _JIT_LOG_BYTES = 16384
 class CudaFunction:
     """A loaded kernel; dropping the last one of a module retires the module. ``shared_limit`` is the dynamic shared
     memory that it may be launched with as things stand, ``parameter_bytes`` the least that its parameters take,
-    ``cooperative`` how many of its blocks are on the device at once, for a kernel whose blocks must all be."""
+    ``cooperative`` how many of its blocks are on the device at once, for a kernel whose blocks must all be, ``reports``
+    whether it can report a fault."""
 
     __slots__ = (
         "__weakref__",
@@ -41,6 +42,7 @@ class CudaFunction:
         "handle",
         "module",
         "parameter_bytes",
+        "reports",
         "shared_limit",
     )
 
@@ -52,6 +54,7 @@ class CudaFunction:
         parameter_bytes: int,
         module: LoadedModule,
         cooperative: CooperativeLimit | None,
+        reports: bool,
     ) -> None:
         self.device = device
         self.entry = entry
@@ -60,6 +63,7 @@ class CudaFunction:
         self.parameter_bytes = parameter_bytes
         self.module = module
         self.cooperative = cooperative
+        self.reports = reports
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         error, self.shared_limit = driver.cuFuncGetAttribute(attribute, handle)
         check(error, f"cuFuncGetAttribute({entry})")
@@ -96,9 +100,10 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             check(error, f"cuModuleGetFunction({entry})")
             # With lazy loading, the default, the first launch would load the code, and wait for the device.
             check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({entry})")
-            places, size = parameter_layout(code.image.decode(), entry)
+            ptx = code.image.decode()
+            places, size = parameter_layout(ptx, entry)
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
-            functions.append(CudaFunction(device, entry, handle, size, loaded, limit))
+            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, uses_last_parameter(ptx, entry)))
     except BaseException:
         retired.append(module)
         raise
@@ -136,10 +141,9 @@ def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
 
     Not ``cuFuncGetParamInfo``: its list ends with an error, which compute-sanitizer reports as the program's.
     """
-    head = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
     places = []
     end = 0
-    for declaration in head[1].split(",") if head is not None else ():
+    for declaration in _declarations(ptx, entry):
         size = re.search(r"\.[busf](8|16|32|64)\b", declaration)
         if size is None:
             continue
@@ -150,3 +154,17 @@ def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
         places.append(-(-end // step) * step)
         end = places[-1] + element * (int(count[1]) if count is not None else 1)
     return tuple(places), end
+
+
+def uses_last_parameter(ptx: str, entry: str) -> bool:
+    """Whether an entry's last parameter, in our kernels the fault record's address, is used: LLVM leaves out what reads
+    it where every access was proved to be inside, and where there is none that could fail."""
+    declared = _declarations(ptx, entry)
+    name = re.search(r"([\w$]+)\s*(\[\d+\])?$", declared[-1].strip()) if declared else None
+    return name is None or len(re.findall(rf"(?<![\w$]){re.escape(name[1])}(?![\w$])", ptx)) > 1
+
+
+def _declarations(ptx: str, entry: str) -> list[str]:
+    """An entry's parameters, as it declares them."""
+    head = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
+    return [declaration for declaration in head[1].split(",") if declaration.strip()] if head is not None else []

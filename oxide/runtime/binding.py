@@ -171,7 +171,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
             return None
         if slot.before:
             pieces.append(slot.before)
-        pieces.append(box.words())
+        pieces.append(box._words or box.words())
         if slot.judged:
             integers.append(box._size)
     if len(plan.outputs) > 1 and _overlap(plan, arguments):

@@ -90,7 +90,9 @@ class AndThen(Stage[U]):
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
         made = self._function(context, result) if self._with_context else self._function(result)
-        following: U = require_operation(made, self._name).run(context)
+        if not isinstance(made, DeviceOperation):
+            require_operation(made, self._name)
+        following: U = made.run(context)
         return following
 
 

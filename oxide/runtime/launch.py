@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from oxide.compiler.open_parameters import OpenFunction, OpenParameter
     from oxide.runtime.context import Device
 
+_NO_RECORD = bytes(8)  # the address, for a kernel in which nothing can fail
+
 
 @final
 class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
@@ -65,7 +67,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     output_box.value.shape if isinstance(output_box, Arc) else output_box.shape
                 )
             if config is not None:
-                self._check_shape(config)
+                if plan.fitting is not config:
+                    self._check_shape(config)
                 self._unused = True
                 return
         parts = _consume(arguments)
@@ -128,8 +131,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
             return self._bind_and_execute(context)
-        function = loaded_function(specialization, device)
-        params = binding.params + context.fault_word(specialization)
+        function = device.loaded.get(specialization.reference) or loaded_function(specialization, device)
+        params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
         self._submit(context, function, config, params, binding.reads, binding.writes)
         return self._arguments
 
@@ -184,7 +187,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
             self._check_shape(config)
         function = loaded_function(specialization, device)
-        params = specialization.pack(values, context.fault_address(specialization))
+        params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
         self._submit(context, function, config, params, reads, writes)
         return tuple(results)
 
@@ -291,8 +294,6 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
         needs = self._plan
-        if needs.fitting is config:
-            return
         (_, grid_y, grid_z), (_, block_y, block_z) = config._grid, config._block
         if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
             raise LaunchError(

@@ -302,7 +302,8 @@ class DeviceOperation(Generic[T]):
         return find_device(runtime, self._placement)
 
     def __del__(self) -> None:
-        warn_unused(self)
+        if self._unused:
+            warn_unused(self)
 
     def __repr__(self) -> str:
         return f"<oxide operation {type(self).__name__}>"

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cuda.bindings.driver")
+from oxide import DisjointSlice, Kernel, Slice, f32, kernel, thread
 from oxide.driver import cuda_module
 from oxide.driver.cuda_kernels import CODE, FILL, REPORT, fill_params, report_params
-from oxide.driver.cuda_module import load_functions, parameter_layout
+from oxide.driver.cuda_module import load_functions, parameter_layout, uses_last_parameter
 from oxide.errors import DriverError
 from tests.compiler.assembler import assembled, needs_ptxas
 
@@ -31,6 +32,48 @@ def test_the_parameters_are_what_the_kernels_declare() -> None:
     ptx = CODE.image.decode()
     assert parameter_layout(ptx, FILL) == ((0, 8, 16), len(fill_params(0, bytes(8), 0)))
     assert parameter_layout(ptx, REPORT) == ((0, 8, 16), len(report_params(0, 0, 0)))
+
+
+@kernel
+def bump(x: DisjointSlice[f32]) -> None:
+    elem = x.get_mut(thread.index_1d())
+    if elem is not None:
+        elem.value = elem.value + f32(1)
+
+
+@kernel
+def add(a: Slice[f32], c: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    elem = c.get_mut(index)
+    if elem is not None:
+        elem.value = a[index.get()]
+
+
+@kernel(requires=["len(a) == len(c)"])
+def add_proved(a: Slice[f32], c: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    elem = c.get_mut(index)
+    if elem is not None:
+        elem.value = a[index.get()]
+
+
+@kernel(unchecked=True)
+def add_unchecked(a: Slice[f32], c: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    elem = c.get_mut(index)
+    if elem is not None:
+        elem.value = a[index.get()]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "reports"),
+    [(bump, False), (add, True), (add_proved, False), (add_unchecked, False)],
+)
+def test_a_kernels_text_says_whether_it_can_report_a_fault(compiled: Kernel, reports: bool) -> None:
+    ptx = compiled.ptx()
+    assert uses_last_parameter(ptx, compiled.name) == reports
+    assert uses_last_parameter(CODE.image.decode(), REPORT)
+    assert uses_last_parameter(ptx, "another")  # of which nothing is known
 
 
 class Modules:

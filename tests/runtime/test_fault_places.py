@@ -148,6 +148,30 @@ def test_a_submission_takes_records_for_its_launches_eight_at_a_time_and_gives_t
         assert len(records._returned) == 64
 
 
+@kernel(block=32)
+def count_up(x: DisjointSlice[f32]) -> None:
+    element = x.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = element.value + f32(1)
+
+
+def test_a_kernel_that_can_report_no_fault_takes_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oxide.driver.cpu import CpuDriver
+    from oxide.driver.cpu_code import CpuFunction
+    from oxide.testing import RecordingDriver, use_driver
+
+    monkeypatch.setattr(CpuFunction, "reports", False)
+    with use_driver(RecordingDriver(CpuDriver())) as driver:
+        box = zeros(8).sync()
+        count_up(box).sync()
+        count_up(value(box).map(lambda same: same)).sync()
+        graph = count_up(box).and_then(lambda boxes: count_up(*boxes)).graph()
+        graph.launch().sync()
+        np.testing.assert_array_equal(oxide.d2h(box).sync(), [4.0] * 8)
+        assert driver.count("report") == 0
+        assert not oxide.runtime.context.current_runtime().fault_records._returned
+
+
 @pytest.mark.parametrize("wrong", [0, 1, 7, 8, 12])
 def test_of_a_kernel_launched_at_many_places_the_one_that_failed_is_named_and_the_next_run_is_clean(wrong: int) -> None:
     table, box = h2d(TABLE).sync(), zeros(8).sync()
