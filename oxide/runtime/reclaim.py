@@ -292,10 +292,10 @@ class Reclaimer:
         default stream."""
         device = home.device
         if not default:
-            for candidate in (home, *(timeline for timeline, _ in reversed(uses))):
-                if candidate.device is device and all(
-                    candidate.is_after(timeline, position) for timeline, position in uses
-                ):
+            if _is_after(home, uses):
+                return home
+            for candidate, _ in reversed(uses):
+                if candidate.device is device and _is_after(candidate, uses):
                     return candidate
         # Frees behind the same streams share one: they are over in order there too.
         behind = (device, default, frozenset([timeline for timeline, _ in uses]))
@@ -313,6 +313,13 @@ class Reclaimer:
             beside.wait_for(theirs, theirs.mark().position)
             theirs.forget_marks()
         return beside
+
+
+def _is_after(candidate: Timeline, uses: tuple[tuple[Timeline, int], ...]) -> bool:
+    for timeline, position in uses:  # most are its own: all() would make a generator for each allocation
+        if timeline is not candidate and not candidate.is_after(timeline, position):
+            return False
+    return True
 
 
 def _use_is_over(timeline: Timeline, position: int) -> bool:
