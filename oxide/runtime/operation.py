@@ -21,7 +21,7 @@ from oxide.runtime.event_loops import current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture
 from oxide.runtime.places import add_note_once
 from oxide.runtime.stream import Stream
-from oxide.runtime.submission import ExecutionContext, submit
+from oxide.runtime.submission import ExecutionContext, run_blocking, submit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -201,13 +201,7 @@ class DeviceOperation(Generic[T]):
         loop = running_loop_name()
         if loop is not None:
             warn_caller(f"{called} blocks the {loop} event loop until the device is done; use await")
-        submission = submit(self, stream)
-        try:
-            submission.mark.synchronize()
-        except Exception as error:
-            submission.explain(error)
-            raise
-        return submission.finish()
+        return run_blocking(self, stream)
 
     def async_on(self, stream: Given[Stream]) -> T:
         """Submits to ``stream`` and returns the result at once, in flight until you synchronise the stream.

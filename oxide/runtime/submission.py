@@ -318,10 +318,7 @@ class Submission(Generic[T]):
 
     def explain(self, error: BaseException) -> BaseException:
         """An error found when the device was done, with the operation's name."""
-        from oxide.runtime.operation import named
-
-        add_note_once(error, f"found when {named(self._title)} had run on {self.mark.timeline.label}")
-        return error
+        return _explain(error, self._title, self.mark.timeline)
 
     def finished_well(self) -> bool:
         """Whether the device is past it and nothing failed."""
@@ -349,6 +346,51 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
 
     If it raises, what had been submitted until then keeps its memory until the device is past it.
     """
+    context = _context_for(operation, stream)
+    try:
+        return Submission(context, operation.run(context), operation.title())
+    except BaseException as error:
+        _give_up(context, operation, error)
+        raise
+
+
+def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
+    """``submit``, wait, and finish: the result. What the device uses is held by this call, which ends when the device
+    is past it; so there is nothing to hand over and no mark to keep, which take a fifth of a short run's time."""
+    context = _context_for(operation, stream)
+    timeline, runtime = context.timeline, context.runtime
+    try:
+        result = operation.run(context)
+        if context._joined:
+            context.wait_for_joined()
+        position = timeline.advance()
+        if context._declared:
+            context.settle(position)
+        context._declared = None
+    except BaseException as error:
+        _give_up(context, operation, error)
+        raise
+    runtime.counters.submitted.add()
+    try:
+        timeline.synchronize_past(position)
+    except BaseException as error:
+        runtime.counters.cancelled.add()
+        runtime.reclaimer.strand(timeline, [*context._kept, *context._faults, result])
+        if isinstance(error, Exception):
+            _explain(error, operation.title(), timeline)
+        raise
+    runtime.counters.completed.add()
+    for report in context._faults:
+        if report.claimed():
+            try:
+                report.raise_fault()
+            except Exception as fault:
+                raise _explain(fault, operation.title(), timeline)  # noqa: B904
+    return result
+
+
+def _context_for(operation: DeviceOperation[T], stream: Stream) -> ExecutionContext:
+    """What a run of ``operation`` on ``stream`` executes in, unless nothing can run there."""
     operation.consume()
     refuse_in_capture("running an operation")
     device = stream.device
@@ -357,18 +399,26 @@ def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
         device.raise_if_lost()
     if not reclaimer.idle:
         reclaimer.sweep()
-    context = ExecutionContext(stream)
-    try:
-        return Submission(context, operation.run(context), operation.title())
-    except BaseException as error:
-        with suppress(DeviceError):
-            context.wait_for_joined()
-        context.settle(context.timeline.advance())
-        if context._kept or context._faults:
-            reclaimer.strand(context.timeline, [*context._kept, *context._faults])
-        if isinstance(error, Exception) and not getattr(error, "__notes__", None):
-            add_note_once(error, f"when {operation!r} was submitted to {context.timeline.label}")
-        if isinstance(error, DeviceLostError) and device.lost is None:
-            device.lost = error
-        raise_if_nested(error, operation)
-        raise
+    return ExecutionContext(stream)
+
+
+def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:
+    """What had been submitted when ``error`` was raised keeps its memory; the error says what it was raised in."""
+    device = context.device
+    with suppress(DeviceError):
+        context.wait_for_joined()
+    context.settle(context.timeline.advance())
+    if context._kept or context._faults:
+        context.runtime.reclaimer.strand(context.timeline, [*context._kept, *context._faults])
+    if isinstance(error, Exception) and not getattr(error, "__notes__", None):
+        add_note_once(error, f"when {operation!r} was submitted to {context.timeline.label}")
+    if isinstance(error, DeviceLostError) and device.lost is None:
+        device.lost = error
+    raise_if_nested(error, operation)
+
+
+def _explain(error: BaseException, title: object, timeline: Timeline) -> BaseException:
+    from oxide.runtime.operation import named
+
+    add_note_once(error, f"found when {named(title)} had run on {timeline.label}")
+    return error

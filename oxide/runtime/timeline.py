@@ -208,6 +208,20 @@ class Timeline:
         self.note_passed(position)
         return True
 
+    def synchronize_past(self, position: int) -> None:
+        """Blocks the thread until the device is past ``position``, which covers all that was submitted so far. Not for
+        the stream, to which another thread may submit more, that waits for this one."""
+        device = self.device
+        event = device.take_event()
+        try:
+            self.driver.record_event(event, self.handle)
+            self.driver.synchronize_event(event)
+        except DeviceLostError as error:
+            device.raise_lost(error)
+        finally:
+            device.spare_events.append(event)
+        self.note_passed(position)
+
     def synchronize(self) -> None:
         """Blocks the thread until the stream has run all that it holds."""
         position = self.advance()
