@@ -222,3 +222,28 @@ def test_what_is_no_stream_is_not_joined() -> None:
     for wrong in (3, other.record_event()):
         with pytest.raises(TypeError, match="a stream joins a Stream, not"):
             stream.join(wrong)  # type: ignore[arg-type]
+
+
+def test_a_stream_asks_after_what_async_on_submitted_once_in_four_and_lets_go_of_what_is_over() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        stream = oxide.devices()[0].new_stream()
+        loose = stream._loose._submissions
+
+        def asked(number: int) -> int:
+            before = driver.count("query_event", "query_stream")
+            for _ in range(number):
+                zeros(1).async_on(stream)
+            return driver.count("query_event", "query_stream") - before
+
+        asked(100)  # none of which is over
+        assert len(loose) == 100
+        assert asked(100) <= 2 * 100 / 4
+        driver.inner.run_until_idle()  # type: ignore[attr-defined]
+        asked(4)
+        assert len(loose) <= 8
+        stream.synchronize()
+        assert not stream._loose._submissions
+        asked(5)
+        driver.inner.run_until_idle()  # type: ignore[attr-defined]
+        asked(4)
+        assert len(stream._loose._submissions) <= 8
