@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 
 from ..driver import sanitizing
@@ -104,7 +105,7 @@ class Kernel:
             from .contracts import parse_contracts
 
             self.contracts = parse_contracts(function, self.name, self.parameters, requires)
-        if max_registers is not None and not 1 <= max_registers <= 255:
+        if max_registers is not None and not (_is_whole(max_registers) and 1 <= max_registers <= 255):
             raise located(
                 function, f"kernel {self.name}: max_registers is {written(max_registers)}; a thread has 1 to 255"
             )
@@ -510,8 +511,8 @@ def kernel(
 
 
 def _dim3(function: Callable[..., Any], name: str, block: int | tuple[int, ...]) -> Dim3:
-    sizes = (block,) if isinstance(block, int) else tuple(block)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
+    sizes = _sizes(block)
+    if not sizes:
         raise located(function, f"kernel {name}: block is {written(block)}; give one to three sizes of at least 1")
     x, y, z = (*sizes, 1, 1)[:3]
     if x * y * z > _MAX_THREADS or z > _MAX_Z:
@@ -524,18 +525,33 @@ def _dim3(function: Callable[..., Any], name: str, block: int | tuple[int, ...])
 
 
 def _items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
-    sizes = (items,) if isinstance(items, int) else tuple(items)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 1 for size in sizes):
+    sizes = _sizes(items)
+    if not sizes or max(sizes) > _MOST_ITEMS:
         raise located(
-            function, f"kernel {name}: items_per_thread is {written(items)}; give one to three numbers of at least 1"
+            function,
+            f"kernel {name}: items_per_thread is {written(items)}; give one to three numbers from 1 to {_MOST_ITEMS}",
         )
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 
+def _sizes(given: object) -> tuple[int, ...]:
+    """One to three sizes of at least 1; none where that is not what was given."""
+    sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if not 1 <= len(sizes) <= 3 or not all(_is_whole(size) and size >= 1 for size in sizes):
+        return ()
+    return tuple(map(int, sizes))
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
+
 # CUDA's limits, the same for every compute capability; along x and y the limit is that of the block.
 _MAX_THREADS = 1024
 _MAX_Z = 64
+
+_MOST_ITEMS = 2**31 - 1
 
 
 def _stable_hash(kernel: Kernel, parameters: tuple[Closed, ...]) -> int:

@@ -92,9 +92,10 @@ class FaultReport:
 class ReportRecords:
     """The memory of a report."""
 
-    __slots__ = ("flags", "records", "used", "words")
+    __slots__ = ("block", "flags", "records", "used", "words")
 
-    def __init__(self, address: int, records: NDArray[Any]) -> None:
+    def __init__(self, block: int, address: int, records: NDArray[Any]) -> None:
+        self.block = block  # the address of what the driver gave
         self.records = records
         self.words = [(address + number * RECORD_BYTES).to_bytes(8, sys.byteorder) for number in range(REPORT_RECORDS)]
         self.flags = records.view(np.uint32).data
@@ -133,7 +134,7 @@ class FaultRecordPool:
             memory = Block(block, _BLOCK_BYTES).memory.view(RECORD)
             memory.view(np.uint64)[:] = 0
             made = [
-                ReportRecords(block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
+                ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
                 for first in range(0, len(memory), REPORT_RECORDS)
             ]
             self._returned.extend(made[1:])
@@ -151,8 +152,13 @@ class FaultRecordPool:
             if len(free) != len(self._blocks) * _BLOCK_REPORTS:
                 self._returned.extend(free)
                 return
-            while self._blocks:
-                self._driver.free_host(self._blocks.pop())
+            try:
+                while self._blocks:
+                    self._driver.free_host(self._blocks[-1])
+                    self._blocks.pop()
+            except BaseException:
+                self._returned.extend([records for records in free if records.block in self._blocks])
+                raise
 
 
 @final

@@ -7,6 +7,7 @@ names and the meaning are those of cuda-async's ``CudaGraph``; a capture runs no
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections import deque
@@ -128,12 +129,14 @@ class CudaGraph(Generic[T]):
         return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
 
     def _watch_updates(self, context: ExecutionContext) -> None:
-        """A launch reports the faults of the updates before it."""
+        """A launch reports the faults of the updates before it; if it comes to nothing, the next one does."""
         while self._updates:
             try:
-                update, reports = self._updates.popleft()
+                taken = self._updates.popleft()
             except IndexError:  # another thread's launch took it
                 break
+            context.if_given_up(functools.partial(self._updates.append, taken))
+            update, reports = taken
             context.timeline.wait_for(update.mark.timeline, update.mark.position)
             context.watch_faults(reports)
             self._passed_on += reports
@@ -267,7 +270,7 @@ class _Captured:
                 if page is None:
                     new = page = context.runtime.fault_pages.acquire()
                     number = 0
-                context.faults.append(GraphFaultReport(page, number, self._kernels, context.place))
+                context.watch_faults([GraphFaultReport(page, number, self._kernels, context.place)])
                 self._page = None  # until the launch is submitted for certain
             context.begin(self._reads, self._writes)  # of which the record is one
             try:

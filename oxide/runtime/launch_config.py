@@ -93,6 +93,11 @@ class LaunchConfig:
     def __reduce__(self) -> tuple[Any, ...]:
         return LaunchConfig, self._parts()
 
+    def __replace__(self, **changes: Any) -> LaunchConfig:
+        """What ``copy.replace`` does, from Python 3.13 on."""
+        parts: dict[str, Any] = {"grid": self._grid, "block": self._block, "shared_mem_bytes": self._shared_mem_bytes}
+        return LaunchConfig(**(parts | changes))
+
     def __repr__(self) -> str:
         return f"LaunchConfig(grid={self._grid}, block={self._block}, shared_mem_bytes={self._shared_mem_bytes})"
 

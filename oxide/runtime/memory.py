@@ -7,6 +7,7 @@ operations on any two streams, and to give the memory back only after its last u
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.messages import written
-from oxide.native import Given, mypyc_attr
+from oxide.native import Given, caused, mypyc_attr
 from oxide.runtime.room import allocate_when_free
 
 if TYPE_CHECKING:
@@ -278,9 +279,15 @@ class DeviceBox:
         )
 
     def reshape(self, *shape: SupportsIndex | tuple[SupportsIndex, ...]) -> DeviceBox:
-        """The same memory with another shape of the same size; one axis may be -1. Raises ``ValueError``."""
+        """The same memory with another shape of the same size; one axis may be -1. Raises ``ValueError``, and
+        ``TypeError`` for what is no integer."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        asked = [int(size) for size in sizes]  # type: ignore[arg-type]
+        try:
+            asked = [operator.index(size) for size in sizes]  # type: ignore[arg-type]
+        except TypeError:
+            raise caused(
+                TypeError(f"reshape: a shape is ints or a tuple of ints, not {written(sizes)}"), None
+            ) from None
         given = list(asked)
         if given.count(-1) == 1:
             rest = math.prod(size for size in given if size != -1)

@@ -48,6 +48,7 @@ class ExecutionContext:
     __slots__ = (
         "_declared",
         "_faults",
+        "_if_given_up",
         "_joined",
         "_kept",
         "_lock",
@@ -75,6 +76,7 @@ class ExecutionContext:
         self._joined: tuple[Mark, ...] = ()
         self._kept: list[Any] = []
         self._faults: list[Report] = []
+        self._if_given_up: tuple[Callable[[], None], ...] = ()
         self._report: FaultReport | None = None
         self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
 
@@ -197,12 +199,18 @@ class ExecutionContext:
             self._declared += other._declared
         other._declared = None
         self._kept.extend(other._kept)
-        self._faults.extend(other._faults)
+        self.watch_faults(other._faults)
+        self._if_given_up += other._if_given_up
         self._joined += other._joined
 
     def watch_faults(self, faults: list[Report]) -> None:
         """Reports another submission's faults too: this one uses its results."""
         self._faults.extend(faults)
+        self._report = None  # what is launched from now on is asked after these
+
+    def if_given_up(self, function: Callable[[], None]) -> None:
+        """Has ``function`` called if the run that this is part of cannot be submitted whole."""
+        self._if_given_up += (function,)
 
     @property
     def faults(self) -> list[Report]:
@@ -405,6 +413,8 @@ def _context_for(operation: DeviceOperation[T], stream: Stream) -> ExecutionCont
 def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:
     """What had been submitted when ``error`` was raised keeps its memory; the error says what it was raised in."""
     device = context.device
+    for function in context._if_given_up:
+        function()
     with suppress(DeviceError):
         context.wait_for_joined()
     context.settle(context.timeline.advance())

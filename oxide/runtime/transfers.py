@@ -295,10 +295,10 @@ def memcpy(
     """Copies ``src`` into ``dst``, of the same dtype and as many elements, and yields ``dst``. It allocates nothing.
 
     Numbers of elements are compared and shapes are not: the elements are copied in C order, and ``dst`` keeps its
-    shape. ``src`` is a box or a NumPy array, which is read when the operation is submitted. The two boxes may be on
-    different devices if the operation runs on one of them. Raises ``TypeError`` where the dtypes differ, ``ValueError``
-    where the numbers of elements do or where something in ``src`` is masked, and ``DeviceError`` when it is run on a
-    third device.
+    shape. ``src`` is a box or a NumPy array, which is read until the operation has completed: do not change it before.
+    The two boxes may be on different devices if the operation runs on one of them. Raises ``TypeError`` where the
+    dtypes differ, ``ValueError`` where the numbers of elements do or where something in ``src`` is masked, and
+    ``DeviceError`` when it is run on a third device.
     """
     destination = require_box(dst, "memcpy")
     source: DeviceBox | NDArray[Any]

@@ -172,6 +172,26 @@ def test_a_kernel_that_can_report_no_fault_takes_no_record(monkeypatch: pytest.M
         assert not oxide.runtime.context.current_runtime().fault_records._returned
 
 
+@pytest.mark.parametrize("between", ["graph", "shared", "update"])
+def test_of_two_faults_the_first_is_raised_whatever_it_came_by(between: str) -> None:
+    table, box = h2d(TABLE).sync(), zeros(8).sync()
+
+    def first() -> oxide.DeviceOperation[Any]:
+        if between == "shared":
+            return pick(table, 200, box).shared()
+        if between == "graph":
+            return pick(table, 200, box).graph().launch()
+        graph = pick(table, 1, box).graph()
+        graph.update(pick(table, 200, box))
+        return graph.launch()
+
+    part = first()
+    chain = pick(table, 1, box).and_then(lambda _: part).and_then(lambda _: pick(table, 300, box))
+    with pytest.raises(BoundsError) as caught:
+        chain.sync()
+    assert caught.value.index == 200
+
+
 @pytest.mark.parametrize("wrong", [0, 1, 7, 8, 12])
 def test_of_a_kernel_launched_at_many_places_the_one_that_failed_is_named_and_the_next_run_is_clean(wrong: int) -> None:
     table, box = h2d(TABLE).sync(), zeros(8).sync()

@@ -374,3 +374,20 @@ def test_a_fault_keeps_its_page_no_longer_than_whoever_holds_it() -> None:
             assert driver.count("allocate_host") == 1
         finally:
             gc.enable()
+
+
+def test_records_that_the_driver_does_not_take_back_are_given_back_by_the_next_drain() -> None:
+    with use_driver(FailingDriver(step_driver())) as driver:
+        stream = oxide.devices()[0].new_stream()
+        wrong, x, turn = zeros(1200, oxide.i64).sync(), zeros(1).sync(), zeros(1, oxide.i64).sync()
+        for _ in range(1200):  # more records than one block has
+            visit(wrong, x, turn).async_on(stream)
+        stream.synchronize()
+        del wrong, x, turn
+        for number in range(1, 6):
+            driver.fail("free_host", oxide.DeviceError("injected"), at=number)
+            with suppress(oxide.DeviceError):
+                oxide.reclaim.drain()
+            driver.forget()
+        oxide.reclaim.drain()
+        assert driver.inner.live_allocations.host_bytes == 0  # type: ignore[attr-defined]

@@ -102,6 +102,18 @@ def test_a_fault_of_an_update_is_raised_by_the_next_launch_once() -> None:
         graph.stream.synchronize()
 
 
+def test_a_fault_of_an_update_outlives_a_launch_that_came_to_nothing() -> None:
+    box, source = zeros(64).sync(), zeros(64).sync()
+    graph = d2h(box).graph()
+    graph.update(shifted(source, 9, box))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            graph.launch().and_then(lambda _: 1 / 0).sync()  # type: ignore[arg-type, return-value]
+    with pytest.raises(BoundsError):
+        graph.launch().sync()
+    graph.launch().sync()
+
+
 def test_a_fault_of_an_update_that_touches_nothing_of_the_graph_is_not_missed() -> None:
     with use_driver(step_driver(seed=3)):
         box, other, source = [zeros(64).sync() for _ in range(3)]

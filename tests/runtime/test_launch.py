@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -102,6 +104,20 @@ def test_for_num_elems_covers_every_element() -> None:
         assert config.block == (256, 1, 1)
         assert (config.grid[0] - 1) * 256 < max(n, 1) <= config.grid[0] * 256
     assert LaunchConfig.for_num_elems(100, block=32).grid == (4, 1, 1)
+
+
+def test_a_configuration_is_a_value() -> None:
+    config = LaunchConfig((4, 2), 64, shared_mem_bytes=16)
+    assert config == LaunchConfig((4, 2, 1), (64, 1, 1), 16) != LaunchConfig(4, 64)
+    assert len({config, LaunchConfig((4, 2, 1), (64, 1, 1), 16)}) == 1
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
+    assert config.__replace__(grid=3) == LaunchConfig(3, 64, 16)
+    assert repr(config) == "LaunchConfig(grid=(4, 2, 1), block=(64, 1, 1), shared_mem_bytes=16)"
+    with pytest.raises(AttributeError):
+        config.grid = (1, 1, 1)  # type: ignore[misc]
+    match config:
+        case LaunchConfig(grid, block, shared):
+            assert (grid, block, shared) == ((4, 2, 1), (64, 1, 1), 16)
 
 
 @pytest.mark.parametrize("n", [1, 16, 33, 64])

@@ -221,3 +221,29 @@ def test_init_device_contexts_says_what_a_policy_is() -> None:
         TypeError, match=r"policy is the class SingleStream; give an object of it, as in SingleStream\("
     ):
         init_device_contexts(policy=SingleStream)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [16.0, "16", (4, 4.0), float("nan"), None])
+def test_reshape_takes_integers(shape: Any) -> None:
+    box = zeros((4, 4)).sync()
+    with pytest.raises(TypeError, match="reshape: a shape is ints or a tuple of ints, not "):
+        box.reshape(shape)
+    assert box.reshape(np.int64(2), -1).shape == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block": 32.0}, "block is 32.0; give one to three sizes of at least 1"),
+        ({"block": True}, "block is True; give one to three sizes"),
+        ({"block": (32, 0)}, r"block is \(32, 0\); give one to three sizes"),
+        ({"block": 32, "items_per_thread": 2**31}, "items_per_thread is 2147483648; .* from 1 to 2147483647"),
+        ({"block": 32, "items_per_thread": LONG}, "items_per_thread is an int of 16610 bits"),
+        ({"max_registers": 64.0}, "max_registers is 64.0; a thread has 1 to 255"),
+        ({"max_registers": True}, "max_registers is True"),
+    ],
+)
+def test_a_kernels_options_are_whole_numbers(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        kernel(**options)(scaled.function)
+    assert kernel(block=np.int64(32), items_per_thread=np.uint8(2))(scaled.function).default_block == (32, 1, 1)
