@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class LaunchConfig:
 
     # No dataclass: compiled, each launch would have to ask Python for the fields of one.
     __slots__ = ("_block", "_grid", "_shared_mem_bytes")
-    __match_args__ = ("grid", "block", "shared_mem_bytes")
+    __match_args__: ClassVar[tuple[str, ...]] = ("grid", "block", "shared_mem_bytes")
 
     def __init__(
         self,
