@@ -268,9 +268,10 @@ class Timeline:
                 self.seen = position
             if self.end is not None and self.end.position <= self.seen:
                 self.end = None
-            dropped = []  # so that no mark dies inside the lock
-            while self._marks and self._marks[0].position <= self.seen:
-                dropped.append(self._marks.popleft())
+            if self._marks and self._marks[0].position <= self.seen:
+                dropped = [self._marks.popleft()]  # so that no mark dies inside the lock
+                while self._marks and self._marks[0].position <= self.seen:
+                    dropped.append(self._marks.popleft())
 
     def forget_marks(self) -> None:
         """Gives the events back, of a stream that nobody asks about any more."""
