@@ -86,6 +86,15 @@ def frozen_past() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """``frozen_past`` for a test that collects garbage hundreds of times: of the tests before it in its module too."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def settled_runtime() -> Iterator[None]:
     """No test leaves work for the next one: after each, the device is past everything that was dropped, and what was

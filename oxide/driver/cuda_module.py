@@ -92,6 +92,7 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
         )
     unload(retired)
     module = _load_module(code)
+    ptx = code.image.decode()
     functions = []
     try:
         loaded = LoadedModule()
@@ -100,7 +101,6 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             check(error, f"cuModuleGetFunction({entry})")
             # With lazy loading, the default, the first launch would load the code, and wait for the device.
             check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({entry})")
-            ptx = code.image.decode()
             places, size = parameter_layout(ptx, entry)
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
             functions.append(CudaFunction(device, entry, handle, size, loaded, limit, uses_last_parameter(ptx, entry)))

@@ -90,7 +90,7 @@ class AndThen(Stage[U]):
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
         made = self._function(context, result) if self._with_context else self._function(result)
-        if not isinstance(made, DeviceOperation):
+        if not isinstance(made, DeviceOperation):  # asked here first: it saves the call
             require_operation(made, self._name)
         following: U = made.run(context)
         return following

@@ -100,9 +100,8 @@ def _in_trio() -> bool:
 
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
     global _get_running_loop
-    if (
-        _get_running_loop is None
-    ):  # the package has it once asyncio.events is whole, whose own is another one until then
+    if _get_running_loop is None:
+        # The package has it once asyncio.events is whole, whose own is another one until then.
         _get_running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
         if _get_running_loop is None:
             return None

@@ -232,7 +232,8 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
     if at_once:
         array = array.copy()
     chunk = min(nbytes, _chunk_bytes(nbytes))
-    count = min(-(-nbytes // chunk), _SLOTS)
+    chunks = -(-nbytes // chunk)
+    count = min(chunks, _SLOTS)
     lane = _lane(context.timeline, chunk)
     turns = lane.turns
     with turns.lock:
@@ -240,7 +241,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
         missing = count - len(turns.slots)
         enough = missing <= 0 or len(turns.slots) > 1  # with one slot for many chunks nothing would overlap
         if enough:
-            _upload_in_chunks(context, box, array, chunk, turns.take(-(-nbytes // chunk)), lane)
+            _upload_in_chunks(context, box, array, chunk, turns.take(chunks), lane)
     if not enough:
         ring = context.device.staging
         with ring.lock:

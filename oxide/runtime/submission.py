@@ -318,10 +318,7 @@ class Submission(Generic[T]):
             self.mark.timeline.device.runtime.counters.completed.add()
         for report in self._faults:
             if report.claimed():
-                try:
-                    report.raise_fault()
-                except Exception as fault:
-                    raise self.explain(fault)  # noqa: B904
+                _raise_fault(report, self._title, self.mark.timeline)
         return self._result
 
     def explain(self, error: BaseException) -> BaseException:
@@ -390,10 +387,7 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
     runtime.counters.completed.add()
     for report in context._faults:
         if report.claimed():
-            try:
-                report.raise_fault()
-            except Exception as fault:
-                raise _explain(fault, operation.title(), timeline)  # noqa: B904
+            _raise_fault(report, operation.title(), timeline)
     return result
 
 
@@ -425,6 +419,14 @@ def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: Ba
     if isinstance(error, DeviceLostError) and device.lost is None:
         device.lost = error
     raise_if_nested(error, operation)
+
+
+def _raise_fault(report: Report, title: object, timeline: Timeline) -> None:
+    """Raises what a kernel reported, with the operation's name."""
+    try:
+        report.raise_fault()
+    except Exception as fault:
+        raise _explain(fault, title, timeline)  # noqa: B904
 
 
 def _explain(error: BaseException, title: object, timeline: Timeline) -> BaseException:

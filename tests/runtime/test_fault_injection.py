@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from oxide.driver.cpu import CpuDriver
 from oxide.runtime import staging
 from oxide.runtime.context import current_runtime
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, use_driver
+
+pytestmark = pytest.mark.usefixtures("small_heap")  # they collect garbage hundreds of times
 
 ONES = np.ones(500, np.float32)
 
@@ -122,15 +124,6 @@ def test_a_failure_at_any_driver_call_is_one_error_and_leaves_nothing(
     # All but what finds the streams that operations are to run on: making two, and asking the four that are spare.
     assert noted >= failures - 6
     assert failures > calls // 2  # a failed free, say, is tried again and is nobody's error
-
-
-@pytest.fixture(autouse=True)
-def small_heap() -> Iterator[None]:
-    """The tests collect garbage hundreds of times: what was there before is none of their business."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class LostDriver(DelegatingDriver):

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -149,15 +149,6 @@ def test_threads_upload_on_one_stream() -> None:
         for result, array in zip(results, data, strict=True):
             assert result is not None
             np.testing.assert_array_equal(result, array)
-
-
-@pytest.fixture
-def small_heap() -> Iterator[None]:
-    """For a test that collects garbage hundreds of times: what was there before is none of its business."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("small_heap")
