@@ -28,9 +28,10 @@ mlp: $(VENV)/.run
 digits: $(VENV)/.digits
 	$(BIN)/python -m examples.async_mlp --data digits
 
+# A file's tests share what they compile, so they stay together.
 test: lint bench-quick
 	$(PYTEST) -m gpu
-	$(PYTEST)
+	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
