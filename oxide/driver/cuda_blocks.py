@@ -14,13 +14,13 @@ one operation of a list or a dictionary, and a size's list, once there, stays, s
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
-LARGEST = 1 << 20
+LARGEST: Final = 1 << 20
 """The largest block, in bytes. What works on larger ones lasts longer than the calls."""
 
-SIZES = 8
-BLOCKS = 8
+SIZES: Final = 8
+BLOCKS: Final = 8
 
 
 @final

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from oxide.compiler.kernel import Specialization
     from oxide.compiler.signature import Closed
 
-_NUMBERS = (int, float, bool)
+_NUMBERS: Final = (int, float, bool)
 
 # What a slot does with its argument.
 _SLICE: Final = 0

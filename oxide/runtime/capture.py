@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from oxide.errors import GraphError
 from oxide.runtime.fault_records import CURSOR_BYTES, RECORD_BYTES
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oxide.runtime.submission import ExecutionContext
 
 # Of the task or the thread, as its context is: others run operations meanwhile.
-_current: ContextVar[Recording | None] = ContextVar("oxide_capture", default=None)
+_current: Final[ContextVar[Recording | None]] = ContextVar("oxide_capture", default=None)
 
 
 @final
@@ -144,7 +144,7 @@ class _Noted:
         pass
 
 
-_NOTED = _Noted()
+_NOTED: Final = _Noted()
 
 
 def refuse_in_capture(what: str, stream: Stream | None = None) -> None:

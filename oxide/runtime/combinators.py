@@ -90,10 +90,11 @@ class AndThen(Stage[U]):
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
         made = self._function(context, result) if self._with_context else self._function(result)
-        if not isinstance(made, DeviceOperation):  # asked here first: it saves the call
-            require_operation(made, self._name)
-        following: U = made.run(context)
-        return following
+        # Asked here first: it saves the call. And with a type, the compiled form needs no look-up for ``run``.
+        following: DeviceOperation[U] = (
+            made if isinstance(made, DeviceOperation) else require_operation(made, self._name)
+        )
+        return following.run(context)
 
 
 @final

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 from weakref import WeakKeyDictionary
 
 from oxide.errors import NoEventLoopError
@@ -84,35 +84,44 @@ def running_loop_name() -> str | None:
 def _in_trio() -> bool:
     # sniffio knows it too, where trio finds out by an exception that it does not run, and while another thread is still
     # importing trio.
-    global _sniffed, _in_trio_task
-    if _sniffed is None:
-        _sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
-    if _sniffed is None or _sniffed.name is None:
+    sniffed = _found.sniffed
+    if sniffed is None:
+        sniffed = _found.sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
+    if sniffed is None or sniffed.name is None:
         return False
-    if _in_trio_task is None:
+    if _found.in_trio_task is None:
         trio = sys.modules.get("trio")
         if trio is None:
             return False
-        _in_trio_task = trio.lowlevel.in_trio_task
-    inside: bool = _in_trio_task()
+        _found.in_trio_task = trio.lowlevel.in_trio_task
+    inside: bool = _found.in_trio_task()
     return inside
 
 
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    global _get_running_loop
-    if _get_running_loop is None:
+    get_running_loop = _found.get_running_loop
+    if get_running_loop is None:
         # The package has it once asyncio.events is whole, whose own is another one until then.
-        _get_running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-        if _get_running_loop is None:
+        get_running_loop = _found.get_running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        if get_running_loop is None:
             return None
-    loop: asyncio.AbstractEventLoop | None = _get_running_loop()
+    loop: asyncio.AbstractEventLoop | None = get_running_loop()
     return loop
 
 
-# What is asked for each operation that is run, found once in modules that the program has imported.
-_sniffed: Any = None
-_in_trio_task: Any = None
-_get_running_loop: Any = None
+@final
+class _Found:
+    """What is asked for each operation that is run, found once in modules that the program has imported."""
+
+    __slots__ = ("get_running_loop", "in_trio_task", "sniffed")
+
+    def __init__(self) -> None:
+        self.sniffed: Any = None
+        self.in_trio_task: Any = None
+        self.get_running_loop: Any = None
+
+
+_found: Final = _Found()
 
 
 def _trio_is_inside() -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
     Report: TypeAlias = "FaultReport | GraphFaultReport"
 
-PAGE_RECORDS = 64
+PAGE_RECORDS: Final = 64
 """Launches of a graph that a page serves."""
 
-RECORD_BYTES: int = RECORD.itemsize
-CURSOR_BYTES = 8
+RECORD_BYTES: Final[int] = RECORD.itemsize
+CURSOR_BYTES: Final = 8
 """Where the next fault goes, kept in device memory behind a graph's record."""
 
-REPORT_RECORDS = 8
+REPORT_RECORDS: Final = 8
 """Launches that a report of a submission's serves."""
 
-_RECORD_WORDS = RECORD.itemsize // 4
+_RECORD_WORDS: Final[int] = RECORD.itemsize // 4
 _BLOCK_REPORTS = 64
 _BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 

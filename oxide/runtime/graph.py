@@ -259,7 +259,9 @@ class _Captured:
         """
         driver, timeline = context.driver, context.timeline
         context.keep(self)
-        with self._lock:  # another thread's uploads and its record must not come between these and the graph
+        lock = self._lock  # another thread's uploads and its record must not come between these and the graph
+        lock.acquire()
+        try:
             if self._at_launch:
                 with reading_at_submission():
                     for submit_upload in self._at_launch:
@@ -286,6 +288,8 @@ class _Captured:
             if number < PAGE_RECORDS:  # else the page can be used again as soon as the launches are over
                 self._used = number
                 self._page = page
+        finally:
+            lock.release()
 
     def __del__(self) -> None:
         self.device.runtime.reclaimer.retire_graph(self._handle)

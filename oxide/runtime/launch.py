@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oxide.compiler.open_parameters import OpenFunction, OpenParameter
     from oxide.runtime.context import Device
 
-_NO_RECORD = bytes(8)  # the address, for a kernel in which nothing can fail
+_NO_RECORD: Final = bytes(8)  # the address, for a kernel in which nothing can fail
 
 
 @final

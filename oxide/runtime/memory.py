@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 
 import numpy as np
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oxide.runtime.context import Device
     from oxide.runtime.timeline import Timeline
 
-_WORDS = struct.Struct("@QQ")
+_WORDS: Final = struct.Struct("@QQ")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -13,19 +13,19 @@ parking would have cost, and one in sixteen waits of a stream that parks polls a
 from __future__ import annotations
 
 import threading
-from typing import final
+from typing import Final, final
 
-SPIN_SECONDS = 10e-6
+SPIN_SECONDS: Final = 10e-6
 """The most that a wait spins, and up to which mean a stream's waits do."""
 
-POLL_SECONDS = 50e-6
+POLL_SECONDS: Final = 50e-6
 """The most that a wait polls: what a parked wait costs more than a polled one, so none costs more than twice."""
 
-PARK_SECONDS = 40e-6
+PARK_SECONDS: Final = 40e-6
 """What parking adds to a wait on an H100; taken off before a parked wait is learned from."""
 
-_LONGEST = 2 * POLL_SECONDS  # a wait counts as no longer than this, so that one of an hour is forgotten too
-_PROBE_EVERY = 16
+_LONGEST: Final = 2 * POLL_SECONDS  # a wait counts as no longer than this, so that one of an hour is forgotten too
+_PROBE_EVERY: Final = 16
 
 
 @final

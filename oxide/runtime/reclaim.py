@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from oxide.driver.base import Driver, EventHandle, GraphHandle
 from oxide.errors import DeviceError, DeviceLostError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FEW = 64  # things that finalise within a fraction of a millisecond
+_FEW: Final = 64  # things that finalise within a fraction of a millisecond
 
 _MOST_BESIDE = 32  # streams that only frees are submitted to, one for each combination of streams they are behind
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from oxide.errors import DeviceError
 from oxide.native import Given
@@ -119,7 +119,7 @@ class Stream:
             self.device.spare_timelines.append(self._timeline)
 
 
-_FEW = 4  # results that nobody asks after
+_FEW: Final = 4  # results that nobody asks after
 
 
 @final
@@ -135,16 +135,22 @@ class LooseResults:
 
     def adopt(self, submission: Submission[Any]) -> None:
         """One more. Those that the device is past are let go, but it is not asked each time, which takes 1.4 µs."""
-        with self._lock:
+        lock = self._lock
+        lock.acquire()  # for each submission: ``with`` takes a compiled function three times as long
+        try:
             if len(self._submissions) >= self._ask_at:
                 self._let_go()
                 self._ask_at = len(self._submissions) + _FEW
             self._submissions.append(submission)
+        finally:
+            lock.release()
 
     def _let_go(self) -> None:
         loose, timeline = self._submissions, self._timeline
-        with contextlib.suppress(DeviceError):
+        try:  # noqa: SIM105 (twice as quick)
             loose[-1].mark.passed()  # then all are, with no more questions
+        except DeviceError:
+            pass
         # A stream passes its work in order, so whether the first is done is all to ask, however many there are.
         while loose and loose[0].finished_well():
             loose.popleft()

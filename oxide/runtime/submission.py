@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
 
 from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
 from oxide.native import Given
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WORD = struct.Struct("@Q")
+_WORD: Final = struct.Struct("@Q")
 
 
 @final
@@ -376,16 +376,18 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
         _give_up(context, operation, error)
         raise
     runtime.counters.submitted.add()
+    kept, faults = context._kept, context._faults
+    del context  # what ends here ends while the device works, and not after it
     try:
         timeline.synchronize_past(position)
     except BaseException as error:
         runtime.counters.cancelled.add()
-        runtime.reclaimer.strand(timeline, [*context._kept, *context._faults, result])
+        runtime.reclaimer.strand(timeline, [*kept, *faults, result])
         if isinstance(error, Exception):
             _explain(error, operation.title(), timeline)
         raise
     runtime.counters.completed.add()
-    for report in context._faults:
+    for report in faults:
         if report.claimed():
             _raise_fault(report, operation.title(), timeline)
     return result
