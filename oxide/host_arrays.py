@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
 
 def host_array(array: ArrayLike, what: str) -> NDArray[Any]:
-    """``numpy.asarray(array)``, without a copy where there is an array already.
-
-    Raises ``ValueError`` where an element is masked, in the array or in one that a list or a tuple holds."""
-    if "numpy.ma" in sys.modules:
-        found = masked(array)
-        if found is not None:
-            raise ValueError(
-                f"{what}: {found}, and device memory has no masks; pass array.filled(x), which has x in place of what "
-                "is masked, or array.data, what lies under the mask"
-            )
+    """``numpy.asarray(array)``, without a copy where there is an array already. Refuses as ``refuse_masked`` does."""
+    refuse_masked(array, what)
     return np.asarray(array)
+
+
+def refuse_masked(array: object, what: str) -> None:
+    """Raises ``ValueError`` where an element is masked, in the array or in one that a list or a tuple holds."""
+    found = masked(array)
+    if found is not None:
+        raise ValueError(
+            f"{what}: {found}, and device memory has no masks; pass array.filled(x), which has x in place of what "
+            "is masked, or array.data, what lies under the mask"
+        )
 
 
 def masked(array: Any) -> str | None:

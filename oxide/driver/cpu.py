@@ -61,6 +61,9 @@ from oxide.driver.cpu_workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
 from oxide.environment import whole_number
 from oxide.errors import DeviceError
+from oxide.messages import written
+
+_MOST = 4096  # devices or threads: more are a slip of the keyboard
 
 
 @final
@@ -93,8 +96,11 @@ class CpuDriver:
         self._devices = (whole_number("OXIDE_CPU_DEVICES", least=1) or 1) if devices is None else devices
         self._threads = (os.cpu_count() or 1) if threads is None else threads
         for what, number in (("devices", self._devices), ("threads", self._threads)):
-            if number < 1:
-                raise DeviceError(f"a CPU driver with {number} {what} was asked for; it needs 1 or more")
+            if not 1 <= number <= _MOST:
+                raise DeviceError(
+                    f"a CPU driver with {written(number)} {what} was asked for; it has 1 to {_MOST} "
+                    f"(OXIDE_CPU_DEVICES sets the devices)"
+                )
         if seed is None and not step:
             seed = whole_number("OXIDE_SEED", least=0)
         elif seed is not None:

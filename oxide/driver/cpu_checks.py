@@ -11,6 +11,7 @@ from oxide.driver.cpu_code import CpuFunction
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_graph import CpuGraph
 from oxide.driver.cpu_streams import CpuEvent, CpuStream
+from oxide.messages import written
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
@@ -71,7 +72,8 @@ def checked_seed(seed: int) -> int:
     try:
         number = operator.index(seed)
     except TypeError:
-        raise TypeError(f"seed={seed!r}: a whole number of 0 or more is needed, not {type(seed).__name__}") from None
+        needed = f"a whole number of 0 or more is needed, not {type(seed).__name__}"
+        raise TypeError(f"seed={written(seed)}: {needed}") from None
     if number < 0:
-        raise ValueError(f"seed={seed!r}: a whole number of 0 or more is needed")
+        raise ValueError(f"seed={written(seed)}: a whole number of 0 or more is needed")
     return number

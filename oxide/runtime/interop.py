@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.errors import DeviceError
+from oxide.host_arrays import refuse_masked
 from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.context import current_runtime
 from oxide.runtime.memory import Allocation, DeviceBox
@@ -40,10 +41,12 @@ def from_dlpack(x: Any) -> DeviceBox:
     The array must be C-contiguous, on a device of the runtime's: a CUDA array with CUDA, a host array (NumPy's, say)
     on the CPU device. Its memory is kept until the box is dropped and no longer in use. Uses of the array by its own
     library after this call are that library's to order. Raises ``TypeError`` for what has no ``__dlpack__``,
-    ``BufferError`` for memory of another layout, ``DeviceError`` for another kind of device.
+    ``BufferError`` for memory of another layout, ``DeviceError`` for another kind of device, ``ValueError`` for a
+    masked array in which something is masked.
     """
     if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
         raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")
+    refuse_masked(x, "from_dlpack")
     runtime = current_runtime()
     kind, number = (int(part) for part in x.__dlpack_device__())
     wanted = _CUDA if runtime.driver.name == "cuda" else _CPU

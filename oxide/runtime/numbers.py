@@ -34,9 +34,13 @@ if TYPE_CHECKING:
 def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """The numbers 0 to n - 1, as a box of shape (n,), made on the host once.
 
-    Raises ``OverflowError`` if an integer dtype has not so many.
+    Raises ``OverflowError`` if an integer dtype has not so many, ``TypeError`` or ``ValueError`` for an ``n`` that is
+    no whole number of 0 or more.
     """
-    (count,) = parse_shape(n, "arange")
+    sizes = parse_shape(n, "arange")
+    if len(sizes) != 1:
+        raise TypeError(f"arange: the number of elements is one int, not {written(n)}")
+    count = sizes[0]
     resolved = as_dtype(dtype)
     if resolved.kind in "iu" and count - 1 > np.iinfo(resolved).max:
         raise OverflowError(f"arange: {count - 1} is too large for {resolved}; its largest is {np.iinfo(resolved).max}")
@@ -50,15 +54,24 @@ def randn(
 
     The same seed gives the same numbers on every device, and one operation has the same at every run. They are made on
     the host, which takes 0.5 s for 64 MiB: by a thread before the operation is submitted, where it is awaited. Raises
-    ``TypeError`` for a dtype that is not of floating point, ``ValueError`` for a negative ``std``.
+    ``TypeError`` for a dtype that is not of floating point and for a ``mean`` or ``std`` that is no number of
+    float64's, ``ValueError`` for a negative ``std`` or ``seed``.
     """
     resolved = as_dtype(dtype)
     if resolved.kind != "f":
         raise TypeError(f"randn: {resolved} is no floating-point type")
+    for name, number in (("mean", mean), ("standard deviation", std)):
+        array = np.asarray(number)
+        if array.ndim or array.dtype.kind not in "iuf":  # an integer of more than 64 bits is an object
+            raise TypeError(f"randn: the {name} is {written(number)}; it must be one number that float64 holds")
     if not std >= 0:
         raise ValueError(f"randn: the standard deviation is {written(std)}; it must not be negative")
     sizes = parse_shape(shape, "randn")
-    generator = np.random.default_rng(seed)  # refuses a wrong seed now
+    try:
+        generator = np.random.default_rng(seed)  # refuses a wrong seed now
+    except (TypeError, ValueError) as refusal:
+        wrong = f"randn: the seed is {written(seed)}; give a whole number of 0 or more, or None for another each time"
+        raise type(refusal)(wrong) from refusal
     return Generated("randn", sizes, resolved, lambda: generator.normal(mean, std, sizes).astype(resolved))
 
 

@@ -31,6 +31,7 @@ from oxide import (
 )
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DeviceError
+from oxide.messages import written
 from oxide.runtime.context import current_runtime
 from oxide.testing import failing_seed, seeded_driver, step_driver, use_driver
 from oxide_kernels import block_inclusive_sum
@@ -245,8 +246,12 @@ def test_a_seed_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         CpuDriver()
 
 
-@pytest.mark.parametrize(("seed", "kind"), [("x", TypeError), (1.5, TypeError), (-1, ValueError)])
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [("x", TypeError), (1.5, TypeError), (-1, ValueError), (-(10**5000), ValueError)],
+    ids=["word", "fraction", "negative", "long"],
+)
 def test_a_seed_that_the_environment_could_not_hold_is_refused(seed: Any, kind: type[Exception]) -> None:
     for driver in (seeded_driver, lambda seed: step_driver(seed=seed)):
-        with pytest.raises(kind, match=rf"seed={seed!r}: a whole number of 0 or more"):
+        with pytest.raises(kind, match=rf"seed={written(seed)}: a whole number of 0 or more"):
             driver(seed)

@@ -127,10 +127,18 @@ def test_stepping_is_for_step_mode(driver: CpuDriver) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"devices": 0}, {"devices": -2}, {"threads": 0}], ids=["no device", "negative", "no thread"]
+    ("arguments", "found"),
+    [
+        ({"devices": 0}, "0 devices"),
+        ({"devices": -2}, "-2 devices"),
+        ({"devices": 10**8}, "100000000 devices"),
+        ({"devices": 10**5000}, "an int of 16610 bits devices"),
+        ({"threads": 0}, "0 threads"),
+    ],
+    ids=["none", "negative", "a slip", "long", "no thread"],
 )
-def test_a_driver_needs_a_device_and_a_thread(arguments: dict[str, int]) -> None:
-    with pytest.raises(DeviceError, match="it needs 1 or more"):
+def test_a_driver_has_a_device_and_a_thread_and_not_millions(arguments: dict[str, int], found: str) -> None:
+    with pytest.raises(DeviceError, match=rf"a CPU driver with {found} was asked for; it has 1 to 4096 \("):
         CpuDriver(**arguments)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import CompileError, DisjointSlice, d2h, f32, h2d, kernel, memcpy, thread, zeros
+from oxide import CompileError, DisjointSlice, d2h, f32, from_dlpack, h2d, kernel, memcpy, thread, zeros
+from oxide.driver.cpu import CpuDriver
 from oxide.testing import RecordingDriver, step_driver, use_driver
 
 MASKED = np.ma.array(np.arange(5, dtype=np.float32), mask=[0, 1, 0, 0, 1])
@@ -44,6 +45,14 @@ def test_memcpy_refuses_what_is_masked() -> None:
     with pytest.raises(ValueError, match="memcpy: a MaskedArray with 2 of 5 elements masked, and device memory has no"):
         memcpy(box, MASKED)
     np.testing.assert_array_equal(memcpy(box, MASKED.filled(7)).to_host().sync(), [0, 7, 2, 3, 7])
+
+
+def test_from_dlpack_refuses_what_is_masked() -> None:
+    with use_driver(CpuDriver()):
+        with pytest.raises(ValueError, match="from_dlpack: a MaskedArray with 2 of 5 elements masked, and device"):
+            from_dlpack(MASKED)
+        box = from_dlpack(np.ma.masked_array(np.arange(3.0)))
+        np.testing.assert_array_equal(d2h(box).sync(), [0, 1, 2])
 
 
 @pytest.mark.parametrize("mask", [np.ma.nomask, [False] * 5], ids=["nomask", "all False"])

@@ -12,10 +12,12 @@ import trio
 
 import oxide
 from oxide import arange, gather, randn, value
+from oxide.messages import written
 from oxide.runtime import numbers, staging
 from tests.runtime.waiting import until
 
 LARGE = staging.SMALL_BYTES // 4 + 1001
+LONG = 10**5000
 
 
 @pytest.mark.parametrize("shape", [0, 5, (3, 7), LARGE])
@@ -38,6 +40,41 @@ def test_without_a_seed_an_operation_keeps_its_numbers_and_two_differ() -> None:
 def test_arange_counts_from_0_in_every_dtype(dtype: str) -> None:
     for count in (0, 1, LARGE):
         np.testing.assert_array_equal(arange(count, dtype).to_host().sync(), np.arange(count, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "found"),
+    [
+        ("a", 1, "the mean is 'a'; it must be one number"),
+        (0, None, "the standard deviation is None; it must be one number"),
+        ([1.0, 2.0], 1, "the mean is \\[1.0, 2.0\\]; it must be one number"),
+        (LONG, 1, "the mean is an int of 16610 bits; it must be one number"),
+        (1j, 1, "the mean is 1j; it must be one number"),
+        (True, 1, "the mean is True; it must be one number"),
+    ],
+    ids=written,
+)
+def test_randn_is_of_two_numbers(mean: Any, std: Any, found: str) -> None:
+    with pytest.raises(TypeError, match=f"randn: {found}"):
+        randn(mean, std, 3)
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5), 1])
+def test_randn_takes_numpys_numbers(number: Any) -> None:
+    expected = np.random.default_rng(3).normal(number, number, 5).astype("f4")
+    np.testing.assert_array_equal(randn(number, number, 5, seed=3).to_host().sync(), expected)
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(-1, ValueError), (-LONG, ValueError), (1.5, TypeError)], ids=written)
+def test_randns_seed_is_a_whole_number(seed: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=rf"randn: the seed is {written(seed)}; give a whole number of 0"):
+        randn(0, 1, 3, seed=seed)
+
+
+@pytest.mark.parametrize("n", [(2, 2), ()])
+def test_aranges_number_of_elements_is_one_int(n: Any) -> None:
+    with pytest.raises(TypeError, match=r"arange: the number of elements is one int, not \("):
+        arange(n)
 
 
 def test_many_numbers_are_made_beside_the_loop_that_awaits_them(monkeypatch: pytest.MonkeyPatch) -> None:
