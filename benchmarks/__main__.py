@@ -3,6 +3,7 @@
     python -m benchmarks                        every group, on the GPU if there is one
     python -m benchmarks launch completion      some groups
     python -m benchmarks --quick                small sizes: do all contenders still give right results?
+    python -m benchmarks --redraw h100.json     page and plots of a run on another machine
 
 Exits with 1 if a contender gave a wrong result or a group broke, and never because of a time. Figures that oxide is
 held to are printed as PASS or FAIL at the end of a full run.
@@ -33,7 +34,10 @@ RESULTS = Path(__file__).parent / "results"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the groups asked for; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.redraw is not None:
+        return _redraw(parser, options.redraw)
     device = options.device or _default_device()
     os.environ["OXIDE_DEVICE"] = device
     os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # an empty kernel is meant to be small
@@ -70,6 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(session.wrong)
 
 
+def _redraw(parser: argparse.ArgumentParser, files: Sequence[Path]) -> int:
+    from benchmarks import report
+
+    for file in files:
+        try:
+            lines = report.redraw(file)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        for line in lines:
+            print(line)
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -89,6 +106,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, help="folder for JSON, page and plots (benchmarks/results)")
     parser.add_argument("--name", help="the files' name (the device's)")
+    parser.add_argument(
+        "--redraw",
+        type=Path,
+        nargs="+",
+        metavar="JSON",
+        help="measure nothing: write the page and the plots of earlier runs beside their JSON",
+    )
     return parser
 
 

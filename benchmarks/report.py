@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import oxide
-from benchmarks.harness import Comparison, Session
+from benchmarks.harness import Claim, Comparison, Figure, Session
 from oxide.native import form
 
 _PACKAGES = (
@@ -78,12 +78,33 @@ def write(session: Session, machine: dict[str, Any], folder: Path, name: str) ->
         "errors": session.errors,
     }
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    plots, note = _plots(session, folder, name)
-    (folder / f"{name}.md").write_text(_page(session, machine, plots), encoding="utf-8")
-    return [f"written: {folder / name}.json, .md" + (f" and {len(plots)} plots" if plots else ""), *note]
+    return [f"written: {folder / name}.json", *_draw(session.comparisons, session.claims, machine, folder, name)]
 
 
-def _page(session: Session, machine: dict[str, Any], plots: dict[str, str]) -> str:
+def redraw(file: Path) -> list[str]:
+    """The page and the plots of an earlier run, beside its JSON ``file``: it may have been made on a machine without
+    matplotlib. Raises ``OSError`` where it cannot be read, ``ValueError`` for what ``write`` has not written."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        claims = [Claim(claim["name"], claim["value"], claim["limit"], claim["relation"]) for claim in record["claims"]]
+        comparisons = [
+            Comparison(**{**one, "figures": {name: Figure(**figure) for name, figure in one["figures"].items()}})
+            for one in record["comparisons"]
+        ]
+        return _draw(comparisons, claims, record, file.parent, file.stem)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} is no JSON of a run of the benchmarks: {type(error).__name__}: {error}") from error
+
+
+def _draw(
+    comparisons: list[Comparison], claims: list[Claim], machine: dict[str, Any], folder: Path, name: str
+) -> list[str]:
+    plots, note = _plots(comparisons, folder, name)
+    (folder / f"{name}.md").write_text(_page(comparisons, claims, machine, plots), encoding="utf-8")
+    return [f"written: {folder / name}.md" + (f" and {len(plots)} plots" if plots else ""), *note]
+
+
+def _page(comparisons: list[Comparison], claims: list[Claim], machine: dict[str, Any], plots: dict[str, str]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     lines = [
         f"# Benchmarks on {machine['device']}",
@@ -91,15 +112,15 @@ def _page(session: Session, machine: dict[str, Any], plots: dict[str, str]) -> s
         f"{machine['when']}, driver {machine['driver']}, Python {machine['python']}, {versions}. "
         "Contenders took turns in one run; results were checked before they were timed.",
     ]
-    if session.claims:
+    if claims:
         lines += ["", "| | what oxide is held to | found | limit |", "| --- | --- | --- | --- |"]
-        for claim in session.claims:
+        for claim in claims:
             met = "PASS" if claim.met else "FAIL"
             lines.append(f"| {met} | {claim.name} | {claim.value:.3g} | {claim.relation} {claim.limit:g} |")
-    for group, comparisons in itertools.groupby(session.comparisons, key=lambda comparison: comparison.group):
+    for group, members in itertools.groupby(comparisons, key=lambda comparison: comparison.group):
         lines += ["", f"## {group}"]
         shown: set[str] = set()
-        for comparison in comparisons:
+        for comparison in members:
             title = comparison.series or comparison.title
             if title in plots and title not in shown:
                 shown.add(title)
@@ -114,7 +135,7 @@ def _page(session: Session, machine: dict[str, Any], plots: dict[str, str]) -> s
     return "\n".join(lines) + "\n"
 
 
-def _plots(session: Session, folder: Path, name: str) -> tuple[dict[str, str], list[str]]:
+def _plots(comparisons: list[Comparison], folder: Path, name: str) -> tuple[dict[str, str], list[str]]:
     """Draws bars for a comparison and lines for a series; the file of each title."""
     try:
         import matplotlib
@@ -122,10 +143,11 @@ def _plots(session: Session, folder: Path, name: str) -> tuple[dict[str, str], l
         return {}, ["no plots: matplotlib is not installed (pip install 'oxide-gpu[bench]')"]
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "oxide"  # the same figures give the same file
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text, and not the outlines of its letters
     from matplotlib import pyplot
 
     files: dict[str, str] = {}
-    measured = [comparison for comparison in session.comparisons if comparison.figures]
+    measured = [comparison for comparison in comparisons if comparison.figures]
     for title in dict.fromkeys(comparison.series or comparison.title for comparison in measured):
         members = [comparison for comparison in measured if (comparison.series or comparison.title) == title]
         first = members[0]
@@ -146,7 +168,9 @@ def _plots(session: Session, folder: Path, name: str) -> tuple[dict[str, str], l
             axes.set_yscale("log")
             axes.set_xlabel("batches" if first.group == "pipeline" else first.series)
             axes.set_ylabel(first.unit)
-            axes.legend(fontsize="small")
+            axes.set_xticks([member.x for member in members], [f"{member.x:g}" for member in members])
+            axes.set_xticks([], minor=True)
+            axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.02, 0.5))
         else:
             names = list(first.figures)[::-1]
             figures = tuple(first.figures[contender] for contender in names)
@@ -164,7 +188,7 @@ def _plots(session: Session, folder: Path, name: str) -> tuple[dict[str, str], l
         axes.set_title(f"{first.group}: {title}", fontsize="medium")
         figure.tight_layout()
         file = f"{name}-{first.group}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}.svg"
-        figure.savefig(folder / file, metadata={"Date": None})
+        figure.savefig(folder / file, metadata={"Date": None}, bbox_inches="tight")
         pyplot.close(figure)
         files[title] = file
     return files, []

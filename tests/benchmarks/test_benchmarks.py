@@ -146,6 +146,26 @@ def test_a_wrong_result_makes_the_command_fail_and_a_time_does_not(
     assert "| peer | WRONG: no such sum |" in page
     for plot in re.findall(r"\]\((.+\.svg)\)", page):
         assert (tmp_path / plot).exists()
+    (tmp_path / "here.md").unlink()
+    assert command.main(["--redraw", str(tmp_path / "here.json")]) == 0
+    assert (tmp_path / "here.md").read_text() == page
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"claims": []}', '{"claims": [], "comparisons": [{"unit": "s"}]}'])
+def test_what_is_no_run_is_not_drawn(text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "found.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit):
+        command.main(["--redraw", str(file)])
+    assert str(file) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file] * (text is not None)
+
+
+def test_the_pages_of_results_show_plots_that_are_there() -> None:
+    for page in command.RESULTS.glob("*.md"):
+        plots = re.findall(r"\]\((.+\.svg)\)", page.read_text(encoding="utf-8"))
+        assert [plot for plot in plots if not (page.parent / plot).exists()] == []
 
 
 def test_a_quick_run_judges_no_claim_and_says_so(
