@@ -54,8 +54,8 @@ def randn(
 
     The same seed gives the same numbers on every device, and one operation has the same at every run. They are made on
     the host, which takes 0.5 s for 64 MiB: by a thread before the operation is submitted, where it is awaited. Raises
-    ``TypeError`` for a dtype that is not of floating point and for a ``mean`` or ``std`` that is no number of
-    float64's, ``ValueError`` for a negative ``std`` or ``seed``.
+    ``TypeError`` for a dtype that is not of floating point and for a ``mean`` or ``std`` that is no number,
+    ``ValueError`` for one that float64 does not hold and for a negative ``std`` or ``seed``.
     """
     resolved = as_dtype(dtype)
     if resolved.kind != "f":
@@ -63,7 +63,8 @@ def randn(
     for name, number in (("mean", mean), ("standard deviation", std)):
         array = np.asarray(number)
         if array.ndim or array.dtype.kind not in "iuf":  # an integer of more than 64 bits is an object
-            raise TypeError(f"randn: the {name} is {written(number)}; it must be one number that float64 holds")
+            kind = ValueError if type(number) is int else TypeError
+            raise kind(f"randn: the {name} is {written(number)}; it must be one number that float64 holds")
     if not std >= 0:
         raise ValueError(f"randn: the standard deviation is {written(std)}; it must not be negative")
     sizes = parse_shape(shape, "randn")
