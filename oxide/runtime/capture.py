@@ -65,11 +65,10 @@ class Recording:
 
     # What contexts use
 
-    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> _Noted:
-        """Notes what the graph reads and writes; each launch is ordered by it."""
+    def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
+        """The graph reads and writes these; each launch is ordered by it."""
         self.reads.update(dict.fromkeys(reads))
         self.writes.update(dict.fromkeys(writes))
-        return _NOTED
 
     def fault_address(self, specialization: Specialization, place: Place | None) -> int:
         """Where the graph's kernels report a fault: device memory. Behind the record is the cursor, by which the end
@@ -131,20 +130,6 @@ class Recording:
         if self.fault_record is not None:
             record = self.fault_record.address
             driver.report(record, record + RECORD_BYTES, RECORD_BYTES, stream)
-
-
-@final
-class _Noted:
-    """The ``with`` around a recorded submission: nothing is submitted, so nothing has to be ordered."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-_NOTED: Final = _Noted()
 
 
 def refuse_in_capture(what: str, stream: Stream | None = None) -> None:

@@ -203,10 +203,6 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     ) -> None:
         driver, stream = context.driver, context.timeline.handle
         context.keep(function)
-        if context.recording is not None:
-            with context.ordered(reads, writes):
-                driver.launch(function, config._grid, config._block, config._shared_mem_bytes, params, stream)
-            return
         submitted = False
         context.begin(reads, writes)
         try:

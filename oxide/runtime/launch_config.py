@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from oxide.messages import written
 from oxide.native import Given
 
 # The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
-_MAX_BLOCK = (1024, 1024, 64)
-_MAX_THREADS = 1024
-_MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_SHARED_BYTES = 227 * 1024
+_MAX_BLOCK: Final = (1024, 1024, 64)
+_MAX_THREADS: Final = 1024
+_MAX_GRID: Final = (2**31 - 1, 65535, 65535)
+_MAX_SHARED_BYTES: Final = 227 * 1024
 
 
 @final

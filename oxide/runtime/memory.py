@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _WORDS: Final = struct.Struct("@QQ")
 
 
+@final  # but for SharedAllocation, which overrides nothing: so compiled callers need not look for methods
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
@@ -341,12 +342,18 @@ class DeviceBox:
 _LARGEST = 2**63 - 1
 """Of a size: what an address can count."""
 
+_PLAIN: Final = 2**48
+"""Sizes below are seen to be right by two compares of machine words."""
+
 
 def parse_shape(shape: object, what: str) -> tuple[int, ...]:
     """A shape as given by a user, an int or a tuple, as a tuple. Raises ``TypeError`` or ``ValueError``."""
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
-    result = []
+    result: list[int] = []
     for size in sizes:
+        if type(size) is int and 0 <= size < _PLAIN:
+            result.append(size)
+            continue
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
             raise TypeError(f"{what}: a shape is an int or a tuple of ints, not {written(shape)}")
         if not 0 <= size <= _LARGEST:

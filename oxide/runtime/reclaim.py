@@ -210,7 +210,7 @@ class Reclaimer:
     def sweep(self) -> bool:
         """Gives back what can be given back now, in 2 ms at most; False if that was not enough. Never blocks and never
         raises a driver's error: what could not be given back is tried again at the next sweep."""
-        if self.idle or not self._lock.acquire(blocking=False):
+        if self.idle or not self._lock.acquire(False):
             return True
         try:
             until = time.perf_counter() + SHARE_SECONDS
@@ -251,7 +251,7 @@ class Reclaimer:
             kept = self._in_flight.pop(mark, None)
             if kept is not None:
                 self._limbo.add(mark, kept)
-        while clock() < until and (passed := self._limbo.pop_passed(_FEW)):
+        while self._limbo and clock() < until and (passed := self._limbo.pop_passed(_FEW)):
             for kept in passed:
                 kept.clear()
         empty: dict[Timeline, bool] = {}  # each stream is asked once, however much is stranded on it

@@ -25,8 +25,6 @@ from oxide.runtime.places import add_note_once
 from oxide.runtime.stream import Stream
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from oxide.compiler.kernel import Specialization
     from oxide.driver.base import Driver
     from oxide.runtime.context import Device, Runtime
@@ -106,16 +104,18 @@ class ExecutionContext:
         """Keeps ``thing`` alive until the device is past this submission."""
         self._kept.append(thing)
 
-    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> AbstractContextManager[None]:
+    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> Ordered:
         """``with ctx.ordered(reads, writes):`` submits work that reads and writes these buffers: it is ordered after
         their earlier uses on any stream, and later uses are ordered after it."""
-        if self.recording is not None:
-            return self.recording.ordered(reads, writes)
         return Ordered(self, reads, writes)
 
     def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
         """``ordered`` without its ``with``, for launches: what is submitted between this and ``end`` is ordered after
-        the buffers' earlier uses. Not in a capture. Takes the runtime's submission lock: call nothing of a user's."""
+        the buffers' earlier uses; in a capture, each launch of the graph will be. Takes the runtime's submission lock:
+        call nothing of a user's."""
+        if self.recording is not None:
+            self.recording.note_uses(reads, writes)
+            return
         timeline, lock = self.timeline, self._lock
         lock.acquire()
         try:
@@ -134,6 +134,8 @@ class ExecutionContext:
 
     def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
         """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was."""
+        if self.recording is not None:
+            return
         try:
             if submitted:
                 timeline = self.timeline
