@@ -33,6 +33,7 @@ MODULES = [
     "runtime/launch.py",
     "runtime/launch_config.py",
     "runtime/loading.py",
+    "runtime/locks.py",
     "runtime/memory.py",
     "runtime/once.py",
     "runtime/operation.py",

@@ -22,6 +22,7 @@ from oxide.native import Given, caused
 from oxide.runtime.address_ranges import AddressRanges
 from oxide.runtime.fault_records import FaultPages, FaultRecordPool
 from oxide.runtime.forking import forked_error, watch_forks
+from oxide.runtime.locks import new_lock
 from oxide.runtime.pinned import PinnedPool
 from oxide.runtime.reclaim import Reclaimer
 from oxide.runtime.staging import StagingRing
@@ -165,7 +166,7 @@ class Runtime:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.submission = threading.Lock()  # held while buffers' uses are read, work is submitted and uses are noted
+        self.submission = new_lock()  # held while buffers' uses are read, work is submitted and uses are noted
         self.loading = threading.Lock()
         self.shared_ranges = AddressRanges()
         self.forked = False  # this process is a fork of the one that set the runtime up

@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from oxide.errors import DeviceLostError
 from oxide.runtime.alarm import Alarm
+from oxide.runtime.locks import new_lock
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Runtime
@@ -81,7 +82,7 @@ def _cut_off() -> None:
         atexit.unregister(runtime.driver.close)
         driver: Any = ForkedDriver(runtime.driver.name)
         runtime.forked = True
-        runtime.submission = threading.Lock()
+        runtime.submission = new_lock()
         for part in (runtime.reclaimer, runtime.pinned, runtime.fault_records):
             part._driver = driver
             part._lock = threading.Lock()
@@ -91,7 +92,7 @@ def _cut_off() -> None:
             device.staging.renew_lock()
             for timeline in device._timelines:
                 timeline.driver = driver
-                timeline._lock = threading.Lock()
+                timeline._lock = new_lock()
                 timeline.lane = None
             device.driver = driver
         runtime.driver = driver

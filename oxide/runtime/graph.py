@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections import deque
 from contextlib import suppress
 from types import TracebackType
@@ -21,6 +20,7 @@ from oxide.native import Given
 from oxide.runtime.capture import Recording
 from oxide.runtime.context import Device
 from oxide.runtime.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage, GraphFaultReport
+from oxide.runtime.locks import new_lock
 from oxide.runtime.nesting import raise_if_nested
 from oxide.runtime.operation import DeviceOperation, require_stream
 from oxide.runtime.staging import reading_at_submission
@@ -245,7 +245,7 @@ class _Captured:
         self._at_launch = recording.at_launch
         self._kernels = {number: (special, tuple(places)) for number, (special, places) in recording.kernels.items()}
         self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._page: FaultPage | None = None
         self._used = 0  # of the page's records
 
@@ -259,9 +259,7 @@ class _Captured:
         """
         driver, timeline = context.driver, context.timeline
         context.keep(self)
-        lock = self._lock  # another thread's uploads and its record must not come between these and the graph
-        lock.acquire()
-        try:
+        with self._lock:  # another thread's uploads and its record must not come between these and the graph
             if self._at_launch:
                 with reading_at_submission():
                     for submit_upload in self._at_launch:
@@ -274,22 +272,21 @@ class _Captured:
                     number = 0
                 context.watch_faults([GraphFaultReport(page, number, self._kernels, context.place)])
                 self._page = None  # until the launch is submitted for certain
-            context.begin(self._reads, self._writes)  # of which the record is one
-            try:
-                if new is not None:
-                    driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
-                    cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
-                    driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
-                driver.launch_graph(self._handle, timeline.handle)
-            finally:
-                # Even if it failed: a fill that was submitted runs before those of the next launch, on any stream.
-                context.end(self._reads, self._writes, submitted=True)
+            with context.submission_lock:
+                context.begin(self._reads, self._writes)  # of which the record is one
+                try:
+                    if new is not None:
+                        driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
+                        cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
+                        driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
+                    driver.launch_graph(self._handle, timeline.handle)
+                finally:
+                    # Even if it failed: a fill that was submitted runs before those of the next launch, on any stream.
+                    context.end(self._reads, self._writes, submitted=True)
             number += 1
             if number < PAGE_RECORDS:  # else the page can be used again as soon as the launches are over
                 self._used = number
                 self._page = page
-        finally:
-            lock.release()
 
     def __del__(self) -> None:
         self.device.runtime.reclaimer.retire_graph(self._handle)

@@ -204,14 +204,15 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         driver, stream = context.driver, context.timeline.handle
         context.keep(function)
         submitted = False
-        context.begin(reads, writes)
-        try:
-            driver.launch(function, config._grid, config._block, config._shared_mem_bytes, params, stream)
-            submitted = True
-        except LaunchError as error:
-            raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
-        finally:
-            context.end(reads, writes, submitted=submitted)
+        with context.submission_lock:
+            context.begin(reads, writes)
+            try:
+                driver.launch(function, config._grid, config._block, config._shared_mem_bytes, params, stream)
+                submitted = True
+            except LaunchError as error:
+                raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
+            finally:
+                context.end(reads, writes, submitted=submitted)
 
     def _require_device(self, device: Device) -> None:
         """Raises for boxes that are all on another device."""

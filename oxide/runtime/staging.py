@@ -218,7 +218,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
     pool, nbytes, at_once = context.runtime.pinned, box.nbytes, _reads_at_submission.get()
     if not at_once and array.flags.c_contiguous and pinned_buffer_of(array, pool) is not None:
         context.keep(array)
-        with context.ordered([], [box._allocation]):
+        with context.submission_lock, context.ordered([], [box._allocation]):
             context.driver.copy_to_device(box.ptr, array.ctypes.data, nbytes, context.timeline.handle)
         return
     if at_once or nbytes <= SMALL_BYTES:
@@ -226,7 +226,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
         if buffer is not None:
             context.keep(buffer)
             buffer.fill(array)
-            with context.ordered([], [box._allocation]):
+            with context.submission_lock, context.ordered([], [box._allocation]):
                 context.driver.copy_to_device(box.ptr, buffer.address, nbytes, context.timeline.handle)
             return
     if at_once:
@@ -307,7 +307,7 @@ def _upload_in_chunks(
             gathered = stagers[0].advance()
             for stager in stagers[1:]:
                 stager.follow(stagers[0], gathered)
-        with context.ordered([], [box._allocation]):
+        with context.submission_lock, context.ordered([], [box._allocation]):
             for number, (offset, size) in enumerate(layout):
                 slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
                 slot.order(stager)
@@ -348,7 +348,7 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     buffer = pool.try_acquire(nbytes) if context.recording is None else pool.acquire(nbytes)
     if buffer is not None:
         context.keep(buffer)
-        with context.ordered([box._allocation], []):
+        with context.submission_lock, context.ordered([box._allocation], []):
             driver.copy_to_host(buffer.address, box.ptr, nbytes, timeline.handle)
         return buffer.array(box.shape, box.dtype)
     result = np.empty(box.shape, box.dtype)
@@ -368,7 +368,11 @@ def _download_in_chunks(
     moves = Moves(len(layout))
     kept = [result, moves]
     context.keep(kept)
-    with _beside(context, min(len(slots), len(layout)), kept) as stagers, context.ordered([box._allocation], []):
+    with (
+        _beside(context, min(len(slots), len(layout)), kept) as stagers,
+        context.submission_lock,
+        context.ordered([box._allocation], []),
+    ):
         for number, (offset, size) in enumerate(layout):
             slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
             slot.order(timeline)

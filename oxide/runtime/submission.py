@@ -49,7 +49,6 @@ class ExecutionContext:
         "_if_given_up",
         "_joined",
         "_kept",
-        "_lock",
         "_report",
         "device",
         "driver",
@@ -58,6 +57,7 @@ class ExecutionContext:
         "recording",
         "runtime",
         "stream",
+        "submission_lock",
         "timeline",
     )
 
@@ -70,7 +70,7 @@ class ExecutionContext:
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
         self.timeline: Timeline = stream._timeline
-        self._lock = self.runtime.submission
+        self.submission_lock = self.runtime.submission
         self._joined: tuple[Mark, ...] = ()
         self._kept: list[Any] = []
         self._faults: list[Report] = []
@@ -105,50 +105,40 @@ class ExecutionContext:
         self._kept.append(thing)
 
     def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> Ordered:
-        """``with ctx.ordered(reads, writes):`` submits work that reads and writes these buffers: it is ordered after
-        their earlier uses on any stream, and later uses are ordered after it."""
+        """``with ctx.submission_lock, ctx.ordered(reads, writes):`` submits work that reads and writes these buffers:
+        it is ordered after their earlier uses on any stream, and later uses are ordered after it. Call nothing of a
+        user's inside. The lock is in the caller's own ``with`` for the reason in ``locks``."""
         return Ordered(self, reads, writes)
 
     def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """``ordered`` without its ``with``, for launches: what is submitted between this and ``end`` is ordered after
-        the buffers' earlier uses; in a capture, each launch of the graph will be. Takes the runtime's submission lock:
-        call nothing of a user's."""
+        """``ordered`` without its object, for launches, with the lock held: what is submitted between this and ``end``
+        is ordered after the buffers' earlier uses; in a capture, each launch of the graph will be."""
         if self.recording is not None:
             self.recording.note_uses(reads, writes)
             return
-        timeline, lock = self.timeline, self._lock
-        lock.acquire()
-        try:
-            if timeline.end is not None:
-                timeline.close()
-            # Most memory is used on one stream only. That is seen here, and takes no call.
-            for allocation in reads:
-                if allocation.written_by is not timeline or allocation.claims:
-                    allocation.order_read(timeline)
-            for allocation in writes:
-                if allocation.written_by is not timeline or allocation.claims or allocation.reads:
-                    allocation.order_write(timeline)
-        except BaseException:
-            lock.release()
-            raise
+        timeline = self.timeline
+        if timeline.end is not None:
+            timeline.close()
+        # Most memory is used on one stream only. That is seen here, and takes no call.
+        for allocation in reads:
+            if allocation.written_by is not timeline or allocation.claims:
+                allocation.order_read(timeline)
+        for allocation in writes:
+            if allocation.written_by is not timeline or allocation.claims or allocation.reads:
+                allocation.order_write(timeline)
 
     def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
         """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was."""
-        if self.recording is not None:
-            return
-        try:
-            if submitted:
-                timeline = self.timeline
-                position = timeline.advance()
-                for allocation in reads:
-                    allocation.reads[timeline] = position
-                for allocation in writes:  # note_write, without a call
-                    allocation.written_by = timeline
-                    allocation._written_at = position
-                    if allocation.reads:
-                        allocation.reads.clear()
-        finally:
-            self._lock.release()
+        if submitted and self.recording is None:
+            timeline = self.timeline
+            position = timeline.advance()
+            for allocation in reads:
+                allocation.reads[timeline] = position
+            for allocation in writes:  # note_write, without a call
+                allocation.written_by = timeline
+                allocation._written_at = position
+                if allocation.reads:
+                    allocation.reads.clear()
 
     def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
         """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
@@ -259,7 +249,7 @@ class ExecutionContext:
 
 @final
 class Ordered:
-    """See ``ExecutionContext.ordered``. Holds the runtime's submission lock: call nothing of a user's inside."""
+    """See ``ExecutionContext.ordered``."""
 
     __slots__ = ("_context", "_reads", "_writes")
 

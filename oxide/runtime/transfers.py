@@ -147,7 +147,7 @@ class Full(DeviceOperation[DeviceBox]):
         box = new_box(context, self._shape, self._dtype)
         if box.nbytes:
             count = box.nbytes // len(self._pattern)
-            with context.ordered([], [box._allocation]):
+            with context.submission_lock, context.ordered([], [box._allocation]):
                 context.driver.fill(box.ptr, self._pattern, count, context.timeline.handle)
         return box
 
@@ -337,7 +337,7 @@ def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBo
     if not source.nbytes or source.ptr == destination.ptr:
         return
     to, origin, stream = destination.device, source.device, context.timeline.handle
-    with context.ordered([source._allocation], [destination._allocation]):
+    with context.submission_lock, context.ordered([source._allocation], [destination._allocation]):
         if to is origin:
             context.driver.copy_on_device(destination.ptr, source.ptr, source.nbytes, stream)
         else:
