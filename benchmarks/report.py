@@ -9,6 +9,7 @@ import platform
 import re
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ _PACKAGES = (
     *("oxide-gpu", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings", "trio"),
     *("torch", "triton", "cupy", "cupy-cuda12x", "cupy-cuda13x", "warp-lang"),
 )
+
+_NO_PLOTS = "no plots: matplotlib is not installed (pip install 'oxide-gpu[bench]')"
 
 
 def describe() -> dict[str, Any]:
@@ -83,7 +86,12 @@ def write(session: Session, machine: dict[str, Any], folder: Path, name: str) ->
 
 def redraw(file: Path) -> list[str]:
     """The page and the plots of an earlier run, beside its JSON ``file``: it may have been made on a machine without
-    matplotlib. Raises ``OSError`` where it cannot be read, ``ValueError`` for what ``write`` has not written."""
+    matplotlib. Raises ``OSError`` where it cannot be read, ``ValueError`` for what ``write`` has not written, and here
+    without matplotlib, before anything is written."""
+    if find_spec("matplotlib") is None:
+        raise ValueError(f"{file} is not drawn: {_NO_PLOTS}")
+    if file.suffix != ".json":
+        raise ValueError(f"{file} is no .json of a run of the benchmarks")
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         claims = [Claim(claim["name"], claim["value"], claim["limit"], claim["relation"]) for claim in record["claims"]]
@@ -91,8 +99,9 @@ def redraw(file: Path) -> list[str]:
             Comparison(**{**one, "figures": {name: Figure(**figure) for name, figure in one["figures"].items()}})
             for one in record["comparisons"]
         ]
+        _page(comparisons, claims, record, {})  # what it cannot show is found before anything is written
         return _draw(comparisons, claims, record, file.parent, file.stem)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} is no JSON of a run of the benchmarks: {type(error).__name__}: {error}") from error
 
 
@@ -140,7 +149,7 @@ def _plots(comparisons: list[Comparison], folder: Path, name: str) -> tuple[dict
     try:
         import matplotlib
     except ModuleNotFoundError:
-        return {}, ["no plots: matplotlib is not installed (pip install 'oxide-gpu[bench]')"]
+        return {}, [_NO_PLOTS]
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "oxide"  # the same figures give the same file
     matplotlib.rcParams["svg.fonttype"] = "none"  # text, and not the outlines of its letters

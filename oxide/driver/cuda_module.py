@@ -91,8 +91,8 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             f"runs PTX; compile it for the device's own target",
         )
     unload(retired)
-    module = _load_module(code)
     ptx = code.image.decode()
+    module = _load_module(code)
     functions = []
     try:
         loaded = LoadedModule()

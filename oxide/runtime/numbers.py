@@ -60,12 +60,8 @@ def randn(
     resolved = as_dtype(dtype)
     if resolved.kind != "f":
         raise TypeError(f"randn: {resolved} is no floating-point type")
-    for name, number in (("mean", mean), ("standard deviation", std)):
-        array = np.asarray(number)
-        if array.ndim or array.dtype.kind not in "iuf":  # an integer of more than 64 bits is an object
-            kind = ValueError if type(number) is int else TypeError
-            raise kind(f"randn: the {name} is {written(number)}; it must be one number that float64 holds")
-    if not std >= 0:
+    centre, deviation = _float64("mean", mean), _float64("standard deviation", std)
+    if not deviation >= 0:
         raise ValueError(f"randn: the standard deviation is {written(std)}; it must not be negative")
     sizes = parse_shape(shape, "randn")
     try:
@@ -73,7 +69,23 @@ def randn(
     except (TypeError, ValueError) as refusal:
         wrong = f"randn: the seed is {written(seed)}; give a whole number of 0 or more, or None for another each time"
         raise type(refusal)(wrong) from refusal
-    return Generated("randn", sizes, resolved, lambda: generator.normal(mean, std, sizes).astype(resolved))
+    return Generated("randn", sizes, resolved, lambda: generator.normal(centre, deviation, sizes).astype(resolved))
+
+
+def _float64(name: str, number: Any) -> float:
+    """A parameter of ``randn``'s, of any type that is a number."""
+    wrong = f"randn: the {name} is {written(number)}; it must be one number that float64 holds"
+    if isinstance(number, (bool, np.bool_, np.complexfloating, str, bytes)) or getattr(number, "ndim", False):
+        raise TypeError(wrong)
+    try:
+        found = float(number)
+    except OverflowError as error:
+        raise ValueError(wrong) from error
+    except (TypeError, ValueError) as error:
+        raise TypeError(wrong) from error
+    if math.isinf(found) and found != number:  # of a type with more digits
+        raise ValueError(wrong)
+    return found
 
 
 @final

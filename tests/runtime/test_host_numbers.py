@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,8 @@ def test_arange_counts_from_0_in_every_dtype(dtype: str) -> None:
         ("a", 1, "the mean is 'a'; it must be one number"),
         (0, None, "the standard deviation is None; it must be one number"),
         ([1.0, 2.0], 1, "the mean is \\[1.0, 2.0\\]; it must be one number"),
+        ([[1], [2, 3]], 1, "the mean is \\[\\[1\\], \\[2, 3\\]\\]; it must be one number"),
+        (np.complex64(1j), 1, "the mean is .*1j.*; it must be one number"),
         (LONG, 1, "the mean is an int of 16610 bits; it must be one number"),
         (1j, 1, "the mean is 1j; it must be one number"),
         (True, 1, "the mean is True; it must be one number"),
@@ -59,9 +63,9 @@ def test_randn_is_of_two_numbers(mean: Any, std: Any, found: str) -> None:
         randn(mean, std, 3)
 
 
-@pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5), 1])
-def test_randn_takes_numpys_numbers(number: Any) -> None:
-    expected = np.random.default_rng(3).normal(number, number, 5).astype("f4")
+@pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5), 1, 10**20, Fraction(1, 2), Decimal("0.5")])
+def test_randn_takes_all_that_is_one_number(number: Any) -> None:
+    expected = np.random.default_rng(3).normal(float(number), float(number), 5).astype("f4")
     np.testing.assert_array_equal(randn(number, number, 5, seed=3).to_host().sync(), expected)
 
 
