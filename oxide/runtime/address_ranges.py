@@ -18,7 +18,7 @@ _FEW = 64
 
 
 @final
-class SharedAllocation(Allocation):  # type: ignore[misc]  # see there
+class SharedAllocation(Allocation):
     """What boxes are in: an allocation that can be referred to weakly, which the compiled class by itself cannot."""
 
     __slots__ = ("__weakref__",)

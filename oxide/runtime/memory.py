@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _WORDS: Final = struct.Struct("@QQ")
 
 
-@final  # but for SharedAllocation, which overrides nothing: so compiled callers need not look for methods
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""

@@ -313,9 +313,9 @@ class Submission(Generic[T]):
                 _raise_fault(report, self._title, self.mark.timeline)
         return self._result
 
-    def explain(self, error: BaseException) -> BaseException:
-        """An error found when the device was done, with the operation's name."""
-        return _explain(error, self._title, self.mark.timeline)
+    def explain(self, error: BaseException) -> None:
+        """Adds the operation's name to an error that was found when the device was done."""
+        _explain(error, self._title, self.mark.timeline)
 
     def finished_well(self) -> bool:
         """Whether the device is past it and nothing failed."""
@@ -420,11 +420,11 @@ def _raise_fault(report: Report, title: object, timeline: Timeline) -> None:
     try:
         report.raise_fault()
     except Exception as fault:
-        raise _explain(fault, title, timeline)  # noqa: B904
+        _explain(fault, title, timeline)
+        raise
 
 
-def _explain(error: BaseException, title: object, timeline: Timeline) -> BaseException:
+def _explain(error: BaseException, title: object, timeline: Timeline) -> None:
     from oxide.runtime.operation import named
 
     add_note_once(error, f"found when {named(title)} had run on {timeline.label}")
-    return error
