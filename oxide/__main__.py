@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import oxide
-from oxide.compiler.kernel import Kernel, Specialization
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError, OxideError
 from oxide.native import form
 

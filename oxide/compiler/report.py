@@ -15,7 +15,7 @@ from .hoist import Placement
 from .source import located_in
 
 if TYPE_CHECKING:
-    from .kernel import Specialization
+    from .specialization import Specialization
 
 
 @final

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, final
 
 if TYPE_CHECKING:
     from oxide.driver.sanitizing import Sanitized
@@ -24,6 +24,11 @@ FunctionHandle: TypeAlias = Any
 GraphHandle: TypeAlias = Any
 
 Dim3: TypeAlias = tuple[int, int, int]
+
+# The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
+MAX_THREADS_PER_BLOCK: Final = 1024
+MAX_BLOCK: Final = (1024, 1024, 64)
+MAX_GRID: Final = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True, slots=True)

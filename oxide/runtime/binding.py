@@ -31,8 +31,8 @@ from oxide.runtime.context import Device
 from oxide.runtime.memory import Allocation, DeviceBox
 
 if TYPE_CHECKING:
-    from oxide.compiler.kernel import Specialization
     from oxide.compiler.signature import Closed
+    from oxide.compiler.specialization import Specialization
 
 _NUMBERS: Final = (int, float, bool)
 

@@ -22,7 +22,7 @@ from oxide.runtime.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.memory import Allocation
 
 if TYPE_CHECKING:
-    from oxide.compiler.kernel import Specialization
+    from oxide.compiler.specialization import Specialization
     from oxide.driver.base import Dim3, Driver, FunctionHandle, StreamHandle
     from oxide.runtime.places import Place
     from oxide.runtime.stream import Stream

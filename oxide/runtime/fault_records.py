@@ -27,7 +27,7 @@ from oxide.runtime.places import add_note_once, launch_notes, place_notes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from oxide.compiler.kernel import Specialization
+    from oxide.compiler.specialization import Specialization
     from oxide.runtime.places import Place
 
     Launched = tuple[Specialization, Place | None]

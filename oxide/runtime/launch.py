@@ -16,8 +16,9 @@ import numpy as np
 
 from oxide.compiler.arguments import arrays_in
 from oxide.compiler.function import is_function
-from oxide.compiler.kernel import Kernel, Specialization
+from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
+from oxide.compiler.specialization import Specialization
 from oxide.driver.base import FunctionHandle, KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.messages import written
@@ -344,7 +345,7 @@ def resources(
 
 
 Kernel.configured = ConfiguredKernel
-Kernel.resource_reader = staticmethod(resources)
+Specialization.resource_reader = staticmethod(resources)
 
 
 def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:

@@ -7,15 +7,14 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
-from oxide.driver.base import Dim3
+from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.errors import LaunchError
 from oxide.messages import written
 from oxide.native import Given
 
-# The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
-_MAX_BLOCK: Final = (1024, 1024, 64)
-_MAX_THREADS: Final = 1024
-_MAX_GRID: Final = (2**31 - 1, 65535, 65535)
+# Compiled, this module reads its own constants at once, and would have to ask Python for those of another.
+_MAX_BLOCK: Final = MAX_BLOCK
+_MAX_GRID: Final = MAX_GRID
 _MAX_SHARED_BYTES: Final = 227 * 1024
 
 
@@ -43,10 +42,10 @@ class LaunchConfig:
         self._block: Dim3 = _dim3(block, "block", _MAX_BLOCK)
         x, y, z = self._block
         threads = x * y * z
-        if threads > _MAX_THREADS:
+        if threads > MAX_THREADS_PER_BLOCK:
             raise LaunchError(
-                f"block {self._block} has {threads} threads; a block has at most {_MAX_THREADS}: use a smaller block "
-                f"and a larger grid"
+                f"block {self._block} has {threads} threads; a block has at most {MAX_THREADS_PER_BLOCK}: use a "
+                f"smaller block and a larger grid"
             )
         if type(shared_mem_bytes) is not int and (
             isinstance(shared_mem_bytes, bool) or not isinstance(shared_mem_bytes, (int, np.integer))

@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from oxide.compiler.kernel import Specialization
+from oxide.compiler.specialization import Specialization
 from oxide.runtime.completion import reactor_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from oxide.compiler.kernel import Specialization
+from oxide.compiler.specialization import Specialization
 from oxide.driver.base import KernelResources
 from oxide.errors import DeviceError
 from oxide.runtime.context import current_runtime

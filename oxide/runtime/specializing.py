@@ -14,9 +14,10 @@ import numpy as np
 from oxide.compiler.closures import kind_of
 from oxide.compiler.function import is_function
 from oxide.compiler.generic import Evidence, close_by_arguments
-from oxide.compiler.kernel import Kernel, Specialization
+from oxide.compiler.kernel import Kernel
 from oxide.compiler.open_parameters import OpenFunction, OpenParameter
 from oxide.compiler.signature import UntypedParameter
+from oxide.compiler.specialization import Specialization
 from oxide.runtime.arc import Arc
 from oxide.runtime.memory import DeviceBox
 from oxide.runtime.operation import BoxSpec, DeviceOperation

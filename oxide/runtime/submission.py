@@ -25,7 +25,7 @@ from oxide.runtime.places import add_note_once
 from oxide.runtime.stream import Stream
 
 if TYPE_CHECKING:
-    from oxide.compiler.kernel import Specialization
+    from oxide.compiler.specialization import Specialization
     from oxide.driver.base import Driver
     from oxide.runtime.context import Device, Runtime
     from oxide.runtime.fault_records import FaultReport, Report

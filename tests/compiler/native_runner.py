@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from oxide.compiler.faults import RECORD, read_fault
-from oxide.compiler.kernel import Kernel, Specialization
+from oxide.compiler.kernel import Kernel
 from oxide.compiler.native import host_target
+from oxide.compiler.specialization import Specialization
 from oxide.driver.cpu_sanitizer import SanitizedLaunch
 
 Dim3 = tuple[int, int, int]

@@ -36,7 +36,8 @@ from oxide import (
 )
 from oxide.compiler import native, positions
 from oxide.compiler.faults import RECORD, read_fault
-from oxide.compiler.kernel import Kernel, Specialization
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.specialization import Specialization
 from oxide.driver.cpu_code import CpuFunction
 from oxide.errors import BoundsError, KernelAssertionError
 

@@ -1,0 +1,259 @@
+"""A kernel for certain types: the front end's work on it, done once, and machine code for each target.
+
+Both come from the cache where it has them; else the first use of the kernel with these types compiles. The modules that
+bring numba or LLVM are imported where they are used: a program whose kernels are all in the cache loads neither.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from ..driver import sanitizing
+from ..driver.base import Code, KernelResources, Target
+from ..messages import written
+from .faults import FaultSite
+from .signature import Closed, NumbaParameter
+
+if TYPE_CHECKING:
+    from .cache import Facts
+    from .check import Uses
+    from .frontend import Style
+    from .hoist import Placement
+    from .ir import PortableKernel
+    from .kernel import Kernel
+    from .report import Check
+
+__all__ = ["Specialization"]
+
+ResourceReader = Callable[["Specialization", "int | tuple[int, ...] | None", int], KernelResources]
+
+
+@final
+class Specialization:
+    """A kernel for certain types, typed and lowered, and its machine code for each target so far: from the cache, or
+    compiled."""
+
+    resource_reader: ClassVar[ResourceReader | None] = None
+    """What answers ``resources``, from the block and its dynamic shared memory too. Set by the runtime."""
+
+    def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
+        from .cache import entry_of
+
+        self.kernel = kernel
+        self.parameters = parameters
+        self._entry = entry_of(kernel, parameters)
+        kept = self._entry.facts() if self._entry is not None else None
+        if kept is None:
+            from .diagnostics import placed_errors
+
+            with placed_errors(kernel.name, kernel.function):
+                self._facts: Facts = _front_end(kernel, parameters)
+        else:
+            self._facts = kept
+        self.uses_index_1d: bool = self._facts.uses_index_1d
+        self.uses_index_2d: bool = self._facts.uses_index_2d
+        self.kernel_id: int = _stable_hash(kernel, parameters)
+        self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
+        self.reference = weakref.ref(self)  # one for all who look something up by it
+        self._lock = threading.Lock()
+        self._codes: dict[Target, Code] = {}
+        self._sanitized_sites: tuple[FaultSite, ...] = ()
+        self.plan: object = None  # what the runtime made of it when the first launch was built
+        if kept is None:
+            if kernel.deny_checks:
+                from .report import deny_checks_in_loops
+
+                deny_checks_in_loops(self)
+            if self._entry is not None:
+                self._entry.keep_facts(self._facts)
+
+    @property
+    def portable(self) -> PortableKernel:
+        """The kernel's IR, which both back ends start from."""
+        return self._facts.portable
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Where the check of each access went; none if they are left out."""
+        return self._facts.placements
+
+    def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
+        """The PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
+
+        Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
+        """
+        from .ptx import target_of
+
+        if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
+            raise TypeError(f"cc is {written(cc)}; give a pair, as (9, 0) for compute capability 9.0")
+        return self.code(target_of(self.kernel.name, cc)).image.decode()
+
+    def llvm_ir(self) -> str:
+        """The IR that both back ends start from."""
+        return self.portable.text
+
+    def native_asm(self) -> str:
+        """The assembly for this machine's CPU."""
+        from .diagnostics import placed_errors
+        from .native import host_target, native_assembly
+
+        kernel = self.kernel
+        with placed_errors(kernel.name, kernel.function):
+            return native_assembly(
+                self.portable, self.parameters, self.kernel_id, host_target(), unchecked=kernel.unchecked
+            )
+
+    def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
+        """Registers, memory, spills and occupancy on the GPU that operations run on; see ``Kernel.resources``."""
+        reader = Specialization.resource_reader
+        if reader is None:
+            raise RuntimeError(
+                f"kernel {self.kernel.name} has no device to ask: import oxide, which brings the runtime"
+            )
+        return reader(self, block, shared_mem_bytes)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
+        from .report import checks_of
+
+        return checks_of(self)
+
+    @property
+    def sites(self) -> tuple[FaultSite, ...]:
+        """The accesses that are checked; a fault record's ``site`` is a place in it."""
+        return self._sanitized_sites or self._facts.sites
+
+    def code(self, target: Target) -> Code:
+        """Machine code for a target, made the first time; from any thread."""
+        with self._lock:
+            code = self._codes.get(target)
+            kinds = self.kernel.sanitize | sanitizing.requested()
+            # What is sanitized is for this run, and no file of the cache takes what comes with it.
+            entry = self._entry if target.kind == "ptx" or not kinds else None
+            if code is None and target.kind == "ptx" and kinds:
+                sanitizing.warn_of_gpu(self.kernel.name, kinds)
+            if code is None and entry is not None:
+                code = entry.code(target)
+            if code is None:
+                from .diagnostics import placed_errors
+
+                with placed_errors(self.kernel.name, self.kernel.function):
+                    code = self._compile(target, kinds)
+                if entry is not None:
+                    entry.keep_code(code)
+            self._codes[target] = code
+            return code
+
+    def pack(self, values: Sequence[Any], fault_address: int) -> bytes:
+        """The parameters as a C structure, each naturally aligned.
+
+        ``values`` are in the order of the parameters: a converted scalar, or an (address, length) pair for a slice.
+        ``fault_address`` is the fault record's address, or 0 for none.
+        """
+        words: list[Any] = []
+        for value in values:
+            if type(value) is tuple:
+                words += value
+            else:
+                words.append(value)
+        return self.pack_words(words, fault_address)
+
+    def pack_words(self, words: Sequence[Any], fault_address: int) -> bytes:
+        """``pack`` of the words one after the other: a scalar, or an address and then a length for a slice."""
+        return self._struct.pack(*words, fault_address)
+
+    def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
+        kernel = self.kernel
+        if target.kind == "native":
+            if kinds:
+                return self._compile_sanitized(target, kinds)
+            from .native import compile_native
+
+            return compile_native(self.portable, self.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
+        from .ptx import compile_ptx
+
+        return compile_ptx(
+            self.portable,
+            kernel.name,
+            self.parameters,
+            self.kernel_id,
+            target,
+            unchecked=kernel.unchecked,
+            max_registers=kernel.max_registers,
+        )
+
+    def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
+        """Lowered a second time, for accesses that know their places in the source; no check leaves its access."""
+        from .frontend import lower
+        from .hoist import leave_assertions_out
+        from .ir import translate
+        from .sanitizer import compile_sanitized
+
+        kernel = self.kernel
+        uses, style = _style(kernel, self.parameters)
+        lowered = lower(
+            kernel.name,
+            kernel.function,
+            self.parameters,
+            kernel.fastmath,
+            style,
+            located=True,
+            constants=uses.constants,
+        )
+        portable = translate(kernel.function, lowered, kernel.fastmath)
+        if kernel.unchecked:
+            portable = leave_assertions_out(portable)
+        self._sanitized_sites = portable.sites
+        return compile_sanitized(
+            kernel.name, portable, self.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked
+        )
+
+
+def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
+    """What of the thread's indices a kernel uses, and whose semantics it has. Raises ``CompileError``."""
+    from .check import check
+
+    numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
+    uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
+    return uses, "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
+
+
+def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
+    """Types and lowers a kernel. Raises ``CompileError``."""
+    from .cache import Facts
+    from .contiguous import version_contiguous_loops
+    from .frontend import lower
+    from .hoist import hoist_checks, leave_checks_out
+    from .ir import translate
+
+    uses, style = _style(kernel, parameters)
+    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style, constants=uses.constants)
+    portable = translate(kernel.function, lowered, kernel.fastmath)
+    placements: tuple[Placement, ...] = ()
+    if kernel.unchecked:
+        portable = leave_checks_out(portable)
+    else:
+        portable, placements = hoist_checks(portable, parameters, kernel.contracts)
+    portable = version_contiguous_loops(portable)
+    return Facts(
+        uses_index_1d=uses.index_1d,
+        uses_index_2d=uses.index_2d,
+        sites=portable.sites,
+        portable=lambda: portable,
+        placements=lambda: placements,
+    )
+
+
+def _stable_hash(kernel: Kernel, parameters: tuple[Closed, ...]) -> int:
+    """The same number for the same kernel and types in every process."""
+    import hashlib  # here, since it takes a thirtieth of `import oxide`
+
+    function = kernel.function
+    types = ", ".join(f"{parameter.name}: {parameter.identity}" for parameter in parameters)
+    place = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}"
+    identity = f"{place}:{kernel.name}({types})"
+    return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")
