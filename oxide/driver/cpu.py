@@ -2,7 +2,8 @@
 
 This file checks what is asked and turns it into items for a scheduler. Its rooms: ``cpu_streams`` (streams, events,
 items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at a time, for tests), ``cpu_memory``,
-``cpu_code`` and ``cpu_checks``. What is wrong is refused when it is submitted, with CUDA's code and name for it.
+``cpu_copies``, ``cpu_code``, ``cpu_graph``, ``cpu_host_functions`` and ``cpu_checks``. What is wrong is refused when it
+is submitted, with CUDA's code and name for it.
 
 A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
 a microsecond, and handing it to another thread ten times that.
@@ -10,60 +11,27 @@ a microsecond, and handing it to another thread ten times that.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
-from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
-from oxide.driver.cpu_checks import (
-    MAX_BLOCK,
-    MAX_GRID,
-    MAX_THREADS_PER_BLOCK,
-    check_handle,
-    check_idle,
-    check_launch,
-    checked_seed,
-)
+from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, Code, DeviceInfo, Dim3, KernelResources
+from oxide.driver.cpu_checks import check_count, check_handle, check_idle, check_launch, checked_seed
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
-from oxide.driver.cpu_cooperative import CooperativeRun, check_fits
+from oxide.driver.cpu_copies import Copies
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_graph import CpuGraph, recorded
-from oxide.driver.cpu_memory import (
-    BRIEF_BYTES,
-    Heap,
-    LiveAllocations,
-    copy,
-    fill,
-    note_copy,
-    note_launch,
-    out_of_range,
-    physical_memory,
-    report,
-)
+from oxide.driver.cpu_host_functions import native_call, python_call
+from oxide.driver.cpu_memory import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
 from oxide.driver.cpu_steps import StepScheduler
-from oxide.driver.cpu_streams import (
-    BlockRange,
-    CpuEvent,
-    CpuStream,
-    Point,
-    Record,
-    Scheduler,
-    Task,
-    Wait,
-    closed_error,
-    report_unraisable,
-)
+from oxide.driver.cpu_streams import BlockRange, CpuEvent, CpuStream, Point, Record, Scheduler, Task, Wait, closed_error
 from oxide.driver.cpu_workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
 from oxide.environment import whole_number
 from oxide.errors import DeviceError
-from oxide.messages import written
-
-_MOST = 4096  # devices or threads: more are a slip of the keyboard
 
 
 @final
@@ -95,12 +63,8 @@ class CpuDriver:
     ) -> None:
         self._devices = (whole_number("OXIDE_CPU_DEVICES", least=1) or 1) if devices is None else devices
         self._threads = (os.cpu_count() or 1) if threads is None else threads
-        for what, number in (("devices", self._devices), ("threads", self._threads)):
-            if not 1 <= number <= _MOST:
-                raise DeviceError(
-                    f"a CPU driver with {written(number)} {what} was asked for; it has 1 to {_MOST} "
-                    f"(OXIDE_CPU_DEVICES sets the devices)"
-                )
+        check_count("devices", self._devices)
+        check_count("threads", self._threads)
         if seed is None and not step:
             seed = whole_number("OXIDE_SEED", least=0)
         elif seed is not None:
@@ -109,11 +73,12 @@ class CpuDriver:
         self._memory = whole_number("OXIDE_CPU_MEMORY", least=1) or physical_memory()
         self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
         self._host = Heap("pinned host memory", None, poison=poison)
+        self._copies = Copies(self._heaps, self._host)
         # With a seed and without step, whoever asks for work drives it: threads of their own would not repeat a run.
         self._driven = seed is not None and not step
         self._seeds = None if seed is None else random.Random(seed)
         self._scheduler: Scheduler = (
-            StepScheduler(seed, partial(_keep_for_ever, (*self._heaps, self._host)))
+            StepScheduler(seed, partial(keep_for_ever, (*self._heaps, self._host)))
             if step or self._driven
             else WorkerScheduler(self._threads)
         )
@@ -278,25 +243,18 @@ class CpuDriver:
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
         """From host memory of this driver's to memory of the stream's device."""
-        heap = self._heaps[check_handle(stream, CpuStream).device]
-        heap.check("the destination of a copy to the device,", destination, nbytes)
-        self._host.check("the source of a copy to the device,", source, nbytes)
-        self._submit_copy("copy to the device", destination, source, nbytes, stream)
+        device = check_handle(stream, CpuStream).device
+        self._submit(stream, self._copies.to_device(device, destination, source, nbytes))
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
         """From memory of the stream's device to host memory of this driver's."""
-        heap = self._heaps[check_handle(stream, CpuStream).device]
-        self._host.check("the destination of a copy to the host,", destination, nbytes)
-        heap.check("the source of a copy to the host,", source, nbytes)
-        self._submit_copy("copy to the host", destination, source, nbytes, stream)
+        device = check_handle(stream, CpuStream).device
+        self._submit(stream, self._copies.to_host(device, destination, source, nbytes))
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
         """Between two places in the memory of one of the driver's devices, or of two."""
         check_handle(stream, CpuStream)
-        for end, address in (("destination", destination), ("source", source)):
-            if not any(heap.contains(address, nbytes) for heap in self._heaps):
-                raise out_of_range(f"the {end} of a copy on the device,", address, nbytes, "this driver's devices")
-        self._submit_copy("copy on the device", destination, source, nbytes, stream)
+        self._submit(stream, self._copies.on_device(destination, source, nbytes))
 
     def copy_peer(
         self,
@@ -311,51 +269,19 @@ class CpuDriver:
         check_handle(stream, CpuStream)
         self._check_device(destination_device)
         self._check_device(source_device)
-        self._heaps[destination_device].check("the destination of a copy between devices,", destination, nbytes)
-        self._heaps[source_device].check("the source of a copy between devices,", source, nbytes)
-        self._submit_copy("copy between devices", destination, source, nbytes, stream)
+        task = self._copies.between_devices(destination, destination_device, source, source_device, nbytes)
+        self._submit(stream, task)
 
     def fill(self, address: int, pattern: bytes, count: int, stream: CpuStream) -> None:
         """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times to memory of the stream's device."""
-        heap = self._heaps[check_handle(stream, CpuStream).device]
-        pattern = bytes(pattern)
-        if len(pattern) not in (1, 2, 4, 8) or address % len(pattern):
-            raise driver_error(
-                "CUDA_ERROR_INVALID_VALUE",
-                f"a fill of {address:#x} with a pattern of {len(pattern)} bytes; "
-                "a pattern has 1, 2, 4 or 8, and the address is a multiple of that",
-            )
-        nbytes = len(pattern) * count
-        heap.check("a fill of", address, nbytes)
-
-        def run() -> None:
-            fill(address, pattern, count)
-            if Tracking.wanted:
-                heap.wrote(address, nbytes, None)
-
-        self._submit(stream, Task(f"fill {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES))
+        device = check_handle(stream, CpuStream).device
+        self._submit(stream, self._copies.fill(device, address, pattern, count))
 
     def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
         """Copies a record that is claimed to where the cursor points, zeroes it, and moves the cursor on. What the
         cursor holds is looked at when the stream comes to it: an address that is none ends the device, as on a GPU."""
-        heap = self._heaps[check_handle(stream, CpuStream).device]
-        if nbytes % 8 or record % 8 or cursor % 8:
-            raise driver_error(
-                "CUDA_ERROR_INVALID_VALUE",
-                f"a report of {nbytes} bytes at {record:#x} by the cursor at {cursor:#x}; all are multiples of 8",
-            )
-        heap.check("the record of a report,", record, nbytes)
-        heap.check("the cursor of a report,", cursor, 8)
-        host = self._host
-
-        def run() -> None:
-            claimed = report(record, cursor, nbytes, host)
-            if Tracking.wanted:
-                heap.wrote(cursor, 8, None)
-                if claimed:
-                    heap.wrote(record, nbytes, None)
-
-        self._submit(stream, Task(f"report {nbytes} bytes", run, brief=True))
+        device = check_handle(stream, CpuStream).device
+        self._submit(stream, self._copies.report(device, record, cursor, nbytes))
 
     # Code
 
@@ -376,18 +302,17 @@ class CpuDriver:
     ) -> None:
         """Runs a kernel, its blocks on as many threads as pays. Refuses what is beyond the device's limits."""
         check_handle(stream, CpuStream)
-        if type(function) is not CpuFunction or function.device != stream.device:
-            raise driver_error(
-                "CUDA_ERROR_INVALID_HANDLE",
-                f"a launch of {function!r} on {stream!r}; load the kernel on cpu:{stream.device}",
-            )
-        blocks = check_launch(function, grid, block, shared_bytes)
+        blocks = check_launch(function, grid, block, shared_bytes, stream)
         what = f"launch {function.entry}"
+        seed = 0 if self._seeds is None else self._seeds.getrandbits(32) | 1  # draws the order of the launch's threads
         if function.sanitized is not None:
-            sanitized = self._sanitized(function, grid, block, shared_bytes, params, stream.device)
-            self._submit(stream, Task(what, sanitized, kernel=True))
+            from oxide.driver.cpu_sanitizer import sanitized_launch
+
+            order, tracked = self._scheduler.block_order, self._heaps[stream.device].tracked
+            launch = sanitized_launch(function, grid, block, shared_bytes, params, seed, order, tracked)
+            self._submit(stream, Task(what, launch, kernel=True))
             return
-        run = _bound(function, grid, block, shared_bytes, params, self._draw())
+        run = function.bind(grid, block, shared_bytes, params, seed)
         if Tracking.wanted:
             self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
         self._submit(stream, BlockRange(what, run, blocks))
@@ -430,23 +355,11 @@ class CpuDriver:
 
     def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
         """Calls Python on a worker thread. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
-        check_idle(stream)
-
-        def call() -> None:
-            try:
-                function()
-            except BaseException as error:
-                report_unraisable(function, error)
-
-        self._scheduler.submit(stream, Task(f"host function {function!r}", call))
+        self._scheduler.submit(check_idle(stream), python_call(function))
 
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
         """Calls a C function on a worker thread, without the GIL."""
-        check_idle(stream)
-        if not function:
-            raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
-        call = _HostFunction(function)
-        self._scheduler.submit(stream, Task(f"native host function {function:#x}", lambda: call(argument)))
+        self._scheduler.submit(check_idle(stream), native_call(function, argument))
         if self._driven:  # it wakes somebody who sleeps, and does not ask again
             self._scheduler.synchronize(stream)
 
@@ -537,39 +450,6 @@ class CpuDriver:
         else:
             stream.captured.append(item)
 
-    def _draw(self) -> int:
-        """What draws the order of a launch's threads; 0 without a seed."""
-        return 0 if self._seeds is None else self._seeds.getrandbits(32) | 1
-
-    def _sanitized(
-        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, device: int
-    ) -> Callable[[], object]:
-        """A launch that looks for mistakes."""
-        from oxide.driver.cpu_sanitizer import SanitizedLaunch
-
-        assert function.sanitized is not None
-        seed = self._draw()
-        if function.cooperative:
-            check_fits(function, grid, block)
-        return SanitizedLaunch(
-            function.sanitized,
-            lambda words: _bound(function, grid, block, shared_bytes, words, seed),
-            self._scheduler.block_order,
-            self._heaps[device].tracked,
-            grid,
-            block,
-            shared_bytes,
-            params,
-        )
-
-    def _submit_copy(self, what: str, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        def run() -> None:
-            copy(destination, source, nbytes)
-            if Tracking.wanted:
-                note_copy(self._heaps, destination, source, nbytes)
-
-        self._submit(stream, Task(f"{what}, {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES))
-
     def _check_device(self, device: int) -> None:
         self._check_open()
         if not 0 <= device < self._devices:
@@ -582,21 +462,3 @@ class CpuDriver:
     def _check_open(self) -> None:
         if self._closed:
             raise closed_error()
-
-
-_HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-def _keep_for_ever(heaps: Iterable[Heap]) -> None:
-    """A kernel was left behind that may use any of their memory."""
-    for heap in heaps:
-        heap.in_use_for_ever = True
-
-
-def _bound(
-    function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
-) -> Callable[[int, int], None]:
-    """One launch, which runs a range of blocks each time it is called."""
-    if function.cooperative:
-        return CooperativeRun(function, grid, block, shared_bytes, params, seed)
-    return function.bind(grid, block, shared_bytes, params, seed)

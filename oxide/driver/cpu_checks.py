@@ -1,22 +1,21 @@
 """What the CPU device refuses at once: handles that are not its own or not any more, launches beyond its limits, and
-seeds that are no numbers."""
+numbers of devices or threads and seeds that are none."""
 
 from __future__ import annotations
 
 import operator
 from typing import TypeVar
 
-from oxide.driver.base import Dim3
+from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.driver.cpu_code import CpuFunction
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_graph import CpuGraph
 from oxide.driver.cpu_streams import CpuEvent, CpuStream
+from oxide.errors import DeviceError
 from oxide.messages import written
 
-MAX_THREADS_PER_BLOCK = 1024
-MAX_BLOCK: Dim3 = (1024, 1024, 64)
-MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 _MAX_SHARED_BYTES = 2**31 - 1
+_MOST = 4096  # devices or threads: more are a slip of the keyboard
 _NOUNS: dict[type, str] = {CpuStream: "a stream", CpuEvent: "an event", CpuGraph: "a graph"}
 
 _Owned = TypeVar("_Owned", CpuStream, CpuEvent, CpuGraph)
@@ -41,8 +40,13 @@ def check_idle(stream: CpuStream) -> CpuStream:
     return stream
 
 
-def check_launch(function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> int:
-    """The number of blocks, if the launch is within the device's limits."""
+def check_launch(function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, stream: CpuStream) -> int:
+    """The number of blocks, if the kernel is one of the stream's device and the launch within its limits."""
+    if type(function) is not CpuFunction or function.device != stream.device:
+        raise driver_error(
+            "CUDA_ERROR_INVALID_HANDLE",
+            f"a launch of {function!r} on {stream!r}; load the kernel on cpu:{stream.device}",
+        )
     blocks = _check_dim(function, "grid", grid, MAX_GRID)
     threads = _check_dim(function, "block", block, MAX_BLOCK)
     if threads > MAX_THREADS_PER_BLOCK:
@@ -65,6 +69,15 @@ def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
             "CUDA_ERROR_INVALID_VALUE", f"{function!r} with a {what} of {dim}; each of the three must be 1 to {limit}"
         )
     return dim[0] * dim[1] * dim[2]
+
+
+def check_count(what: str, number: int) -> None:
+    """Raises ``DeviceError`` unless there may be so many of them, devices or threads."""
+    if not 1 <= number <= _MOST:
+        raise DeviceError(
+            f"a CPU driver with {written(number)} {what} was asked for; it has 1 to {_MOST} "
+            f"(OXIDE_CPU_DEVICES sets the devices)"
+        )
 
 
 def checked_seed(seed: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any, final
 
 from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
+from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_object import Unloadable, load_object
 
@@ -48,8 +49,11 @@ class CpuFunction:
     def bind(
         self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0
     ) -> Callable[[int, int], None]:
-        """One launch: call the result with a range of blocks to run them, without the GIL. ``seed``, unless it is 0,
-        draws the order of the threads of a block, where the code was compiled for that."""
+        """One launch: call the result with a range of blocks to run them, without the GIL; those of a cooperative
+        kernel go up to the grid's next barrier. ``seed``, unless it is 0, draws the order of the threads of a block,
+        where the code was compiled for that. Raises ``LaunchError`` for a cooperative grid that does not fit."""
+        if self.cooperative:
+            return CooperativeRun(self, grid, block, shared_bytes, params, seed)
         record = _LaunchRecord(grid, block, shared_bytes, seed, params)
         pointer = ctypes.byref(record)
 

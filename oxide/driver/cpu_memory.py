@@ -1,8 +1,7 @@
-"""The CPU device's memory: blocks from the C library, counted and checked, and the copies between them.
+"""The CPU device's memory: blocks from the C library, counted, and which ranges lie inside one of them.
 
-Every copy is checked against the live allocations when it is submitted, so that a wrong address or a use after free
-is an error with a name on the CPU device, where on a GPU it would be a fault later. With ``poison``, memory is filled
-with 0xFF when it is allocated and again before it is freed: as a float that is a NaN, as an index far outside.
+With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed: as a float that is a NaN,
+as an index far outside.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -21,9 +21,6 @@ from oxide.driver.sanitizing import Tracking
 from oxide.errors import OutOfMemoryError
 
 ALIGNMENT = 256
-
-# Below this many bytes a copy takes less time (about 1 microsecond) than handing it to another thread.
-BRIEF_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ class Heap:
                 start = -(-address.value // _PAGE) * _PAGE
                 _madvise(start, (address.value + nbytes - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
             if self._poison:
-                _memset(address.value, 0xFF, nbytes)
+                memset(address.value, 0xFF, nbytes)
             self._live[address.value] = nbytes
             self._changed()
             if Tracking.wanted:
@@ -130,7 +127,7 @@ class Heap:
         if self.in_use_for_ever:
             return
         if self._poison:
-            _memset(address, 0xFF, nbytes)
+            memset(address, 0xFF, nbytes)
         self._give_back(address)
 
     def __del__(self) -> None:
@@ -216,49 +213,6 @@ def out_of_range(what: str, address: int, nbytes: int, where: str) -> Exception:
     )
 
 
-def copy(destination: int, source: int, nbytes: int) -> None:
-    """Copies bytes; the ranges may overlap. Releases the GIL where that is worth it."""
-    (_memmove_brief if nbytes <= BRIEF_BYTES else _memmove)(destination, source, nbytes)
-
-
-def fill(address: int, pattern: bytes, count: int) -> None:
-    """Writes a pattern ``count`` times."""
-    nbytes = len(pattern) * count
-    if pattern == pattern[:1] * len(pattern):
-        (_memset_brief if nbytes <= BRIEF_BYTES else _memset)(address, pattern[0], nbytes)
-        return
-    # One tile, then copies of it: the tile stays in the cache, and a copy runs at the memory's own speed.
-    tile = min(nbytes, _TILE_BYTES)
-    _memmove_brief(address, pattern * (tile // len(pattern)), tile)
-    for offset in range(tile, nbytes, _TILE_BYTES):
-        _memmove(address + offset, address, min(_TILE_BYTES, nbytes - offset))
-
-
-def report(record: int, cursor: int, nbytes: int, host: Heap) -> bool:
-    """Copies a record whose first word is not 0 to the address that the cursor holds, in ``host``, and zeroes it;
-    whether it was one. Moves the cursor on by ``nbytes``."""
-    there = ctypes.c_uint64.from_address(cursor)
-    destination = there.value
-    there.value = destination + nbytes
-    if not ctypes.c_uint32.from_address(record).value:
-        return False
-    host.check("the destination of a report,", destination, nbytes)
-    copy(destination, record, nbytes)
-    fill(record, b"\0", nbytes)
-    return True
-
-
-def note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) -> None:
-    """Notes for the sanitizer that a copy was made: what it wrote has values where its source had some."""
-    values: bytes | None = None
-    for heap in heaps:
-        found = heap.tracked(source, nbytes)
-        if found is not None:
-            values = bytes(found[1][source - found[0] : source - found[0] + nbytes])
-    for heap in heaps:
-        heap.wrote(destination, nbytes, values)
-
-
 def note_launch(heaps: list[Heap], params: bytes) -> None:
     """Notes for the sanitizer that a kernel nobody looks into may have written all that it was given the address of."""
     for at in range(0, len(params) - 7, 8):
@@ -266,6 +220,12 @@ def note_launch(heaps: list[Heap], params: bytes) -> None:
             found = heap.tracked(int.from_bytes(params[at : at + 8], "little"), 1)
             if found is not None:
                 heap.wrote(found[0], len(found[1]), None)
+
+
+def keep_for_ever(heaps: Iterable[Heap]) -> None:
+    """A kernel was left behind that may use any of their memory."""
+    for heap in heaps:
+        heap.in_use_for_ever = True
 
 
 def physical_memory() -> int:
@@ -280,10 +240,9 @@ _MAX_SIZE = 2**63 - 1
 _LARGE = 4 * 1024 * 1024
 _PAGE = 4096
 _MADV_HUGEPAGE = 14  # Linux's number
-_TILE_BYTES = 256 * 1024
 
 _libc = ctypes.CDLL(None)
-# CFUNCTYPE releases the GIL around the call, PYFUNCTYPE keeps it: right for what is over sooner than a hand-over.
+# Each releases the GIL around the call.
 _posix_memalign = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)(
     ("posix_memalign", _libc)
 )
@@ -293,9 +252,4 @@ _madvise = (
     else None
 )
 _free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(("free", _libc))
-_move_type = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_memmove = ctypes.CFUNCTYPE(*_move_type)(("memmove", _libc))
-_memmove_brief = ctypes.PYFUNCTYPE(*_move_type)(("memmove", _libc))
-_set_type = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
-_memset = ctypes.CFUNCTYPE(*_set_type)(("memset", _libc))
-_memset_brief = ctypes.PYFUNCTYPE(*_set_type)(("memset", _libc))
+memset = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)(("memset", _libc))

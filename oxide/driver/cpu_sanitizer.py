@@ -10,20 +10,49 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
-from oxide.driver.cpu_cooperative import CooperativeRun
+from oxide.driver.cpu_cooperative import CooperativeRun, check_fits
 from oxide.driver.sanitizing import ATOMIC, CELL_WORDS, OFFSETS, REPORT_WORDS, VIEW_WORDS, WRITE, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
+
+if TYPE_CHECKING:
+    from oxide.driver.cpu_code import CpuFunction
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 Tracked = Callable[[int, int], tuple[int, bytearray] | None]
 """The allocation that a range lies in: where it begins and which of its bytes were written; None for one that nobody
 followed, as another library's."""
+
+
+def sanitized_launch(
+    function: CpuFunction,
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: int,
+    params: bytes,
+    seed: int,
+    order: Callable[[int], list[tuple[int, int]]],
+    tracked: Tracked,
+) -> SanitizedLaunch:
+    """A launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative one that does not fit."""
+    assert function.sanitized is not None
+    if function.cooperative:
+        check_fits(function, grid, block)  # now: a worker that binds it is too late to refuse
+    return SanitizedLaunch(
+        function.sanitized,
+        lambda words: function.bind(grid, block, shared_bytes, words, seed),
+        order,
+        tracked,
+        grid,
+        block,
+        shared_bytes,
+        params,
+    )
 
 
 @final

@@ -7,13 +7,12 @@ items, and when, is a scheduler's business: ``cpu_workers`` (threads) or ``cpu_s
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
@@ -209,19 +208,6 @@ def pass_point(point: Point) -> None:
         point.waiters = []
         for waiter in waiters:
             waiter()
-
-
-def report_unraisable(function: Callable[[], Any], error: BaseException) -> None:
-    """Gives an exception to ``sys.unraisablehook``: one that leaves a C callback goes there, with its traceback."""
-
-    def raise_again() -> None:
-        try:
-            raise error
-        except BaseException as again:
-            again.add_note(f"raised by the host function {function!r}")
-            raise
-
-    ctypes.CFUNCTYPE(None)(raise_again)()
 
 
 def closed_error() -> DriverError:
