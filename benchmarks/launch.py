@@ -25,6 +25,7 @@ FLOOR = "native loop of cuLaunchKernel"
 CHAIN = "oxide, chain built and submitted"
 RECIPE = "oxide, recipe run again"
 GRAPH_OF = "oxide, graph of {} launches"
+REPLAYS_OF = "oxide, chain of replays of a graph of {}"
 GRAPH_SIZES = (3, 20)
 NUMBA = "numba-cuda kernel[grid, block, stream]"
 
@@ -46,6 +47,7 @@ def run(session: Session) -> None:
         RECIPE: bench.recipe,
         "oxide driver.launch": bench.driver_launch,
         **{GRAPH_OF.format(size): functools.partial(bench.graph, size) for size in GRAPH_SIZES},
+        **{REPLAYS_OF.format(size): functools.partial(bench.chain_of_replays, size) for size in GRAPH_SIZES},
     }
     for name, make in {
         FLOOR: bench.native_loop,
@@ -63,6 +65,8 @@ def run(session: Session) -> None:
     for size in GRAPH_SIZES:
         replayed = compared.ratio(GRAPH_OF.format(size), FLOOR)
         session.claim(f"replay of a graph of {size} launches, each / floor", replayed, "at most", 0.5)
+        chained = compared.ratio(REPLAYS_OF.format(size), FLOOR)
+        session.claim("   (the same, the replays in a chain) / floor", chained, "at most", 0.5)
     session.claim("   (the same with the recipe built before) / floor", compared.ratio(RECIPE, FLOOR), "at most", 2.0)
 
 
@@ -122,16 +126,33 @@ class _Launch:
         return self.contender(lambda: operation.async_on(self.stream), BATCH, c)
 
     def graph(self, size: int) -> Contender:
-        a, b, c = self.boxes()
-        captured = oxide.zip(*[add[CONFIG](a, b, c) for _ in range(size)]).graph_on(self.stream)
-        replays = max(1, BATCH // size)
-        captured.take_output()
+        captured, c = self.captured(size)
+        replays = BATCH // size
 
         def submit() -> None:
             for _ in range(replays):
                 captured.launch().async_on(self.stream)
 
         return self.contender(submit, replays * size, c)
+
+    def chain_of_replays(self, size: int) -> Contender:
+        captured, c = self.captured(size)
+        replays = BATCH // size
+
+        def submit() -> None:
+            operation = captured.launch()
+            for _ in range(replays - 1):
+                operation = operation.and_then(lambda _: captured.launch())
+            operation.async_on(self.stream)
+
+        return self.contender(submit, replays * size, c)
+
+    def captured(self, size: int) -> tuple[oxide.CudaGraph[Any], DeviceBox]:
+        """A graph of ``size`` launches, and the box that it writes."""
+        a, b, c = self.boxes()
+        captured = oxide.zip(*[add[CONFIG](a, b, c) for _ in range(size)]).graph_on(self.stream)
+        captured.take_output()
+        return captured, c
 
     def driver_launch(self) -> Contender:
         boxes = self.boxes()
