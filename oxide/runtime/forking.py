@@ -83,7 +83,9 @@ def _cut_off() -> None:
         driver: Any = ForkedDriver(runtime.driver.name)
         runtime.forked = True
         runtime.submission = new_lock()
-        for part in (runtime.reclaimer, runtime.pinned, runtime.fault_records):
+        runtime.reclaimer._driver = driver
+        runtime.reclaimer.renew_locks()
+        for part in (runtime.pinned, runtime.fault_records):
             part._driver = driver
             part._lock = threading.Lock()
         runtime.fault_pages._driver = driver

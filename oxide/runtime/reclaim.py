@@ -13,17 +13,18 @@ find ten thousand things to give back on an event loop's thread: it takes a boun
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import math
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from oxide.driver.base import Driver, EventHandle, GraphHandle
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.locks import new_rlock
 from oxide.runtime.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
@@ -70,7 +71,12 @@ class StreamOrder(Generic[T]):
 
     def add(self, mark: Mark, item: T) -> None:
         """Adds an item that waits for ``mark``."""
-        heapq.heappush(self._waiting.setdefault(mark.timeline, []), (mark.position, next(self._serial), mark, item))
+        entry = (mark.position, next(self._serial), mark, item)
+        heap = self._waiting.get(mark.timeline)
+        if heap is None:
+            self._waiting[mark.timeline] = [entry]
+        else:
+            heapq.heappush(heap, entry)
 
     def pop_passed(self, most: float = math.inf) -> list[T]:
         """Removes and returns the items whose marks the device is past, or whose device is lost: ``most`` of them.
@@ -100,7 +106,7 @@ class StreamOrder(Generic[T]):
 
     def heads(self) -> list[Mark]:
         """The first mark of each stream."""
-        return [heap[0][2] for heap in self._waiting.values()]
+        return [heap[0][2] for heap in self._waiting.values() if heap]  # an interrupted ``pop_passed`` leaves one empty
 
 
 def _is_passed(mark: Mark) -> bool:
@@ -114,11 +120,24 @@ def _is_passed(mark: Mark) -> bool:
 
 @final
 class Reclaimer:
-    """Gives memory and events back once no work in flight uses them."""
+    """Gives memory and events back once no work in flight uses them.
+
+    One thread at a time sweeps: the one that holds the lock ``_turn``. Each sweep has a lock of its own, which it takes
+    by ``with`` before it makes it the current one, and it does so only if the one before is not held. So it never
+    waits, a turn is over with its ``with`` whatever is raised, and between two turns there is nothing to undo. The
+    ``_gate`` is held for the instant in which one turn follows another: while it is, ``_turn`` does not change. It is
+    reentrant, for the garbage collector may run a finaliser there, and in it a sweep, which is over before the
+    section goes on. Others take a turn's lock only to wait for its end, which at worst costs a sweep its turn.
+
+    A sweep may be interrupted, by Ctrl-C say, between any two calls. So what it works on stays in its queue until that
+    is done, and may be begun again; only what the driver takes, which must be given once, leaves as the driver's call
+    ends, unless the driver refuses it. Where that call was itself interrupted nobody knows, and it counts as made: to
+    give an address back again would free what was allocated there since.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._lock = threading.Lock()
+        self.renew_locks()
         self._in_flight: dict[Mark, list[Any]] = {}
         self._retired: deque[tuple[int, Timeline, tuple[tuple[Timeline, int], ...], int, bool]] = deque()
         self._adopted: deque[tuple[int, int, object, tuple[tuple[Timeline, int], ...]]] = deque()
@@ -129,6 +148,11 @@ class Reclaimer:
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: dict[Timeline, int] = {}  # the last free on each stream, of those that may be to come
         self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
+
+    def renew_locks(self) -> None:
+        """Nobody sweeps: at first, and in a forked child, where the thread that did so is not."""
+        self._gate = new_rlock()
+        self._turn = threading.Lock()
 
     # A submission's way through. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
     # bring anything back to life.
@@ -189,103 +213,131 @@ class Reclaimer:
         return len(self._in_flight), cancelled, len(retired), sum(entry[3] for entry in retired)
 
     def make_room(self, device: Device) -> bool:
-        """``sweep`` for an allocation that found no room: waits for a sweep in another thread. Whether dropped or
-        cancelled work is still in flight on the device."""
-        if not self._lock.acquire(timeout=1):  # not for ever: this may be inside a finaliser inside a sweep
-            return False
-        try:
-            self._sweep(math.inf)
-            for timeline, position in list(self._freeing.items()):
-                if timeline.passed(position):
-                    del self._freeing[timeline]
-                elif timeline.covering(position) is None:
-                    timeline.mark()  # or nothing would ever say that it is past
-            waiting = {*self._freeing, *self._limbo.timelines(), *(timeline for timeline, _ in self._stranded)}
-            return any(timeline.device is device for timeline in waiting)
-        except DeviceError:
-            return False
-        finally:
-            self._lock.release()
+        """``sweep`` for an allocation that found no room. Whether there may be more before long: dropped or cancelled
+        work is still in flight on the device, or there is a sweep in another thread."""
+        turn = threading.Lock()
+        with turn:
+            if not self._begin(turn):
+                return True
+            try:
+                self._sweep(math.inf)
+                self._forget_freed()
+                waiting = {*self._freeing, *self._limbo.timelines(), *(timeline for timeline, _ in self._stranded)}
+                return any(timeline.device is device for timeline in waiting)
+            except DeviceError:
+                return False
 
     def sweep(self) -> bool:
         """Gives back what can be given back now, in 2 ms at most; False if that was not enough. Never blocks and never
         raises a driver's error: what could not be given back is tried again at the next sweep."""
-        if self.idle or not self._lock.acquire(False):
+        if self.idle:
             return True
-        try:
-            until = time.perf_counter() + SHARE_SECONDS
-            self._sweep(until)
-            at_hand = self._abandoned or self._retired or self._events or self._graphs  # the rest waits for the device
-            return not at_hand or time.perf_counter() < until
-        except DeviceError:
-            return True
-        finally:
-            self._lock.release()
+        turn = threading.Lock()
+        with turn:
+            if not self._begin(turn):
+                return True
+            try:
+                until = time.perf_counter() + SHARE_SECONDS
+                self._sweep(until)
+                at_hand = (
+                    self._abandoned or self._retired or self._events or self._graphs
+                )  # the rest waits for the device
+                return not at_hand or time.perf_counter() < until
+            except DeviceError:
+                return True
 
     def drain(self) -> None:
-        """Waits for the limbo, then gives back everything pending. Raises if the driver refuses twice."""
-        with self._lock:
-            refused = 0
-            while self._freeing or not self.idle:
-                try:
-                    self._sweep(math.inf)
-                    for mark in self._limbo.heads():
-                        mark.synchronize()
-                    for timeline in {timeline for timeline, _ in self._stranded} | self._freeing.keys():
-                        self._driver.synchronize_stream(timeline.handle)
-                    for timeline in {timeline for entry in self._adopted for timeline, _ in entry[3]}:
-                        timeline.mark().synchronize()
-                    self._freeing.clear()
-                except DeviceLostError:
-                    self._freeing.clear()  # the next sweep takes what is left for given back
-                except DeviceError:
-                    refused += 1
-                    if refused == 2:
-                        raise
+        """Waits for the limbo, then gives back everything pending. Raises if the driver refuses twice. Other threads
+        may sweep while it waits."""
+        refused = 0
+        while self._freeing or not self.idle:
+            try:
+                for work in self._in_the_way():
+                    work.synchronize()
+            except DeviceLostError:
+                pass  # the next sweep takes what is left for given back
+            except DeviceError:
+                refused += 1
+                if refused == 2:
+                    raise
+
+    def _begin(self, turn: threading.Lock) -> bool:
+        """Makes ``turn``, which the caller holds, the current one; False while somebody else sweeps."""
+        before = self._turn
+        if before.locked():
+            return False
+        with self._gate:
+            if self._turn is not before:
+                return False
+            self._turn = turn
+        return True
+
+    def _in_the_way(self) -> list[Mark | Timeline]:
+        """Sweeps; what to wait for before a sweep can give back what is left. Waits for a sweep in another thread."""
+        turn = threading.Lock()
+        with turn:
+            if self._begin(turn):
+                self._sweep(math.inf)
+                self._forget_freed()
+                users = {timeline for entry in self._adopted.copy() for timeline, _ in entry[3]}
+                streams = {timeline for timeline, _ in self._stranded.copy()} | self._freeing.keys()
+                return [*self._limbo.heads(), *[timeline.mark() for timeline in users], *streams]
+        with self._turn:
+            return []
+
+    def _forget_freed(self) -> None:
+        """Notes which frees the device is past."""
+        for timeline, position in list(self._freeing.items()):
+            if timeline.device.lost is not None or timeline.passed(position):
+                del self._freeing[timeline]
+            elif timeline.covering(position) is None:
+                timeline.mark()  # or nothing would ever say that it is past
 
     def _sweep(self, until: float) -> None:
         """Gives back what can be, until all was tried or it is ``until``, of ``time.perf_counter``."""
         clock = time.perf_counter
         while self._abandoned and clock() < until:
-            mark = self._abandoned.popleft()
-            kept = self._in_flight.pop(mark, None)
+            mark = self._abandoned[0]
+            kept = self._in_flight.get(mark)
             if kept is not None:
                 self._limbo.add(mark, kept)
+                self.release(mark)
+            self._abandoned.popleft()
         while self._limbo and clock() < until and (passed := self._limbo.pop_passed(_FEW)):
             for kept in passed:
                 kept.clear()
         empty: dict[Timeline, bool] = {}  # each stream is asked once, however much is stranded on it
         for _ in range(len(self._stranded)):
-            timeline, kept = self._stranded.popleft()
+            timeline, _ = self._stranded[0]
             if timeline not in empty:
                 empty[timeline] = _is_empty(timeline)
-            if not empty[timeline]:
-                self._stranded.append((timeline, kept))
+            if empty[timeline]:
+                self._stranded.popleft()
+            else:
+                self._stranded.rotate(-1)
         while self._retired and clock() < until:
             address, home, uses, _, exported = self._retired[0]
             try:
                 last = self._behind(home, uses, default=exported and home.device.kind == "cuda")
-                self._driver.free(address, last.handle)
-                self._freeing[last] = last.advance()
             except DeviceLostError:
-                pass  # the memory went with the device
-            self._retired.popleft()
+                self._retired.popleft()  # the memory went with the device
+                continue
+            if last not in self._freeing:
+                self._freeing[last] = last.advance()  # in case that this ends as soon as the driver has it
+            _give(self._retired, self._driver.free, address, last.handle)
+            self._freeing[last] = last.advance()
         for _ in range(len(self._adopted)):
             if clock() >= until:
                 break
-            address, nbytes, owner, uses = self._adopted.popleft()
+            address, nbytes, _, uses = self._adopted[0]
             if all(_use_is_over(timeline, position) for timeline, position in uses):
-                self._driver.disown(address, nbytes)
+                _give(self._adopted, self._driver.disown, address, nbytes)
             else:
-                self._adopted.append((address, nbytes, owner, uses))
+                self._adopted.rotate(-1)
         while self._events and clock() < until:
-            with contextlib.suppress(DeviceLostError):  # it went with the device
-                self._driver.destroy_event(self._events[0])
-            self._events.popleft()
+            _give(self._events, self._driver.destroy_event, self._events[0])
         while self._graphs and clock() < until:
-            with contextlib.suppress(DeviceLostError):  # the graph went with the device
-                self._driver.destroy_graph(self._graphs[0])
-            self._graphs.popleft()
+            _give(self._graphs, self._driver.destroy_graph, self._graphs[0])
 
     def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
         """A stream of ``home``'s device whose next work runs after all of ``uses``, and with ``default`` after CUDA's
@@ -302,9 +354,9 @@ class Reclaimer:
         beside = self._beside.get(behind)
         if beside is None:
             if len(self._beside) == _MOST_BESIDE:
-                for timeline in self._beside.values():
+                spare, self._beside = self._beside, {}
+                for timeline in spare.values():
                     timeline.device.spare_timelines.append(timeline)
-                self._beside.clear()
             beside = self._beside[behind] = device.take_timeline()
         for timeline, position in uses:
             beside.wait_for(timeline, position)
@@ -313,6 +365,21 @@ class Reclaimer:
             beside.wait_for(theirs, theirs.mark().position)
             theirs.forget_marks()
         return beside
+
+
+def _give(queue: deque[Any], take: Callable[..., None], *arguments: Any) -> None:
+    """Gives the driver the first of a queue, which stays there only if the driver refuses it."""
+    refused = False
+    try:
+        take(*arguments)
+    except DeviceLostError:
+        pass  # it went with the device
+    except DeviceError:
+        refused = True
+        raise
+    finally:
+        if not refused:
+            queue.popleft()
 
 
 def _is_after(candidate: Timeline, uses: tuple[tuple[Timeline, int], ...]) -> bool:

@@ -30,7 +30,7 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
         stream = oxide.devices()[0].new_stream()
         pending = oxide.h2d(np.ones(3)).async_on(stream)
         current_runtime().submission.__enter__()     # as another thread might hold it
-        current_runtime().reclaimer._lock.acquire()
+        current_runtime().reclaimer._turn.acquire()
         async def awaited():
             await oxide.value(1)
         uses = {
@@ -65,7 +65,7 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         current_runtime().submission.__exit__(None, None, None)
-        current_runtime().reclaimer._lock.release()
+        current_runtime().reclaimer._turn.release()
         stream.synchronize()
         assert oxide.d2h(pending).sync().sum() == 3  # the parent's memory is as it was
         """
