@@ -24,7 +24,8 @@ class Interrupt(BaseException):
 class InterruptAt:
     """``with InterruptAt(n, steps):`` raises at the n-th place that is reached where Python looks at signals, in the
     functions that ``steps`` is true for: as one begins, and behind each call of a function in C, the release of a lock
-    at the end of its ``with`` too. Python does so as a loop goes round as well, which is left out."""
+    at the end of its ``with`` too. Python does so as a loop goes round as well, which is left out; and a generator that
+    is given up begins once more, where what is raised goes nowhere."""
 
     def __init__(self, number: int, steps: Callable[[CodeType], bool]) -> None:
         self.left = number
@@ -39,7 +40,7 @@ class InterruptAt:
         sys.setprofile(None)
 
     def _look(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event in ("call", "c_return") and self._steps(frame.f_code):
+        if event in ("call", "c_return") and frame.f_code.co_name != "<genexpr>" and self._steps(frame.f_code):
             self.left -= 1
             if self.left == 0:
                 self.at = f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}: {event} {argument}"

@@ -224,12 +224,11 @@ class CpuDriver:
         """Gives device memory back once the stream has run what it holds now; after ``close``, at once."""
         if self._closed:
             heap = self._heaps[stream.device]
-            heap.retire(address)
-            heap.release(address)
+            heap.release(heap.retire(address))
             return
         heap = self._heaps[check_idle(stream).device]
-        heap.retire(address)
-        self._scheduler.submit(stream, Task(f"free {address:#x}", lambda: heap.release(address), brief=True))
+        retirement = heap.retire(address)
+        self._scheduler.submit(stream, Task(f"free {address:#x}", lambda: heap.release(retirement), brief=True))
 
     def allocate_host(self, nbytes: int) -> int:
         """Host memory. There is nothing to pin on this device; it is counted apart."""
@@ -238,8 +237,7 @@ class CpuDriver:
 
     def free_host(self, address: int) -> None:
         """Gives host memory back at once."""
-        self._host.retire(address)
-        self._host.release(address)
+        self._host.release(self._host.retire(address))
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
         """From host memory of this driver's to memory of the stream's device."""

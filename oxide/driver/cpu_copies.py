@@ -95,7 +95,7 @@ class Copies:
                 if claimed:
                     heap.wrote(record, nbytes, None)
 
-        return Task(f"report {nbytes} bytes", run, brief=True)
+        return Task(f"report {nbytes} bytes", run)
 
     def _copy(self, what: str, destination: int, source: int, nbytes: int) -> Task:
         def run() -> None:
@@ -103,7 +103,8 @@ class Copies:
             if Tracking.wanted:
                 _note_copy(self._heaps, destination, source, nbytes)
 
-        return Task(f"{what}, {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES)
+        brief = nbytes <= min(BRIEF_BYTES, abs(destination - source))  # a copy to its own source is not made again
+        return Task(f"{what}, {nbytes} bytes", run, brief=brief)
 
 
 def _copy(destination: int, source: int, nbytes: int) -> None:

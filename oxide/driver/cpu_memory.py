@@ -7,6 +7,7 @@ as an index far outside.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -50,7 +51,8 @@ class Heap:
         self._poison = poison
         self._lock = threading.RLock()
         self._live: dict[int, int] = {}
-        self._leaving: dict[int, int] = {}
+        self._leaving: dict[int, tuple[int, int]] = {}  # address and bytes, by the number of the retirement
+        self._retirements = itertools.count(1)
         self._held = 0
         # The live addresses in order, for addresses inside a block; None after a change. ``_changes`` tells a
         # reader that was interrupted while sorting that its result is out of date.
@@ -104,9 +106,9 @@ class Heap:
                 self._values[address.value] = bytearray(nbytes)
         return address.value
 
-    def retire(self, address: int) -> None:
+    def retire(self, address: int) -> int:
         """Takes an address out of use. Raises ``DriverError`` if it is not one that ``allocate`` gave, or not any
-        more. Its memory stays until ``release``."""
+        more. Its memory stays until ``release`` is given the number that is returned."""
         with self._lock:
             nbytes = self._live.pop(address, None)
             if nbytes is None:
@@ -115,24 +117,30 @@ class Heap:
                     f"a free of {address:#x}, which is not a live allocation of {self.name}: it was freed before, "
                     "belongs to another device, or points inside an allocation; free what allocate gave, once",
                 )
-            self._leaving[address] = nbytes
+            retirement = next(self._retirements)
+            self._leaving[retirement] = address, nbytes
             self._changed()
+            return retirement
 
-    def release(self, address: int) -> None:
-        """Gives a retired address back to the system."""
+    def release(self, retirement: int) -> None:
+        """Gives a retired address back to the system, unless that was done: an interrupted free is begun again."""
         with self._lock:
-            nbytes = self._leaving.pop(address)
+            leaving = self._leaving.get(retirement)
+            if leaving is None:
+                return
+            address, nbytes = leaving
             self._values.pop(address, None)
+            if self._poison and not self.in_use_for_ever:
+                memset(address, 0xFF, nbytes)
+            # From here on one step: a signal is looked at when the last call has been made.
             self._held -= nbytes
-        if self.in_use_for_ever:
-            return
-        if self._poison:
-            memset(address, 0xFF, nbytes)
-        self._give_back(address)
+            del self._leaving[retirement]
+            if not self.in_use_for_ever:
+                self._give_back(address)
 
     def __del__(self) -> None:
         if self.idle and not self.in_use_for_ever:
-            for address in (*self._live, *self._leaving):
+            for address in (*self._live, *(address for address, _ in self._leaving.values())):
                 self._give_back(address)
 
     def contains(self, address: int, nbytes: int) -> bool:

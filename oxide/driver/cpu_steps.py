@@ -39,7 +39,11 @@ _MOST_RANGES = 4096
 class StepScheduler(Scheduler):
     """Runs one item a step: of the stream named, of one drawn with ``seed``, or else the one submitted first.
 
-    ``abandoned`` is called when a kernel is left behind that may use memory for ever."""
+    ``abandoned`` is called when a kernel is left behind that may use memory for ever.
+
+    Ctrl-C may end a call anywhere. Python looks at signals behind calls, so lines that call nothing, and a call of a
+    function in C behind them, are one step. An item is at the head of its stream until it has run: one that was
+    interrupted, and may be run again, then is."""
 
     def __init__(self, seed: int | None, abandoned: Callable[[], object] = lambda: None) -> None:
         super().__init__()
@@ -58,8 +62,9 @@ class StepScheduler(Scheduler):
         with self._lock:
             if self._closed:
                 raise closed_error()
+            order = self._busy.setdefault(stream, [])
             self._submitted += 1
-            self._busy.setdefault(stream, []).append(self._submitted)
+            order += [self._submitted]
             stream.items.append(item)
 
     def pending(self) -> tuple[CpuStream, ...]:
@@ -78,30 +83,36 @@ class StepScheduler(Scheduler):
 
         An exception of a signal's handler, such as ``KeyboardInterrupt``, that ends the wait for a kernel is raised
         once the device is marked as lost."""
-        with self._lock:
-            runnable = self.pending()
-            if stream is None and runnable:
-                stream = runnable[0] if self._random is None else self._random.choice(runnable)
-            if stream is None or stream not in runnable:
-                return False
-            item = stream.items[0]
-            stream.running = True
-            stream.items.popleft()
-            self._busy[stream].pop(0)
-            self._runners.append(threading.get_ident())
-        left_behind = False
+        this = threading.get_ident()
+        taken = over = left_behind = False
         try:
+            with self._lock:
+                runnable = self.pending()
+                if stream is None and runnable:
+                    stream = runnable[0] if self._random is None else self._random.choice(runnable)
+                if stream is None or stream not in runnable:
+                    return False
+                item = stream.items[0]
+                again = item.brief if isinstance(item, Task) else not isinstance(item, BlockRange)
+                self._runners += [this]
+                stream.running = taken = True
+            over = not again
             self._run(stream, item)
+            over = True
         except Abandoned as error:
+            assert stream is not None
             left_behind = True
             raise self._lose(stream, error) from None
         finally:
-            with self._lock:
-                self._runners.remove(threading.get_ident())
-                stream.running = left_behind
-                if not self._busy[stream]:
-                    del self._busy[stream]
-                self._progress.notify_all()
+            if taken and stream is not None:
+                with self._lock:
+                    stream.running = left_behind
+                    if over:
+                        del stream.items[0], self._busy[stream][0]
+                    if not self._busy[stream]:
+                        del self._busy[stream]
+                    self._runners.remove(this)
+                    self._progress.notify_all()
         return True
 
     def run_until_idle(self) -> None:

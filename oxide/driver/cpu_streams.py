@@ -23,7 +23,8 @@ _numbers = itertools.count(1)
 
 @final
 class Point:
-    """A position in a stream. ``waiters`` are called once, under the scheduler's lock, when it is passed."""
+    """A position in a stream. ``waiters`` are called under the scheduler's lock when it is passed: once, or twice if an
+    interrupt came as they were called."""
 
     __slots__ = ("passed", "time_ns", "waiters")
 
@@ -61,8 +62,9 @@ class Wait:
 
 @final
 class Task:
-    """Work in one piece. A ``brief`` one takes less time than waking a thread, and never calls user code; one that is
-    a ``kernel``, run in one piece by the sanitizer, may take for ever."""
+    """Work in one piece. A ``brief`` one takes less time than waking a thread, never calls user code, and may be run
+    again from its beginning where an interrupt ended it; one that is a ``kernel``, run in one piece by the sanitizer,
+    may take for ever."""
 
     __slots__ = ("brief", "description", "kernel", "run")
 
@@ -200,14 +202,14 @@ class Scheduler(ABC):
 
 
 def pass_point(point: Point) -> None:
-    """Passes a point. Call under the scheduler's lock."""
-    point.time_ns = perf_counter_ns()
-    point.passed = True
+    """Passes a point, or goes on to. Call under the scheduler's lock."""
+    if not point.passed:
+        point.time_ns = perf_counter_ns()
+        point.passed = True
     waiters = point.waiters
-    if waiters:
-        point.waiters = []
-        for waiter in waiters:
-            waiter()
+    while waiters:
+        waiters[0]()
+        del waiters[0]
 
 
 def closed_error() -> DriverError:

@@ -7,12 +7,28 @@ with a fixed number of workers was left out: one blocking host function a worker
 
 A large kernel's blocks go to several workers. The one that has the stream starts; when what is left is worth waking
 others for, it calls them in; whoever finishes the last chunk goes on with the stream, so nobody waits for anybody.
+
+Ctrl-C may end a call of the main thread's anywhere, and what was submitted runs all the same, once. Python looks at
+signals behind calls and as functions and rounds of a loop begin: so plain stores and the call of a function in C behind
+them are one step, and the main thread changes things in such steps only. After each of them it can be seen what there
+is left to do:
+
+- A stream that holds items is among the busy ones. An item that was appended is submitted.
+- A stream is ``running`` if it is in the backlog or a thread has it. The one that the main thread has goes into the
+  backlog if that is interrupted.
+- An item leaves its stream when it has been run by the main thread, or when a worker takes it: those see no signals.
+- A worker that is not idle has been woken. It looks into the backlog, and rests if that is empty.
+
+So whoever was interrupted goes through the busy streams and the backlog once more (``_mend``), or if that is
+interrupted too, the next call does.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from functools import partial
+from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import TypeAlias, final
 
@@ -30,7 +46,8 @@ from oxide.driver.cpu_streams import (
     pass_point,
 )
 
-_Job: TypeAlias = tuple[CpuStream, Task | BlockRange]
+_Job: TypeAlias = tuple[CpuStream, BlockRange | None]
+"""What a worker is wanted for: a kernel that others run already, or a stream with all that it can run."""
 
 # Handing a stream to another thread costs tens of microseconds: a kernel with less than this left is finished by
 # the workers it has, and chunks are long enough for taking one (about 2 microseconds) not to matter.
@@ -50,7 +67,8 @@ class WorkerScheduler(Scheduler):
         # critical section: such a submission is deferred to the section's end.
         self._lock = threading.RLock()
         self._in_section = False
-        self._deferred: deque[tuple[CpuStream, Item]] = deque()
+        self._deferred: deque[list[tuple[CpuStream, Item]]] = deque()  # one in each, until its stream has it
+        self._interrupted = False
         self._resumed: deque[CpuStream] = deque()
         self._busy: set[CpuStream] = set()
         self._quiet = threading.Condition(self._lock)
@@ -63,52 +81,75 @@ class WorkerScheduler(Scheduler):
         self._closed = False
 
     def submit(self, stream: CpuStream, item: Item) -> None:
-        brief: Task | None = None
-        with self._lock:
-            if self._in_section:
-                self._deferred.append((stream, item))
-                return
-            if self._closed:
-                raise closed_error()
-            self._in_section = True
-            try:
-                brief = self._append(stream, item)
-                self._settle()
-            finally:
-                self._in_section = False
-        if brief is not None:
-            self._run_task(stream, brief)
-            self._take_next(stream, keep=False)
-        elif self._deferred:
-            self._flush()
+        if self._interrupted:
+            self._mend()
+        mine = False
+        try:
+            with self._lock:
+                if self._in_section:
+                    self._deferred.append([(stream, item)])
+                    return
+                if self._closed:
+                    raise closed_error()
+                self._in_section = True
+                try:
+                    self._busy.add(stream)
+                    stream.items.append(item)
+                    if len(stream.items) == 1 and not stream.running:
+                        if isinstance(item, Task) and item.brief:
+                            stream.running = mine = True
+                        else:
+                            self._advance(stream)
+                    self._settle()
+                finally:
+                    self._in_section = False
+            if mine and isinstance(item, Task):
+                item.run()
+                stream.items.popleft()
+                with self._lock:
+                    self._in_section = True
+                    try:
+                        stream.running = mine = False
+                        self._advance(stream)
+                        self._settle()
+                    finally:
+                        self._in_section = False
+            if self._deferred:
+                self._flush()
+        except BaseException:
+            self._interrupted = True
+            if mine:
+                self._backlog.append((stream, None))
+            self._mend()
+            raise
 
     def wait(self, point: Point) -> None:
         self._refuse_on_a_worker("wait for a stream or an event")
+        if self._interrupted:
+            self._mend()
         if self._backlog:
             self._run_backlog()
         if point.passed:
             return
-        gate = threading.Lock()
-        gate.acquire()
+        gate: SimpleQueue[None] = SimpleQueue()  # may be opened twice, where a lock may not
         with self._lock:
             if point.passed:
                 return
-            point.waiters.append(gate.release)
-        gate.acquire()
+            point.waiters.append(partial(gate.put, None))
+        gate.get()
 
     def close(self) -> None:
         self._refuse_on_a_worker("close the driver")
         with self._lock:
             self._closed = True
-        self._flush()
+        self._mend()
         self._run_backlog()
         with self._quiet:
             while self._busy:
                 self._quiet.wait()
             workers = list(self._workers)
-            for worker in self._idle:
-                worker.stop()
-            self._idle.clear()
+            while self._idle:
+                self._end_idle()
         for worker in workers:
             worker.thread.join()
 
@@ -119,25 +160,22 @@ class WorkerScheduler(Scheduler):
                 if not self._in_section:
                     self._closed = True
                     while self._idle:
-                        self._idle.pop().stop()
+                        self._end_idle()
             finally:
                 self._lock.release()
 
-    def run(self, stream: CpuStream, item: Task | BlockRange, worker: _Worker | None) -> None:
-        """Runs an item taken from a stream, then all that the stream can run after it; then ``worker`` rests."""
-        following: Task | BlockRange | None = item
+    def run(self, stream: CpuStream, blocks: BlockRange | None, worker: _Worker | None) -> None:
+        """Runs blocks of a kernel, or else a stream's next work, and all that it can run then; ``worker`` rests."""
+        following: Task | BlockRange | None = blocks or self._take_next(stream, worker)
         while following is not None:
             if isinstance(following, Task):
-                self._run_task(stream, following)
+                try:
+                    following.run()
+                except BaseException as error:
+                    self.record_failure(stream.device, error)
             elif not self._run_blocks(stream, following, worker):
                 return
-            following = self._take_next(stream, keep=True, worker=worker)
-
-    def _run_task(self, stream: CpuStream, task: Task) -> None:
-        try:
-            task.run()
-        except BaseException as error:
-            self.record_failure(stream.device, error)
+            following = self._take_next(stream, worker)
 
     def _run_blocks(self, stream: CpuStream, blocks: BlockRange, worker: _Worker | None) -> bool:
         """Runs chunks until none is left; ``False``, and ``worker`` rests, if others still run theirs."""
@@ -145,21 +183,23 @@ class WorkerScheduler(Scheduler):
         while True:
             with self._lock:
                 self._in_section = True
-                if ran:
-                    blocks.nanoseconds_per_block = elapsed / ran
-                first, end = self._take_chunk(stream, blocks)
-                done = first == end
-                last = False
-                # The last worker inside decides whether a cooperative launch goes on, outside the lock.
-                passed = done and blocks.workers == 1 and blocks.cooperative is not None
-                if done and not passed:
-                    self._in_kernels -= 1
-                    blocks.workers -= 1
-                    last = blocks.workers == 0
-                    if not last and worker is not None:
-                        self._rest(worker)
-                self._settle()
-                self._in_section = False
+                try:
+                    if ran:
+                        blocks.nanoseconds_per_block = elapsed / ran
+                    first, end = self._take_chunk(stream, blocks)
+                    done = first == end
+                    last = False
+                    # The last worker inside decides whether a cooperative launch goes on, outside the lock.
+                    passed = done and blocks.workers == 1 and blocks.cooperative is not None
+                    if done and not passed:
+                        self._in_kernels -= 1
+                        blocks.workers -= 1
+                        last = blocks.workers == 0
+                        if not last and worker is not None:
+                            self._rest(worker)
+                    self._settle()
+                finally:
+                    self._in_section = False
             if passed:
                 self._next_pass(stream, blocks)
                 ran = 0
@@ -200,68 +240,61 @@ class WorkerScheduler(Scheduler):
             while blocks.workers < left and self._in_kernels < self._threads:
                 blocks.workers += 1
                 self._in_kernels += 1
-                self._hand_over((stream, blocks))
+                self._backlog.append((stream, blocks))
+                self._call_worker()
             share = -(-left // (2 * blocks.workers))
             count = max(1, min(share, int(_CHUNK_NS / blocks.nanoseconds_per_block)))
         blocks.next = first + count
         return first, first + count
 
-    def _append(self, stream: CpuStream, item: Item) -> Task | None:
-        """Appends. A brief task of an idle stream is returned instead of handed over: the caller runs it at once."""
-        stream.items.append(item)
-        if stream.running or len(stream.items) > 1:
-            return None
-        self._busy.add(stream)
-        following = self._next(stream)
-        if isinstance(following, Task) and following.brief:
-            return following
-        if following is not None:
-            self._hand_over((stream, following))
-        return None
-
-    def _take_next(self, stream: CpuStream, *, keep: bool, worker: _Worker | None = None) -> Task | BlockRange | None:
-        """The stream's next work, for this thread to run if it is to ``keep`` the stream, else for a worker.
+    def _take_next(self, stream: CpuStream, worker: _Worker | None) -> Task | BlockRange | None:
+        """Takes the next work of a stream that this thread has; ``None`` lets it go.
 
         Where there is none ``worker`` rests, in the same critical section: whoever submits work from then on finds
         it idle and starts no other."""
         with self._lock:
             self._in_section = True
-            following = self._next(stream)
-            if following is not None and not keep:
-                self._hand_over((stream, following))
-                following = None
-            if following is None and worker is not None:
-                self._rest(worker)
-            self._settle()
-            self._in_section = False
+            try:
+                following = self._head(stream)
+                if following is None:
+                    stream.running = False
+                    if worker is not None:
+                        self._rest(worker)
+                else:
+                    stream.items.popleft()
+                    if isinstance(following, BlockRange):
+                        following.workers = 1
+                        self._in_kernels += 1
+                self._settle()
+            finally:
+                self._in_section = False
         if self._deferred:
             self._flush()
         return following
 
-    def _next(self, stream: CpuStream) -> Task | BlockRange | None:
-        """Takes the stream's next work, passing points on the way; ``None`` leaves it empty or held back."""
-        stream.running = True
+    def _advance(self, stream: CpuStream) -> None:
+        """Puts a stream that no thread has into the backlog, if it can run something."""
+        if not stream.running and self._head(stream) is not None:
+            stream.running = True
+            self._backlog.append((stream, None))
+            self._call_worker()
+
+    def _head(self, stream: CpuStream) -> Task | BlockRange | None:
+        """What a stream is to run next, passing points on the way; ``None`` leaves it empty or held back.
+
+        An item leaves the queue when it is over, so that a reader without the lock never sees a stream that holds
+        work as neither filled nor running."""
         items = stream.items
         while items:
-            # A wait that still holds stays in the queue throughout, so that a reader without the lock never sees
-            # a stream that holds work as neither filled nor running.
             item = items[0]
-            if isinstance(item, Wait):
-                if not item.point.passed:
-                    item.point.waiters.append(lambda: self._resumed.append(stream))
-                    stream.running = False
-                    return None
-                items.popleft()
-                continue
-            items.popleft()
             if isinstance(item, Record):
                 pass_point(item.point)
-                continue
-            if isinstance(item, BlockRange):
-                item.workers = 1
-                self._in_kernels += 1
-            return item
-        stream.running = False
+            elif not isinstance(item, Wait):
+                return item
+            elif not item.point.passed:
+                item.point.waiters.append(partial(self._resumed.append, stream))
+                return None
+            items.popleft()
         self._busy.discard(stream)
         if not self._busy:
             self._quiet.notify_all()
@@ -271,43 +304,75 @@ class WorkerScheduler(Scheduler):
         """Ends a critical section: goes on with the streams whose wait is over, submits what was deferred."""
         while self._resumed or self._deferred:
             if self._resumed:
-                stream = self._resumed.popleft()
-                following = self._next(stream)
-            else:
-                stream, item = self._deferred.popleft()
-                following = self._append(stream, item)
-            if following is not None:
-                self._hand_over((stream, following))
+                self._advance(self._resumed[0])
+                self._resumed.popleft()
+                continue
+            deferred = self._deferred[0]
+            if deferred:
+                stream, item = deferred[0]
+                self._busy.add(stream)
+                del deferred[0]  # with the next line one step
+                stream.items.append(item)
+                if len(stream.items) == 1:
+                    self._advance(stream)
+            self._deferred.popleft()
 
     def _flush(self) -> None:
         """Submits what a finalizer left between the end of a critical section and the lock's release."""
         with self._lock:
             if not self._in_section:
                 self._in_section = True
+                try:
+                    self._settle()
+                finally:
+                    self._in_section = False
+
+    def _mend(self) -> None:
+        """Goes on with whatever an interrupt left: see the module."""
+        with self._lock:
+            if self._in_section:
+                return  # of this thread's, which a finalizer interrupts
+            self._in_section = True
+            try:
+                for stream in list(self._busy):
+                    self._advance(stream)
                 self._settle()
+                for _ in range(len(self._backlog)):
+                    self._call_worker()
+                self._interrupted = False
+            finally:
                 self._in_section = False
 
-    def _hand_over(self, job: _Job) -> None:
-        """Gives work to an idle worker, the one that was busy last, or to a new one."""
+    def _call_worker(self) -> None:
+        """Has an idle worker look into the backlog, the one that was busy last, or a new one."""
         if self._idle:
-            self._idle.pop().start(job)
+            worker = self._idle[-1]
+            del self._idle[-1]
+            worker.wake.release()
             return
         try:
-            worker = _Worker(self, job, self._started + 1)
+            worker = _Worker(self, self._started + 1)
         except RuntimeError:
-            # The system has no more threads. The next worker to rest takes the job, and if there is none at all,
-            # the next thread that waits.
-            self._backlog.append(job)
-        else:
-            self._started += 1
-            self._workers.add(worker)
+            # The system has no more threads. The next worker to rest looks into the backlog, and if there is none at
+            # all, the next thread that waits.
+            return
+        self._started += 1
+        self._workers.add(worker)
+
+    def _end_idle(self) -> None:
+        """Has the idle worker that was busy last end."""
+        worker = self._idle[-1]
+        worker.ended = True
+        del self._idle[-1]
+        worker.wake.release()
 
     def _rest(self, worker: _Worker) -> None:
-        """Takes a worker that has nothing to do, to wait for its next job unless enough others do."""
+        """Takes a worker that has nothing to do, to wait until it is called unless enough others do."""
         if self._backlog:
-            worker.start(self._backlog.popleft())
+            worker.wake.release()
         elif self._closed or len(self._idle) >= _MAX_IDLE_WORKERS:
-            worker.stop()
+            worker.ended = True
+            worker.wake.release()
         else:
             self._idle.append(worker)
 
@@ -317,8 +382,24 @@ class WorkerScheduler(Scheduler):
             with self._lock:
                 if self._workers or not self._backlog:
                     return
-                stream, item = self._backlog.popleft()
-            self.run(stream, item, None)
+                stream, blocks = self._backlog.popleft()
+            try:
+                self.run(stream, blocks, None)
+            except BaseException as error:  # of a signal's handler: how far the work at hand is, nobody knows
+                self._interrupted = True
+                self.record_failure(stream.device, error)
+                if stream.running:
+                    self._backlog.append((stream, None))
+                raise
+
+    def serve(self, worker: _Worker) -> None:
+        """Has a worker run what waits for one; then, or where another was faster, it rests."""
+        with self._lock:
+            job = self._backlog.popleft() if self._backlog else None
+            if job is None:
+                self._rest(worker)
+        if job is not None:
+            self.run(*job, worker)
 
     def _refuse_on_a_worker(self, request: str) -> None:
         if threading.get_ident() in self._worker_idents:
@@ -328,10 +409,11 @@ class WorkerScheduler(Scheduler):
                 "let it signal another thread, and do it there",
             )
 
-    def enter(self) -> None:
-        """Notes that this thread is a worker."""
+    def enter(self, worker: _Worker) -> None:
+        """Notes that this thread is a worker's."""
         with self._lock:
             self._worker_idents.add(threading.get_ident())
+            self._workers.add(worker)  # whoever started it may have been interrupted
 
     def leave(self, worker: _Worker) -> None:
         """Forgets a worker that ends."""
@@ -342,33 +424,21 @@ class WorkerScheduler(Scheduler):
 
 @final
 class _Worker:
-    """A thread that runs one job, rests until it is given the next, and ends when it is given none."""
+    """A thread that serves the scheduler, each time that it is woken, until it is ``ended``."""
 
-    __slots__ = ("_job", "_scheduler", "_wake", "thread")
+    __slots__ = ("_scheduler", "ended", "thread", "wake")
 
-    def __init__(self, scheduler: WorkerScheduler, job: _Job, number: int) -> None:
+    def __init__(self, scheduler: WorkerScheduler, number: int) -> None:
         self._scheduler = scheduler
-        self._job: _Job | None = job
-        self._wake = threading.Lock()
+        self.ended = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
         self.thread = threading.Thread(target=self._run, name=f"oxide-cpu-{number}", daemon=True)
         self.thread.start()
 
-    def start(self, job: _Job) -> None:
-        self._job = job
-        self._wake.release()
-
-    def stop(self) -> None:
-        self._job = None
-        self._wake.release()
-
     def _run(self) -> None:
-        self._wake.acquire()
-        self._scheduler.enter()
-        while self._job is not None:
-            job, self._job = self._job, None
-            self._scheduler.run(*job, self)
-            # A resting worker keeps nothing of its last job alive: a function would hold its code, and a host
-            # function whatever it closes over.
-            del job
-            self._wake.acquire()
+        self._scheduler.enter(self)
+        while not self.ended:
+            self._scheduler.serve(self)
+            self.wake.acquire()
         self._scheduler.leave(self)

@@ -84,7 +84,11 @@ class FaultReport:
                 _raise_recorded(self._records.records[number], special, (place,), None)
 
     def __del__(self) -> None:
-        self._records.used = len(self.launches)
+        try:
+            launches = self.launches
+        except AttributeError:  # an interrupt ended the constructor at once
+            return
+        self._records.used = len(launches)
         self._pool._returned.append(self._records)
 
 

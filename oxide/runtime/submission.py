@@ -335,7 +335,12 @@ class Submission(Generic[T]):
             self.mark.timeline.device.runtime.counters.cancelled.add()
 
     def __del__(self) -> None:
-        self.abandon()
+        try:
+            abandoned = self._open
+        except AttributeError:  # an interrupt ended the constructor at once
+            return
+        if abandoned:
+            self.abandon()
 
 
 def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:

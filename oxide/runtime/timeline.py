@@ -76,8 +76,12 @@ class Mark:
     def __del__(self) -> None:
         # An append is all a finaliser may do: it can run inside any lock. A wait that was submitted for this
         # event keeps its own point, so the event may be recorded again at once.
-        if self.event is not None:
-            self.timeline.device.spare_events.append(self.event)
+        try:
+            event = self.event
+        except AttributeError:  # an interrupt ended the constructor at once
+            return
+        if event is not None:
+            self.timeline.device.spare_events.append(event)
 
 
 @final

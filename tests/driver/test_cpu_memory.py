@@ -183,9 +183,9 @@ def test_the_heap_knows_exactly_which_ranges_are_live(actions: list[tuple[bool, 
         else:
             address = sorted(live)[size % len(live)]
             del live[address]
-            heap.retire(address)
+            retirement = heap.retire(address)
             assert not heap.contains(address, 1)
-            heap.release(address)
+            heap.release(retirement)
         for address, nbytes in live.items():
             inside = nbytes // 2
             assert heap.contains(address, nbytes)
@@ -194,8 +194,7 @@ def test_the_heap_knows_exactly_which_ranges_are_live(actions: list[tuple[bool, 
             assert not heap.contains(address + nbytes, 1)
     assert heap.held == (sum(live.values()), len(live))
     for address in live:
-        heap.retire(address)
-        heap.release(address)
+        heap.release(heap.retire(address))
     assert heap.held == (0, 0)
 
 
@@ -206,6 +205,5 @@ def test_what_lies_behind_a_small_block_belongs_to_nobody_as_on_a_gpu() -> None:
     addresses = {nbytes: heap.allocate(nbytes) for nbytes in (1, 4, 255, 256, 257)}
     sizes = {nbytes: usable(address) for nbytes, address in addresses.items()}
     for address in addresses.values():
-        heap.retire(address)
-        heap.release(address)
+        heap.release(heap.retire(address))
     assert all(room >= -(-nbytes // 256) * 256 for nbytes, room in sizes.items())

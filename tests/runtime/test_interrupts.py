@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -11,6 +12,9 @@ import pytest
 
 import oxide
 from oxide import DisjointSlice, Stream, f32, kernel, thread, zeros
+from oxide.runtime.fault_records import FaultReport
+from oxide.runtime.submission import Submission
+from oxide.runtime.timeline import Mark
 from tests.interrupting import Interrupt, InterruptAt, needs_calls
 
 RUNTIME = Path(oxide.__file__).parent / "runtime"
@@ -70,3 +74,13 @@ def test_an_interrupt_at_any_place_leaves_no_lock_held(run: str) -> None:
     submit()
     stream.synchronize()
     graph.close()
+
+
+@pytest.mark.parametrize("kind", [Submission, Mark, FaultReport])
+def test_what_an_interrupt_kept_from_being_made_goes_silently(
+    kind: type[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    kind.__new__(kind)
+    assert not printed

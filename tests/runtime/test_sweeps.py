@@ -19,13 +19,7 @@ from tests.driver.conftest import Gate
 from tests.interrupting import Interrupt, InterruptAt, needs_calls
 
 TAKEN = ("free", "disown", "destroy_event", "destroy_graph")
-UNSEEN = {
-    "retire",
-    "retire_adopted",
-    "retire_event",
-    "retire_graph",
-    "<genexpr>",
-}  # in finalisers, where errors go nowhere
+UNSEEN = {"retire", "retire_adopted", "retire_event", "retire_graph"}  # in finalisers, where errors go nowhere
 
 
 class Kept:
