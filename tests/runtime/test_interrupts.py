@@ -76,6 +76,7 @@ def test_an_interrupt_at_any_place_leaves_no_lock_held(run: str) -> None:
     graph.close()
 
 
+@needs_calls
 @pytest.mark.parametrize("kind", [Submission, Mark, FaultReport])
 def test_what_an_interrupt_kept_from_being_made_goes_silently(
     kind: type[object], monkeypatch: pytest.MonkeyPatch
