@@ -49,6 +49,7 @@ class Recording:
         self.writes: dict[Allocation, None] = {}
         self.kernels: dict[int, tuple[Specialization, dict[Place | None, None]]] = {}
         self.fault_record: Allocation | None = None
+        self.results: dict[object, Any] = {}
         self._before: Recording | None = None
 
     def __enter__(self) -> Recording:
@@ -89,10 +90,22 @@ class Recording:
                 f"the whole operation with op.graph(), which keeps the boxes it makes"
             )
 
-    def rewind(self, calls: int, at_launch: int) -> None:
+    def once(self, operation: object, record: Callable[[], Any]) -> Any:
+        """What ``record()`` gives, which is called for the first who asks for ``operation`` in this capture."""
+        if operation not in self.results:
+            self.results[operation] = record()
+        return self.results[operation]
+
+    def so_far(self) -> tuple[int, int, int]:
+        """How much was recorded, for ``rewind``."""
+        return len(self.calls), len(self.at_launch), len(self.results)
+
+    def rewind(self, calls: int, at_launch: int, results: int) -> None:
         """Forgets what an operation that failed had recorded."""
         del self.calls[calls:]
         del self.at_launch[at_launch:]
+        while len(self.results) > results:
+            self.results.popitem()
 
     # What operations use, as the driver
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -232,7 +233,7 @@ def unzip(operation: DeviceOperation[Any], n: Given[int | None] = None) -> tuple
         raise TypeError(f"unzip cannot know how many elements {operation!r} will yield; say it: unzip(op, n=2)")
     if n is not None and length is not None and n != length:
         raise TypeError(f"unzip(op, n={written(n)}): {operation!r} yields {length} elements")
-    source = Shared(operation)
+    source = Shared(operation, captured=True)
     count = n if n is not None else length
     assert count is not None
     elements = tuple(Element(source, index) for index in range(count))
@@ -250,10 +251,14 @@ class Shared(DeviceOperation[T]):
     task of an event loop sleeps and can be cancelled. Its operation is then submitted from the start: functions in it
     that come before the shared operation are called again. A consumer that is cancelled takes nothing from the others:
     the result is kept here, and what the source used is kept by the first's submission.
+
+    In a capture the source runs too, beside the graph; or with ``captured`` it becomes part of the graph, once in each,
+    unless it was run before.
     """
 
-    def __init__(self, source: DeviceOperation[T]) -> None:
+    def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:
         self._source: DeviceOperation[T] | None = source
+        self._captured = captured
         self._once = Once()
         self._known = source.spec()
         self._result: T
@@ -267,6 +272,9 @@ class Shared(DeviceOperation[T]):
     def execute(self, context: ExecutionContext) -> T:
         if self._source is not None:
             self._run_deep_sources(context)
+            if self._captured and context.recording is not None:
+                recorded: T = context.recording.once(self, functools.partial(self._source.run, context))
+                return recorded
         if self._once.enter():
             done = False
             try:

@@ -236,7 +236,11 @@ class FaultPage:
         return self._memory.records[number]
 
     def __del__(self) -> None:
-        self._pages._returned.append(self._memory)
+        try:
+            memory = self._memory
+        except AttributeError:  # an interrupt ended the constructor at once
+            return
+        self._pages._returned.append(memory)
 
 
 @final

@@ -182,7 +182,7 @@ class GraphScope:
         operation.consume()
         if not self._inside:
             raise GraphError("record works inside its scope: the graph is made when the with block ends")
-        before = len(recording.calls), len(recording.at_launch)
+        before = recording.so_far()
         try:
             return operation.run(self._context)
         except BaseException:
@@ -289,7 +289,8 @@ class _Captured:
                 self._page = page
 
     def __del__(self) -> None:
-        self.device.runtime.reclaimer.retire_graph(self._handle)
+        if hasattr(self, "_handle"):
+            self.device.runtime.reclaimer.retire_graph(self._handle)
 
 
 def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:

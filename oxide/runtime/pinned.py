@@ -22,7 +22,7 @@ import numpy as np
 from oxide.device.types import as_dtype, f32
 from oxide.driver.base import Driver
 from oxide.environment import whole_number
-from oxide.errors import OutOfMemoryError
+from oxide.errors import DeviceError, OutOfMemoryError
 from oxide.native import Given
 from oxide.runtime.event_loops import running_loop_name
 from oxide.runtime.holdings import size
@@ -67,7 +67,11 @@ class PinnedBuffer:
         np.copyto(np.ndarray(array.shape, array.dtype, self._block.memory), array)
 
     def __del__(self) -> None:
-        self._pool._returned.append(self._block)
+        try:
+            block = self._block
+        except AttributeError:  # an interrupt ended the constructor at once
+            return
+        self._pool._returned.append(block)
 
 
 @final
@@ -177,9 +181,14 @@ class PinnedPool:
             self._collect()
             for capacity, blocks in self._free.items():
                 while blocks:
-                    self._driver.free_host(blocks[-1].address)
-                    blocks.pop()
+                    block = blocks.pop()  # before: an interrupt behind the driver's call would leave what was freed
                     self._held -= capacity
+                    try:
+                        self._driver.free_host(block.address)
+                    except DeviceError:
+                        blocks.append(block)
+                        self._held += capacity
+                        raise
 
     def _make(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
         """A new buffer, whose size is counted as held already."""

@@ -114,8 +114,9 @@ class Stream:
         self._loose.adopt(submission)
 
     def __del__(self) -> None:
-        if hasattr(self, "_timeline"):
+        if hasattr(self, "_loose"):
             self.device.loose.discard(self._loose)
+        if hasattr(self, "_timeline"):
             self.device.spare_timelines.append(self._timeline)
 
 

@@ -220,6 +220,41 @@ def test_a_shared_operation_runs_once_and_outside_of_the_graph() -> None:
     assert numbers(y) == [4]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_an_unzip_comes_from_is_part_of_the_graph(known: bool) -> None:
+    x = np.array([1, 2], np.float32)
+    pair = oxide.zip(h2d(x), oxide.full(2, 10.0))
+    left, right = pair.unzip() if known else pair.map(lambda both: both).unzip(2)
+    operation = accumulate(left, right).to_host()
+    graphs = [operation.graph() for _ in range(2)]
+    results = [graph.take_output() for graph in graphs]
+    for number in range(3):
+        for graph, result in zip(graphs, results, strict=True):
+            x[:] = number + 1, number + 2
+            graph.launch().sync()
+            np.testing.assert_array_equal(result, [number + 11, number + 12])
+    x[:] = 3
+    np.testing.assert_array_equal(operation.sync(), [13, 13])
+    graph = operation.graph()
+    result = graph.take_output()
+    x[:] = 4
+    graph.launch().sync()
+    np.testing.assert_array_equal(result, [16, 16])  # what was run before the capture is as it was
+
+
+def test_an_unzip_of_a_scope_is_recorded_again_if_what_used_it_first_failed() -> None:
+    x, y, z = box_of(1, 2), box_of(0, 0), box_of(0, 0)
+    left, right = oxide.zip(memcpy(y, x), memcpy(z, x)).unzip()
+    with CudaGraph.scope(oxide.devices()[0].new_stream()) as scope:
+        with pytest.raises(ZeroDivisionError):
+            scope.record(left.map(lambda _: 1 // 0))
+        assert scope.record(left) is y
+        assert scope.record(right) is z
+    memcpy(x, np.array([5, 6], np.float32)).sync()
+    scope.graph.launch().sync()
+    assert (numbers(y), numbers(z)) == ([5, 6], [5, 6])
+
+
 # Update
 
 

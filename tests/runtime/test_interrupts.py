@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import oxide
-from oxide import DisjointSlice, Stream, f32, kernel, thread, zeros
-from oxide.runtime.fault_records import FaultReport
+from oxide import DisjointSlice, Event, Stream, f32, kernel, thread, zeros
+from oxide.runtime.fault_records import FaultPage, FaultReport
+from oxide.runtime.graph import _Captured
+from oxide.runtime.pinned import PinnedBuffer
 from oxide.runtime.submission import Submission
 from oxide.runtime.timeline import Mark
 from tests.interrupting import Interrupt, InterruptAt, needs_calls
@@ -77,7 +79,11 @@ def test_an_interrupt_at_any_place_leaves_no_lock_held(run: str) -> None:
 
 
 @needs_calls
-@pytest.mark.parametrize("kind", [Submission, Mark, FaultReport])
+@pytest.mark.parametrize(
+    "kind",
+    [Submission, Mark, FaultReport, FaultPage, PinnedBuffer, Stream, Event, _Captured],
+    ids=lambda kind: kind.__name__,
+)
 def test_what_an_interrupt_kept_from_being_made_goes_silently(
     kind: type[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
