@@ -29,6 +29,7 @@ from oxide.runtime.submission import ExecutionContext, Submission, submit
 
 if TYPE_CHECKING:
     from oxide.runtime.fault_records import Report
+    from oxide.runtime.timeline import Timeline
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -55,6 +56,7 @@ class CudaGraph(Generic[T]):
         # Updates whose faults no launch has looked at yet, with the reports that are their own.
         self._updates: deque[tuple[Submission[Any], list[Report]]] = deque()
         self._passed_on: list[Report] = []
+        self._updated: tuple[Timeline, int] | None = None  # what the next launch runs after, whatever it uses
 
     def take_output(self) -> T | None:
         """What the captured operation yielded, handles that launches fill; the first time. From then on None."""
@@ -78,6 +80,7 @@ class CudaGraph(Generic[T]):
         self._passed_on = passed_on
         with reading_at_submission():
             submission = submit(operation, self.stream)
+        self._updated = self.stream._timeline, submission.mark.position
         self.stream._adopt(submission)
         while self._updates and self._updates[0][0].finished_well():
             self._updates.popleft()
@@ -128,16 +131,17 @@ class CudaGraph(Generic[T]):
     def __repr__(self) -> str:
         return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
 
-    def _watch_updates(self, context: ExecutionContext) -> None:
-        """A launch reports the faults of the updates before it; if it comes to nothing, the next one does."""
+    def _follow_updates(self, context: ExecutionContext) -> None:
+        """A launch runs after the updates before it and reports their faults; if it comes to nothing, the next does."""
+        if self._updated is not None:
+            context.timeline.wait_for(*self._updated)
         while self._updates:
             try:
                 taken = self._updates.popleft()
             except IndexError:  # another thread's launch took it
                 break
             context.if_given_up(functools.partial(self._updates.append, taken))
-            update, reports = taken
-            context.timeline.wait_for(update.mark.timeline, update.mark.position)
+            _, reports = taken
             context.watch_faults(reports)
             self._passed_on += reports
 
@@ -224,7 +228,7 @@ class GraphLaunch(DeviceOperation[None]):
         captured = self._graph._require_open()
         if context.recording is not None:
             raise GraphError("the launch of a graph cannot be captured into another; record the operations themselves")
-        self._graph._watch_updates(context)
+        self._graph._follow_updates(context)
         captured.launch(context)
 
     def __repr__(self) -> str:
@@ -246,6 +250,8 @@ class _Captured:
         self._kernels = {number: (special, tuple(places)) for number, (special, places) in recording.kernels.items()}
         self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels
         self._lock = new_lock()
+        self._strict = device.runtime.ordering == "strict"
+        self._last: tuple[Timeline, int] | None = None  # the launch before, where that is not found by what it used
         self._page: FaultPage | None = None
         self._used = 0  # of the page's records
 
@@ -260,6 +266,8 @@ class _Captured:
         driver, timeline = context.driver, context.timeline
         context.keep(self)
         with self._lock:  # another thread's uploads and its record must not come between these and the graph
+            if self._last is not None:
+                timeline.wait_for(*self._last)
             if self._at_launch:
                 with reading_at_submission():
                     for submit_upload in self._at_launch:
@@ -283,6 +291,8 @@ class _Captured:
                 finally:
                     # Even if it failed: a fill that was submitted runs before those of the next launch, on any stream.
                     context.end(self._reads, self._writes, submitted=True)
+            if self._strict:  # the order of launches is promised, so it is no mistake to need it
+                self._last = timeline, timeline.advance()
             number += 1
             if number < PAGE_RECORDS:  # else the page can be used again as soon as the launches are over
                 self._used = number

@@ -25,6 +25,7 @@ from oxide import (
 )
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import step_driver, use_driver
+from oxide_kernels import relu
 
 
 def streams(count: int) -> list[oxide.Stream]:
@@ -159,6 +160,25 @@ def test_strict_ordering_allows_one_stream_joined_streams_and_what_is_done() -> 
         np.testing.assert_array_equal(joined, np.arange(4.0))
         done = h2d(np.ones(3)).sync_on(first)
         d2h(done).sync_on(second)
+
+
+def test_strict_ordering_keeps_to_the_order_that_a_graph_promises() -> None:
+    """Launches run after the updates before them, and after one another, with a kernel's fault record and without."""
+    with use_driver(step_driver(seed=2), ordering="strict"):
+        home, first, second = streams(3)
+        x, y = zeros(4).sync_on(home), zeros(4).sync_on(home)
+        with_kernel = relu[1, 4](x, y).graph_on(home)
+        copy = memcpy(y, x).graph_on(home)
+        for number, graph in enumerate((with_kernel, copy), 1):
+            graph.update(memcpy(x, np.full(4, number, np.float32)))
+            graph.launch().async_on(first)
+            graph.launch().async_on(second)
+            result = d2h(y).async_on(second)
+            with pytest.raises(OrderingError, match="box 4 float32"):  # an update may come too early for a launch
+                graph.update(memcpy(x, np.zeros(4, np.float32)))
+            for stream in (second, first, home):
+                stream.synchronize()
+            np.testing.assert_array_equal(result, np.full(4, number))
 
 
 def test_the_ordering_mode_comes_from_the_environment_and_a_wrong_one_is_refused(
