@@ -77,33 +77,45 @@ class Heap:
             raise driver_error(
                 "CUDA_ERROR_INVALID_VALUE", f"an allocation of {nbytes} bytes on {self.name}; ask for 1 or more"
             )
-        with self._lock:
-            if self._limit is not None and self._held + nbytes > self._limit:
-                raise OutOfMemoryError(
-                    f"{self.name} has no room for {nbytes} bytes: {self._held} of its {self._limit} bytes are held; "
-                    "free some, or raise OXIDE_CPU_MEMORY"
-                )
-            self._held += nbytes
         address = ctypes.c_void_p()
-        whole = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        failed = nbytes > _MAX_SIZE or _posix_memalign(ctypes.byref(address), ALIGNMENT, whole)
-        with self._lock:
+        counted = False
+        try:
+            with self._lock:
+                if self._limit is not None and self._held + nbytes > self._limit:
+                    raise OutOfMemoryError(
+                        f"{self.name} has no room for {nbytes} bytes: {self._held} of its {self._limit} bytes are "
+                        "held; free some, or raise OXIDE_CPU_MEMORY"
+                    )
+                self._held += nbytes
+                counted = True
+            whole = -(-nbytes // ALIGNMENT) * ALIGNMENT
+            failed = nbytes > _MAX_SIZE or _posix_memalign(ctypes.byref(address), ALIGNMENT, whole)
             if failed or not address.value:
-                self._held -= nbytes
                 raise OutOfMemoryError(
-                    f"the system gave no memory for {nbytes} bytes on {self.name}, which holds {self._held} bytes; "
-                    "free some, or use smaller pieces"
+                    f"the system gave no memory for {nbytes} bytes on {self.name}, which holds {self._held - nbytes} "
+                    "bytes; free some, or use smaller pieces"
                 )
-            if nbytes >= _LARGE and _madvise is not None:
-                # Where it is not to be had, nothing changes.
-                start = -(-address.value // _PAGE) * _PAGE
-                _madvise(start, (address.value + nbytes - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
-            if self._poison:
-                memset(address.value, 0xFF, nbytes)
-            self._live[address.value] = nbytes
-            self._changed()
-            if Tracking.wanted:
-                self._values[address.value] = bytearray(nbytes)
+            with self._lock:
+                if nbytes >= _LARGE and _madvise is not None:
+                    # Where it is not to be had, nothing changes.
+                    start = -(-address.value // _PAGE) * _PAGE
+                    _madvise(start, (address.value + nbytes - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
+                if self._poison:
+                    memset(address.value, 0xFF, nbytes)
+                self._live[address.value] = nbytes
+                self._changed()
+                if Tracking.wanted:
+                    self._values[address.value] = bytearray(nbytes)
+        except BaseException:  # an interrupt too: nobody will hear of the address
+            with self._lock:
+                if counted:
+                    self._held -= nbytes
+                if address.value:
+                    self._values.pop(address.value, None)
+                    if self._live.pop(address.value, None) is not None:
+                        self._changed()
+                    self._give_back(address.value)
+            raise
         return address.value
 
     def retire(self, address: int) -> int:

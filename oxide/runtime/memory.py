@@ -71,11 +71,11 @@ class Allocation:
         """
         timeline, nbytes = self.home, self.nbytes
         if nbytes:
-            try:
-                address = timeline.driver.allocate(nbytes, timeline.handle)
+            try:  # and is its owner at once: an interrupt may come between any two calls
+                self.address = timeline.driver.allocate(nbytes, timeline.handle)
             except OutOfMemoryError:
-                address = allocate_when_free(timeline, nbytes)
-            self._live_at(address, (timeline, timeline.advance()))
+                self.address = allocate_when_free(timeline, nbytes)
+            self._note_live((timeline, timeline.advance()))
 
     @classmethod
     def of_another_library(
@@ -90,7 +90,8 @@ class Allocation:
         """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
         allocation = cls(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
         allocation._owner = owner
-        allocation._live_at(address, written)
+        allocation.address = address
+        allocation._note_live(written)
         return allocation
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:
@@ -103,12 +104,11 @@ class Allocation:
             timeline.wait_for(other, position)
         self.note_write(timeline, timeline.advance())
 
-    def _live_at(self, address: int, written: tuple[Timeline, int] | None) -> None:
-        self.address = address
+    def _note_live(self, written: tuple[Timeline, int] | None) -> None:
         if written is not None:
             self.written_by, self._written_at = written
         if self._owner is None:
-            self.device.live[address] = (self.nbytes, self.shape, self.dtype)
+            self.device.live[self.address] = (self.nbytes, self.shape, self.dtype)
 
     def order_read(self, timeline: Timeline) -> None:
         """Makes a stream wait for the last write. Raises ``OrderingError`` where it must not wait."""
