@@ -187,6 +187,7 @@ class Runtime:
         ordering: Given[OrderingMode | None] = None,
     ) -> None:
         """What ``init_device_contexts`` says. Raises, changing nothing, if any of it is wrong."""
+        from oxide.runtime.placement import PolicyOf
         from oxide.runtime.policy import SchedulingPolicy
         from oxide.runtime.scheduling import StreamPoolRoundRobin
 
@@ -212,6 +213,11 @@ class Runtime:
             raise TypeError(
                 f"policy is {type(policy).__name__} {written(policy):.80}; it must have a method next_stream(device), "
                 "as StreamPoolRoundRobin(4) and SingleStream() have"
+            )
+        if isinstance(policy, PolicyOf):
+            raise TypeError(
+                f"policy is {policy!r}, which takes its streams from the runtime's policy and cannot be that itself; "
+                "default_device is the device that operations run on, and policy_of is for op.schedule"
             )
         mode: CompletionMode = _mode(completion, "completion", _COMPLETION_MODES)
         order: OrderingMode = _mode(ordering, "ordering", _ORDERING_MODES)
@@ -295,6 +301,11 @@ def _set_up(
         runtime = _current if _current is not None else Runtime(_choose_driver(default_device))
         runtime.configure(default_device, num_devices, policy, completion, ordering)
         _current = runtime
+
+
+def not_in_force(what: str, hint: str) -> DeviceError:
+    """The error for what was made under a runtime that another took the place of."""
+    return DeviceError(f"{what} belongs to a runtime that is not in force; {hint}")
 
 
 def devices() -> tuple[Device, ...]:

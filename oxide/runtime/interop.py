@@ -21,6 +21,7 @@ from oxide.host_arrays import refuse_masked
 from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.context import current_runtime
 from oxide.runtime.memory import Allocation, DeviceBox
+from oxide.runtime.operation import picked_stream
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device, Runtime
@@ -58,7 +59,7 @@ def from_dlpack(x: Any) -> DeviceBox:
     if kind == _CPU:
         tensor = _Imported(_ask(x))
         return tensor.box(runtime, None)
-    timeline = runtime.policy.next_stream(runtime.device(number))._timeline
+    timeline = picked_stream(runtime.policy, runtime.device(number))._timeline
     tensor = _Imported(_ask(x, stream=timeline.name()))
     return tensor.box(runtime, timeline)
 
@@ -83,7 +84,7 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     address = address if nbytes else 0
     known = _known(runtime, address, nbytes)
     device = _device_of(runtime, address, nbytes, known)
-    timeline = runtime.policy.next_stream(device)._timeline
+    timeline = picked_stream(runtime.policy, device)._timeline
     if interface.get("stream") is not None:
         theirs = device.foreign_timeline(int(interface["stream"]))
         timeline.wait_for(theirs, theirs.mark().position)
@@ -382,7 +383,7 @@ class _Imported:
         address = (tensor.data or 0) + tensor.byte_offset if nbytes else 0
         known = _known(runtime, address, nbytes)
         device = _device_of(runtime, address, nbytes, known)
-        home = runtime.policy.next_stream(device)._timeline if timeline is None else timeline
+        home = picked_stream(runtime.policy, device)._timeline if timeline is None else timeline
         return _box_on(known, home, address, shape, dtype, self, written=timeline is not None)
 
     def __del__(self) -> None:

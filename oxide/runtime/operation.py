@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
+from oxide.errors import DeviceError
 from oxide.native import Given, keep_exceptions, mypyc_attr, warn_caller
-from oxide.runtime.context import current_runtime
+from oxide.runtime.context import current_runtime, not_in_force
 from oxide.runtime.event_loops import current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture
 from oxide.runtime.places import add_note_once
@@ -218,14 +219,19 @@ class DeviceOperation(Generic[T]):
     def into_future(self) -> DeviceFuture[T]:
         """A future bound to a stream of the policy's; its work is submitted at the first await and not before."""
         self.consume()
-        return self.schedule(current_runtime().policy)
+        runtime = current_runtime()
+        return self._bound_to(picked_stream(runtime.policy, self._home(runtime)))
 
     def schedule(self, policy: SchedulingPolicy) -> DeviceFuture[T]:
         """A future bound to a stream that ``policy`` picks now; submitted at the first await and not before."""
         self.consume()
         if not hasattr(policy, "next_stream"):
             raise TypeError(f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}")
-        future = DeviceFuture(self, picked_stream(policy, self._home(current_runtime())))
+        # On whichever device that is: such a policy says where the operation runs, as policy_of does.
+        return self._bound_to(require_stream(policy.next_stream(self._home(current_runtime()))))
+
+    def _bound_to(self, stream: Stream) -> DeviceFuture[T]:
+        future = DeviceFuture(self, stream)
         self._unused = True  # until the future is awaited
         return future
 
@@ -315,8 +321,21 @@ def named(title: object) -> str:
 
 
 def picked_stream(policy: Any, device: Device) -> Stream:
-    """The stream that a policy, of the user's perhaps, picks. Raises ``TypeError`` where it picks none."""
-    return require_stream(policy.next_stream(device))
+    """The stream of ``device`` that the runtime's policy picks, which may be of the user's making. Raises ``TypeError``
+    where that picks none, ``DeviceError`` where it picks one of another device."""
+    stream = require_stream(policy.next_stream(device))
+    if stream.device is not device:
+        raise _wrong_device(type(policy).__name__, stream.device, device)
+    return stream
+
+
+def _wrong_device(policy: str, found: Device, device: Device) -> DeviceError:
+    if found.runtime is not device.runtime:
+        return not_in_force(f"the stream that the policy {policy} returned", "make it with device.new_stream()")
+    return DeviceError(
+        f"the policy {policy} returned a stream of {found.label}, where a stream of {device.label} was asked for; "
+        f"next_stream(device) must return one that device.new_stream() made"
+    )
 
 
 def require_stream(stream: Given[Stream]) -> Stream:

@@ -12,8 +12,8 @@ from typing import TypeVar, final
 from oxide.errors import DeviceError, GraphError
 from oxide.messages import written
 from oxide.native import Given
-from oxide.runtime.context import Device, Runtime, current_runtime
-from oxide.runtime.operation import DeviceOperation, Spec
+from oxide.runtime.context import Device, Runtime, current_runtime, not_in_force
+from oxide.runtime.operation import DeviceOperation, Spec, picked_stream
 from oxide.runtime.policy import SchedulingPolicy
 from oxide.runtime.stream import Stream
 from oxide.runtime.submission import ExecutionContext
@@ -51,7 +51,7 @@ class PolicyOf:
 
     def next_stream(self, device: Device) -> Stream:
         runtime = current_runtime()
-        return runtime.policy.next_stream(find_device(runtime, self._placement))
+        return picked_stream(runtime.policy, find_device(runtime, self._placement))
 
     def __repr__(self) -> str:
         return f"policy_of({written(_number(self._placement))})"
@@ -83,7 +83,7 @@ def find_device(runtime: Runtime, placement: int | Device) -> Device:
     """The device of a runtime's. Raises ``DeviceError`` for one that is not set up there."""
     device = runtime.device(_number(placement))
     if isinstance(placement, Device) and device is not placement:
-        raise DeviceError(f"{placement.label} belongs to a runtime that is not in force; take it from devices()")
+        raise not_in_force(placement.label, "take it from devices()")
     return device
 
 
@@ -94,7 +94,7 @@ def run_placed(context: ExecutionContext, device: Device, operation: DeviceOpera
             f"{operation!r} runs on {device.label} and cannot be captured into a graph of {context.device.label}: a "
             f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
         )
-    inner = ExecutionContext(context.runtime.policy.next_stream(device))
+    inner = ExecutionContext(picked_stream(context.runtime.policy, device))
     inner.place, inner.levels = context.place, context.levels
     try:
         return operation.execute(inner)

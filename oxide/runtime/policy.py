@@ -17,4 +17,5 @@ class SchedulingPolicy(Protocol):
     """Picks a stream. Called once for each operation that is run, from any thread."""
 
     def next_stream(self, device: Device) -> Stream:
-        """The stream of ``device`` that the next operation runs on."""
+        """The stream of ``device`` that the next operation runs on. One of another device is refused, unless
+        ``op.schedule`` was given this policy: then it says where the operation runs."""

@@ -32,6 +32,7 @@ from oxide import (
     kernel,
     ones,
     pinned_empty,
+    policy_of,
     randn,
     thread,
     to_device,
@@ -40,6 +41,7 @@ from oxide import (
 )
 from oxide.environment import whole_number
 from oxide.messages import written
+from oxide.runtime.context import current_runtime
 
 LONG = 10**5000  # 16610 bits, 5001 digits, which Python does not write
 
@@ -221,6 +223,10 @@ def test_init_device_contexts_says_what_a_policy_is() -> None:
         TypeError, match=r"policy is the class SingleStream; give an object of it, as in SingleStream\("
     ):
         init_device_contexts(policy=SingleStream)  # type: ignore[arg-type]
+    before = current_runtime().policy
+    with pytest.raises(TypeError, match=r"policy is policy_of\(0\), which takes its streams from the runtime's policy"):
+        init_device_contexts(policy=policy_of(0))
+    assert current_runtime().policy is before
 
 
 @pytest.mark.parametrize("shape", [16.0, "16", (4, 4.0), float("nan"), None])
