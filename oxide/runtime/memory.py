@@ -362,9 +362,21 @@ def parse_shape(shape: object, what: str) -> tuple[int, ...]:
     return tuple(result)
 
 
+def require_runtime(box: DeviceBox, device: Device, what: str) -> None:
+    """Raises ``DeviceError`` if the box is of another runtime than the device that the operation runs on."""
+    runtime = box._allocation.device.runtime
+    if runtime is not device.runtime:
+        from oxide.runtime.context import current_runtime, not_in_force
+
+        if runtime is current_runtime():
+            raise not_in_force(f"{what}: the stream that the operation runs on", "make one with device.new_stream()")
+        raise not_in_force(f"{what}: the box", "make a new one, with h2d from the host's data")
+
+
 def require_device(box: DeviceBox, device: Device, what: str) -> None:
     """Raises ``DeviceError`` if the box lives on another device."""
     if box._allocation.device is not device:
+        require_runtime(box, device, what)
         raise DeviceError(
             f"{what}: the box is on {box.device.label}, but the operation runs on {device.label}; "
             f"run it on {box.device.label}, or copy the box with memcpy"

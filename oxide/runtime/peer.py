@@ -10,7 +10,7 @@ from typing import Any, final
 
 from oxide.runtime.arc import Arc
 from oxide.runtime.context import Device
-from oxide.runtime.memory import DeviceBox
+from oxide.runtime.memory import DeviceBox, require_runtime
 from oxide.runtime.operation import DeviceOperation, Spec
 from oxide.runtime.placement import find_device, require_placement, run_placed
 from oxide.runtime.submission import ExecutionContext
@@ -32,6 +32,7 @@ class ToDevice(DeviceOperation[DeviceBox]):
     def execute(self, context: ExecutionContext) -> DeviceBox:
         box = self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box
         source = require_box(box, "to_device")
+        require_runtime(source, context.device, "to_device")
         target = find_device(context.runtime, self._target)
         arrival = _Arrival(source)
         return arrival.run(context) if target is context.device else run_placed(context, target, arrival)

@@ -19,7 +19,7 @@ from oxide.runtime import staging
 from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.arc import Arc
 from oxide.runtime.loading import announce_large_copy, large_copy_was_run
-from oxide.runtime.memory import DeviceBox, parse_shape, require_device
+from oxide.runtime.memory import DeviceBox, parse_shape, require_device, require_runtime
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.staging import download, upload
@@ -273,6 +273,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
     def execute(self, context: ExecutionContext) -> DeviceBox:
         destination, source = self._destination, self._source
         if isinstance(source, DeviceBox):
+            require_runtime(destination, context.device, "memcpy")
+            require_runtime(source, context.device, "memcpy")
             if context.device not in (destination.device, source.device):
                 require_device(destination, context.device, "memcpy")
             copy_box(context, destination, source)

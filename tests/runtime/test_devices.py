@@ -153,6 +153,39 @@ def test_a_box_of_one_device_used_on_another_is_an_error_that_says_where_it_is(t
         op.on(1).sync()
 
 
+@pytest.mark.filterwarnings("ignore:.*was never run")
+def test_a_box_of_a_runtime_that_is_not_in_force_is_called_that() -> None:
+    array = np.ones(4, np.float32)
+    with use_driver(step_driver()):
+        old = h2d(array).sync()
+    with use_driver(CpuDriver(2)):
+        new = h2d(array).sync()
+        for op in (
+            d2h(old),
+            dup(old),
+            add(old, old),
+            add(new, old),
+            to_device(old, 0),
+            to_device(old, 1),
+            memcpy(old, array),
+            memcpy(old, new),
+            memcpy(new, old),
+            memcpy(old, old),
+        ):
+            with pytest.raises(DeviceError, match="the box belongs to a runtime that is not in force; make a new one"):
+                op.sync()
+        np.testing.assert_array_equal(d2h(new).sync(), array)
+
+
+def test_a_stream_of_a_runtime_that_is_not_in_force_takes_no_box_of_the_one_in_force(two: RecordingDriver) -> None:
+    old = oxide.devices()[0].new_stream()
+    with use_driver(CpuDriver(2)):
+        box = h2d(np.ones(4)).sync()
+        for op in (d2h(box), memcpy(box, box), to_device(box, 0)):
+            with pytest.raises(DeviceError, match="the stream that the operation runs on belongs to a runtime that is"):
+                op.sync_on(old)
+
+
 # Copies between devices
 
 
