@@ -8,6 +8,7 @@ the device may still be producing.
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -311,8 +312,15 @@ class DeviceOperation(Generic[T]):
 
 def warn_unused(operation: DeviceOperation[Any]) -> None:
     """Warns if nothing was done with an operation that is dropped."""
-    if operation._unused:
-        warn_caller(f"{operation!r} was never run: await it, call sync() or make it part of another operation")
+    if not operation._unused:
+        return
+    try:
+        name = repr(operation)
+    except Exception:
+        if sys.is_finalizing():  # modules are gone that it takes, NumPy's for a dtype
+            return
+        raise
+    warn_caller(f"{name} was never run: await it, call sync() or make it part of another operation")
 
 
 def named(title: object) -> str:

@@ -36,10 +36,19 @@ class OnDevice(DeviceOperation[T]):
         return self._source.run(context)
 
     def spec(self) -> Spec:
-        return self._source.spec()
+        return self._innermost()._source.spec()
+
+    def _innermost(self) -> OnDevice[T]:
+        """Of placements inside one another the one that says where the work runs; found without recursion, so that
+        they can be described however many they are."""
+        inner = self
+        while isinstance(inner._source, OnDevice):
+            inner = inner._source
+        return inner
 
     def __repr__(self) -> str:
-        return f"<oxide operation on device {written(_number(self._placement))}: {self._source!r}>"
+        inner = self._innermost()
+        return f"<oxide operation on device {written(_number(inner._placement))}: {inner._source!r}>"
 
 
 @final

@@ -82,7 +82,14 @@ def deep_copies() -> oxide.DeviceOperation[Any]:
     return operation
 
 
-@pytest.mark.parametrize("make", [deep_zip, deep_copies])
+def deep_placements() -> oxide.DeviceOperation[Any]:
+    operation: oxide.DeviceOperation[Any] = zeros(3)
+    for _ in range(5000):
+        operation = operation.on(0)
+    return operation
+
+
+@pytest.mark.parametrize("make", [deep_zip, deep_copies, deep_placements])
 def test_what_is_nested_too_deep_is_told_so(make: Any) -> None:
     with pytest.raises(RecursionError, match=r"operations inside one another.*zip\(a, b, c\)") as raised:
         make().sync()
@@ -96,6 +103,13 @@ def test_what_is_nested_too_deep_is_told_so(make: Any) -> None:
 
     trio.run(main)
     np.testing.assert_array_equal(zeros(3).to_host().sync(), 0)  # the runtime goes on
+
+
+@pytest.mark.filterwarnings("ignore:.*was never run")
+def test_placements_inside_one_another_are_described_however_many_they_are() -> None:
+    operation = deep_placements()
+    assert repr(operation) == "<oxide operation on device 0: <oxide operation full of 3 float32>>"
+    assert operation.spec() == zeros(3).spec()
 
 
 def test_a_functions_own_recursion_is_its_own_error() -> None:

@@ -192,6 +192,29 @@ def test_an_operation_that_is_dropped_unrun_warns_and_one_that_was_used_does_not
         gc.collect()
 
 
+@pytest.mark.parametrize("made", ["zeros(8)", "h2d(np.ones(8)).on(0)", "Own()"])
+def test_an_operation_in_a_cycle_that_the_interpreters_end_collects_is_no_internal_error(made: str) -> None:
+    program = f"""
+import numpy as np
+from oxide import *
+class Own(DeviceOperation):
+    dtype = np.dtype("f4")
+    def execute(self, context): ...
+    def __repr__(self): return f"own of {{self.dtype}}"
+class Holder: pass
+holder = Holder()
+holder.itself, holder.operation = holder, {made}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_an_operation_that_a_module_holds_unrun_to_the_interpreters_end_warns() -> None:
+    program = "import oxide\nkept = oxide.zeros(8)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "full of 8 float32> was never run" in done.stderr
+
+
 @pytest.mark.parametrize("size", [0, 1, 31, 33, 1000003])
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "u8", "f4", "f8", "?", "c8"])
 def test_a_copy_to_the_device_and_back_is_the_same_array(size: int, dtype: str) -> None:
