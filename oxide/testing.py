@@ -32,6 +32,7 @@ from oxide.driver.base import (
     KernelResources,
     StreamHandle,
 )
+from oxide.messages import written
 
 if TYPE_CHECKING:
     from oxide.driver.cpu import CpuDriver
@@ -76,8 +77,9 @@ def use_driver(
     ``num_devices`` is how many of the driver's devices the runtime uses, by default all; ``completion`` is how an
     awaiting task learns of the end of its work, ``ordering`` what happens where streams share a box. The end waits
     for the work and leaves the driver open.
-    Raises ``DeviceError`` for a device that the driver has not.
+    Raises ``DeviceError`` for a device that the driver has not, ``TypeError`` for what is no driver.
     """
+    _require_driver(driver, "use_driver")
     from oxide.runtime import context
 
     context.install(
@@ -153,6 +155,7 @@ class DelegatingDriver:
     """
 
     def __init__(self, inner: Driver) -> None:
+        _require_driver(inner, type(self).__name__)
         self.inner = inner
         self.name = inner.name
 
@@ -408,6 +411,17 @@ _BALANCE = {
 }
 
 _METHODS = frozenset(name for name, value in vars(Driver).items() if callable(value) and not name.startswith("_"))
+
+
+def _require_driver(driver: object, what: str) -> None:
+    if isinstance(driver, type):
+        raise TypeError(f"{what} takes a driver, not the class {driver.__name__}; make one, as {driver.__name__}(…)")
+    missing = [method for method in sorted(_METHODS) if not hasattr(driver, method)]
+    if missing:
+        raise TypeError(
+            f"{what} takes a driver, as step_driver() makes one, not {type(driver).__name__} {written(driver):.80}, "
+            f"which has no method {missing[0]}"
+        )
 
 
 def _check_method(method: str) -> None:

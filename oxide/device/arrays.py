@@ -53,7 +53,7 @@ class Array(Generic[T, *Axes]):
                 (ndim,) = get_args(ndim)
             if isinstance(ndim, bool) or not isinstance(ndim, int) or ndim < 0 or len(more) > 1:
                 raise TypeError(f"Array[T, ndim]: ndim is {ndim!r}; give the number of axes, as in Array[f32, 2]")
-            return ArrayAnnotation(as_dtype(kind), ndim)
+            return ArrayAnnotation(as_dtype(kind, "Array[T, ndim]"), ndim)
 
     @property
     def shape(self) -> tuple[int, ...]:

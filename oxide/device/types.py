@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
+from oxide.messages import written
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,20 @@ def of_dtype(dtype: np.dtype[Any]) -> ScalarType | None:
     return found if isinstance(found, ScalarType) else None
 
 
-def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of a ``ScalarType``, or of anything NumPy takes for a dtype.
+def as_dtype(dtype: Any, what: str = "dtype") -> np.dtype[Any]:
+    """The NumPy dtype of a ``ScalarType``, or of anything NumPy takes for a dtype. ``what`` begins the messages.
 
     Raises ``TypeError`` for ``bf16``, which NumPy cannot hold, and for what is no dtype.
     """
     if isinstance(dtype, ScalarType):
         if dtype.name == "bf16":
-            raise TypeError("bf16 has no NumPy dtype; use f32, or u16 for its storage")
+            raise TypeError(f"{what}: bf16 has no NumPy dtype; use f32, or u16 for its storage")
         return dtype.dtype
-    converted: np.dtype[Any] = np.dtype(dtype)
+    try:
+        converted: np.dtype[Any] = np.dtype(dtype)
+    except Exception:  # in words of NumPy's, which do not know of oxide.f32
+        raise TypeError(
+            f"{what}: {written(dtype)} is no dtype; give one of oxide's types, as oxide.f32, or what NumPy takes for a "
+            f"dtype, as 'float32'"
+        ) from None
     return converted

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
+import numpy as np
+
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.once import Once
@@ -220,13 +222,17 @@ def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
     return Zip(operations)
 
 
-def unzip(operation: DeviceOperation[Any], n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
+def unzip(operation: Given[DeviceOperation[Any]], n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
     """An operation for each element of the tuple that ``operation`` yields; it runs once for all of them.
 
     ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
     Raises ``TypeError`` where it is neither known nor given, or given wrong.
     """
+    if not isinstance(operation, DeviceOperation):
+        raise TypeError(f"unzip takes an operation that yields a tuple, not {type(operation).__name__}")
     operation.consume()
+    if n is not None and (isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0):
+        raise TypeError(f"unzip(op, n={written(n)}): n, how many elements the tuple has, is an int of 0 or more")
     known = operation.spec()
     length = len(known) if isinstance(known, tuple) else None
     if n is None and length is None:

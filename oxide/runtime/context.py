@@ -90,6 +90,9 @@ class Device:
 
         return Stream(self)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Device cannot be pickled or copied; devices() lists those of each process")
+
     def __repr__(self) -> str:
         return f"<oxide.Device {self.label} {self.name}>"
 

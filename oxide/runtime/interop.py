@@ -18,6 +18,7 @@ import numpy as np
 
 from oxide.errors import DeviceError
 from oxide.host_arrays import refuse_masked
+from oxide.messages import written
 from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.context import current_runtime
 from oxide.runtime.memory import Allocation, DeviceBox
@@ -165,6 +166,8 @@ def to_dlpack(
     copy: bool | None,
 ) -> object:
     """The capsule. See ``DeviceBox.__dlpack__``."""
+    _require_pair("max_version", max_version)
+    _require_pair("dl_device", dl_device)
     if copy:
         raise BufferError("a box is exported without a copy only; dup(box) copies it")
     if dl_device is not None and tuple(dl_device) != dlpack_device(box.device):
@@ -185,6 +188,13 @@ def to_dlpack(
         _wait_for_uses(box)
     versioned = max_version is not None and max_version[0] >= _VERSION[0]
     return _export(box, b"dltensor_versioned" if versioned else b"dltensor")
+
+
+def _require_pair(name: str, given: object) -> None:
+    if given is not None and not (
+        isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(part, int) for part in given)
+    ):
+        raise TypeError(f"__dlpack__: {name} is {written(given)}; it must be a tuple of two ints, or None")
 
 
 def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:

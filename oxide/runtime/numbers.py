@@ -41,7 +41,7 @@ def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     if len(sizes) != 1:
         raise TypeError(f"arange: the number of elements is one int, not {written(n)}")
     count = sizes[0]
-    resolved = as_dtype(dtype)
+    resolved = as_dtype(dtype, "arange")
     if resolved.kind in "iu" and count - 1 > np.iinfo(resolved).max:
         raise OverflowError(f"arange: {count - 1} is too large for {resolved}; its largest is {np.iinfo(resolved).max}")
     return Generated("arange", (count,), resolved, lambda: np.arange(count, dtype=resolved))
@@ -57,7 +57,7 @@ def randn(
     ``TypeError`` for a dtype that is not of floating point and for a ``mean`` or ``std`` that is no number,
     ``ValueError`` for one that float64 does not hold and for a negative ``std`` or ``seed``.
     """
-    resolved = as_dtype(dtype)
+    resolved = as_dtype(dtype, "randn")
     if resolved.kind != "f":
         raise TypeError(f"randn: {resolved} is no floating-point type")
     centre, deviation = _float64("mean", mean), _float64("standard deviation", std)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from oxide.errors import DeviceError
 from oxide.native import Given
@@ -100,6 +100,9 @@ class Stream:
         self._timeline.close()
         self.device.driver.launch_host_function(function, self._timeline.handle)
         self._timeline.advance()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Stream cannot be pickled or copied; device.new_stream() makes another")
 
     def __repr__(self) -> str:
         return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
@@ -198,9 +201,14 @@ class Event:
         """Blocks the thread until the device has passed the event."""
         self._device.driver.synchronize_event(self._handle)
 
-    def elapsed_ms(self, end: Event) -> float:
+    def elapsed_ms(self, end: Given[Event]) -> float:
         """Milliseconds from this event to ``end``; both must have been passed."""
+        if not isinstance(end, Event):
+            raise TypeError(f"elapsed_ms takes an Event, not {type(end).__name__}; stream.record_event() makes one")
         return self._device.driver.elapsed_ms(self._handle, end._handle)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Event cannot be pickled or copied; stream.record_event() makes another")
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):

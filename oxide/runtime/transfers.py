@@ -179,14 +179,14 @@ class Empty(DeviceOperation[DeviceBox]):
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box whose elements are anything until they are written: for an output that a kernel writes in full."""
-    resolved = as_dtype(dtype)
+    resolved = as_dtype(dtype, "empty")
     _require_data(resolved, "empty")
     return Empty(parse_shape(shape, "empty"), resolved)
 
 
 def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not fit."""
-    resolved = as_dtype(dtype)
+    resolved = as_dtype(dtype, "full")
     _require_number(resolved, "full")
     if not isinstance(x, (int, float, complex, np.number, np.bool_)):
         raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
@@ -224,14 +224,14 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of zeros; ``shape`` is an int or a tuple."""
-    resolved = as_dtype(dtype)
+    resolved = as_dtype(dtype, "zeros")
     _require_data(resolved, "zeros")
     return Full(parse_shape(shape, "zeros"), resolved, b"\0")
 
 
 def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of ones; ``shape`` is an int or a tuple."""
-    return full(parse_shape(shape, "ones"), 1, dtype)
+    return full(parse_shape(shape, "ones"), 1, as_dtype(dtype, "ones"))
 
 
 @final

@@ -6,8 +6,10 @@ import inspect
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
+from typing import cast
 
 import pytest
 
@@ -149,3 +151,18 @@ def test_the_runtime_uses_the_driver_inside_the_with_and_goes_back_after_it(reco
 
 def test_importing_oxide_loads_no_testing() -> None:
     subprocess.run([sys.executable, "-c", "import oxide, sys; assert 'oxide.testing' not in sys.modules"], check=True)
+
+
+@pytest.mark.parametrize("taker", [use_driver, RecordingDriver, FailingDriver, DelegatingDriver])
+def test_what_is_no_driver_is_refused(taker: Callable[[object], object]) -> None:
+    def take(thing: object) -> None:
+        taken = taker(thing)
+        if taker is use_driver:
+            with cast("AbstractContextManager[object]", taken):
+                pass
+
+    name = taker.__name__
+    with pytest.raises(TypeError, match=rf"{name} takes a driver, as step_driver\(\) makes one, not NoneType None, wh"):
+        take(None)
+    with pytest.raises(TypeError, match=rf"{name} takes a driver, not the class CpuDriver; make one, as CpuDriver\("):
+        take(CpuDriver)

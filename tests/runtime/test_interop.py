@@ -134,6 +134,10 @@ def test_a_box_refuses_streams_copies_and_devices_that_make_no_sense() -> None:
     for arguments in ({"stream": 5}, {"copy": True}, {"dl_device": (2, 0)}):
         with pytest.raises(BufferError):
             box.__dlpack__(**arguments)  # type: ignore[arg-type]
+    for name in ("max_version", "dl_device"):
+        for wrong in ("x", 1, (1,), (1, "0")):
+            with pytest.raises(TypeError, match=f"__dlpack__: {name} is .*; it must be a tuple of two ints, or None"):
+                box.__dlpack__(**{name: wrong})  # type: ignore[arg-type]
     assert not hasattr(box, "__cuda_array_interface__")
     with pytest.raises(oxide.DeviceError, match="OXIDE_DEVICE=cuda"):
         oxide.from_cuda_array_interface(_Described())

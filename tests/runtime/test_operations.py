@@ -22,6 +22,7 @@ from oxide import (
     arange,
     d2h,
     dup,
+    empty,
     full,
     h2d,
     memcpy,
@@ -302,6 +303,17 @@ def test_reshape_looks_at_the_same_memory() -> None:
         (lambda: zeros(1.5), TypeError, "shape"),  # type: ignore[arg-type]
         (lambda: zeros(True), TypeError, "shape"),
         (lambda: zeros(3, "O"), TypeError, "dtype"),
+        (lambda: zeros(3, "f32"), TypeError, "zeros: 'f32' is no dtype; .* oxide.f32, .* 'float32'"),
+        (lambda: empty(3, "f32"), TypeError, "empty: 'f32' is no dtype"),
+        (lambda: ones(3, "f32"), TypeError, "ones: 'f32' is no dtype"),
+        (lambda: full(3, 1, 10**5000), TypeError, "full: an int of 16610 bits is no dtype"),  # type: ignore[arg-type]
+        (lambda: arange(3, object()), TypeError, "arange: .* is no dtype"),  # type: ignore[arg-type]
+        (lambda: randn(0, 1, 3, "f32"), TypeError, "randn: 'f32' is no dtype"),
+        (lambda: zeros(3, oxide.bf16), TypeError, "zeros: bf16 has no NumPy dtype"),
+        (lambda: unzip(None), TypeError, "unzip takes an operation that yields a tuple, not NoneType"),
+        (lambda: value((1, 2)).unzip("2"), TypeError, r"unzip\(op, n='2'\): n, how many"),  # type: ignore[arg-type]
+        (lambda: value((1, 2)).unzip(-1), TypeError, r"unzip\(op, n=-1\): n, how many"),
+        (lambda: value((1, 2)).unzip(True), TypeError, r"unzip\(op, n=True\): n, how many"),
         (lambda: full(3, 300, "u1"), OverflowError, "300"),
         (lambda: full(3, 1.5, "i4"), TypeError, "1.5"),
         (lambda: full(3, np.arange(3)), TypeError, "one number"),  # type: ignore[arg-type]
@@ -385,6 +397,17 @@ def test_streams_refuse_what_they_cannot_wait_for_or_call() -> None:
         stream.wait(wrong)
     with pytest.raises(TypeError, match="function"):
         stream.launch_host_function(wrong)
+    with pytest.raises(TypeError, match="elapsed_ms takes an Event, not int; stream"):
+        stream.record_event().elapsed_ms(wrong)
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_stands_for_the_device_cannot_be_pickled_or_copied(way: Any) -> None:
+    device = oxide.devices()[0]
+    stream = device.new_stream()
+    for thing, name in ((device, "a Device"), (stream, "a Stream"), (stream.record_event(), "an Event")):
+        with pytest.raises(TypeError, match=f"{name} cannot be pickled or copied; "):
+            way(thing)
 
 
 def test_devices_lists_all_there_are_until_told_otherwise() -> None:
