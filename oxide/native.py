@@ -130,8 +130,8 @@ def _load_group() -> bool:
 
 def warn_caller(message: str) -> None:
     """A ``RuntimeWarning`` at the line of the program that called the package."""
-    frame = sys._getframe(1)
-    level = 2
+    frame = sys._getframe()  # a compiled finaliser that Python's end calls has no other below it
+    level = 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE + os.sep):
         frame = frame.f_back
         level += 1

@@ -318,8 +318,8 @@ class DeviceBox:
         self,
         *,
         stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
+        max_version: Given[tuple[int, int] | None] = None,
+        dl_device: Given[tuple[int, int] | None] = None,
         copy: bool | None = None,
     ) -> Any:
         """The memory for another library, without a copy: its ``stream`` waits for the box's uses so far.

@@ -223,7 +223,7 @@ class DeviceOperation(Generic[T]):
         runtime = current_runtime()
         return self._bound_to(picked_stream(runtime.policy, self._home(runtime)))
 
-    def schedule(self, policy: SchedulingPolicy) -> DeviceFuture[T]:
+    def schedule(self, policy: Given[SchedulingPolicy]) -> DeviceFuture[T]:
         """A future bound to a stream that ``policy`` picks now; submitted at the first await and not before."""
         self.consume()
         if not hasattr(policy, "next_stream"):
