@@ -414,13 +414,12 @@ _METHODS = frozenset(name for name, value in vars(Driver).items() if callable(va
 
 
 def _require_driver(driver: object, what: str) -> None:
+    """Refuses what is no driver at all. One that lacks some method fails where that is called, as a test may want."""
     if isinstance(driver, type):
         raise TypeError(f"{what} takes a driver, not the class {driver.__name__}; make one, as {driver.__name__}(…)")
-    missing = [method for method in sorted(_METHODS) if not hasattr(driver, method)]
-    if missing:
+    if not hasattr(driver, "device_count"):
         raise TypeError(
-            f"{what} takes a driver, as step_driver() makes one, not {type(driver).__name__} {written(driver):.80}, "
-            f"which has no method {missing[0]}"
+            f"{what} takes a driver, as step_driver() makes one, not {type(driver).__name__} {written(driver):.80}"
         )
 
 

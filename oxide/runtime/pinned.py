@@ -268,7 +268,7 @@ def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDA
     from oxide.runtime.context import current_runtime
     from oxide.runtime.memory import parse_shape
 
-    sizes, resolved = parse_shape(shape, "pinned_empty"), as_dtype(dtype)
+    sizes, resolved = parse_shape(shape, "pinned_empty"), as_dtype(dtype, "pinned_empty")
     if resolved.hasobject:
         raise TypeError(f"pinned_empty: dtype {resolved} holds Python objects; numbers are supported")
     nbytes = math.prod(sizes) * resolved.itemsize

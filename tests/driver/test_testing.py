@@ -162,7 +162,7 @@ def test_what_is_no_driver_is_refused(taker: Callable[[object], object]) -> None
                 pass
 
     name = taker.__name__
-    with pytest.raises(TypeError, match=rf"{name} takes a driver, as step_driver\(\) makes one, not NoneType None, wh"):
+    with pytest.raises(TypeError, match=rf"{name} takes a driver, as step_driver\(\) makes one, not NoneType None"):
         take(None)
     with pytest.raises(TypeError, match=rf"{name} takes a driver, not the class CpuDriver; make one, as CpuDriver\("):
         take(CpuDriver)
