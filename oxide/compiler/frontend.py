@@ -63,7 +63,7 @@ from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.argument_types import argument_type, numba_type
 from .lowering.function import DeviceDispatcher, function_type
 from .lowering.numba_functions import compiled_with, twin_of
-from .lowering.registry import lowering_registry, note, session, shared_places, sites, typing_registry
+from .lowering.registry import array_places, lowering_registry, note, session, sites, typing_registry
 from .lowering.types import (
     NUMBA_TYPES,
     conversion_problem,
@@ -90,7 +90,7 @@ class LoweredKernel:
     modules: tuple[str, ...]
     symbol: str
     sites: tuple[FaultSite, ...]
-    shared_places: Mapping[int, SourcePlace]
+    array_places: Mapping[int, SourcePlace]
 
 
 @global_compiler_lock
@@ -127,7 +127,7 @@ def lower(
             error if full or not expected else None
         )
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
-    return LoweredKernel(_modules(result.library), result.fndesc.llvm_func_name, tuple(sites), shared_places)
+    return LoweredKernel(_modules(result.library), result.fndesc.llvm_func_name, tuple(sites), array_places)
 
 
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:

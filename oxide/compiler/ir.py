@@ -27,6 +27,7 @@ import llvmlite.binding as llvm
 
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime
 from .faults import FaultSite
+from .local_memory import check_local_memory
 from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .source import located
 from .unroll import unroll_marked_loops
@@ -52,8 +53,9 @@ class PortableKernel:
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
     """One module with the kernel and all it calls. Raises ``CompileError`` for a call that no back end can resolve."""
-    context_functions = _defined_names(lowered.modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
-    module = link(_modernise(text, context_functions, fastmath) for text in lowered.modules)
+    modules = check_local_memory(function, lowered.modules, lowered.symbol, lowered.array_places)
+    context_functions = _defined_names(modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
+    module = link(_modernise(text, context_functions, fastmath) for text in modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
     shared_conversions = half.portable_definitions(str(module))
     module = link(
@@ -75,7 +77,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
     text = _assembly_of_all_threads(_pure_mathematics(str(module)))
-    text, shared = place_shared_memory(function, text, lowered.shared_places)
+    text, shared = place_shared_memory(function, text, lowered.array_places)
     places = tuple(lowered.sites[number] for number in used)
     return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
 

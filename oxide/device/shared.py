@@ -65,7 +65,7 @@ class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWr
 @final
 class LocalArray(_Elements[T]):
     """An array that belongs to one thread: ``LocalArray(8, f32)``. Where every index is known to the compiler it lives
-    in registers, else in memory. ``shape`` and ``dtype`` are those of ``SharedArray``."""
+    in registers, else in memory: 512 KiB in all. ``shape`` and ``dtype`` are those of ``SharedArray``."""
 
     def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
         _only_in_a_kernel("LocalArray")

@@ -47,8 +47,8 @@ session = Session()
 sites: list[FaultSite] = []
 """Every access and assert ever lowered; its place here is its number, until ``compiler.ir`` renumbers a kernel's."""
 
-shared_places: dict[int, SourcePlace] = {}
-"""Where each static shared array ever lowered is declared, by the number in its symbol."""
+array_places: dict[int, SourcePlace] = {}
+"""Where each static shared and each local array ever lowered is declared, by the number in its name."""
 
 _numbers: dict[FaultSite, int] = {}
 

@@ -19,8 +19,9 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device.shared import DynamicSharedArray, LocalArray, SharedArray
 from .. import clearing
+from ..local_memory import array_name
 from .primitives import call_primitive, site
-from .registry import lowering_registry, note, session, shared_places, typing_registry
+from .registry import array_places, lowering_registry, note, session, typing_registry
 from .slices import element_index, in_bounds, load_inside
 from .types import conversion_problem, display
 
@@ -87,23 +88,29 @@ def _static(declaration: Any) -> Any:
 
 def static_memory(builder: Any, size: int, alignment: int) -> Any:
     """The address of ``size`` bytes of static shared memory that are this place's alone."""
-    number = next(_numbers)
-    shared_places[number] = session.file, session.line, session.span
-    symbol = f"oxide.shared.static.{number}.{size}.{alignment}"
+    symbol = f"oxide.shared.static.{_number()}.{size}.{alignment}"
     return call_primitive(builder, _BYTE_POINTER, symbol, ())
+
+
+def _number() -> int:
+    """A number for the array that is being lowered, whose place in the source it is then known by."""
+    number = next(_numbers)
+    array_places[number] = session.file, session.line, session.span
+    return number
 
 
 def local_memory(context: Any, builder: Any, element: Any, count: int, alignment: int | None = None) -> Any:
     """The address of a thread's own array of ``count`` elements, which are 0 to begin with."""
     kind = ir.ArrayType(element, count)
     alignment = alignment or 1 << (context.get_abi_alignment(element) - 1).bit_length()
+    size = count * context.get_abi_sizeof(element)
+    name = array_name(_number(), size)
     if count < clearing.LARGE:
-        memory = cgutils.alloca_once(builder, kind, name="local_array")
+        memory = cgutils.alloca_once(builder, kind, name=name)
     else:
-        size = count * context.get_abi_sizeof(element)
         bits = clearing.word_bits(size, alignment)
         with debuginfo.suspend_emission(builder), builder.goto_entry_block():
-            memory = builder.alloca(kind, name="local_array")
+            memory = builder.alloca(kind, name=name)
             address = builder.bitcast(memory, _BYTE_POINTER)
             words = ir.Constant(_WORD, size * 8 // bits)
             call_primitive(builder, ir.VoidType(), clearing.function_name(bits), (address, words))
