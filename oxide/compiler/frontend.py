@@ -68,9 +68,10 @@ from .lowering.types import (
     NUMBA_TYPES,
     conversion_problem,
     display,
+    is_mixed_comparison,
     lower_mixed_comparison,
     mixed_arguments,
-    mixed_comparison,
+    mixed_signature,
     unify_mixed,
 )
 from .open_parameters import Lifted
@@ -203,7 +204,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
                 return super().resolve_function_type(func, args, kws)
             if getattr(func, "typing_key", func) is range:
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
-            return mixed_comparison(func, args) or super().resolve_function_type(func, mixed_arguments(func, args), kws)
+            args = mixed_arguments(func, args)
+            return mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
         except core_errors.TypingError as error:
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
             raise errors.TypingError(str(error)) from error
@@ -327,7 +329,7 @@ class _Lower(CUDALower):  # type: ignore[misc]
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         kinds = self.fndesc.calltypes[expr].args
-        if session.numba_style or mixed_comparison(op, kinds) is None:
+        if session.numba_style or not is_mixed_comparison(op, kinds):
             return super().lower_binop(resty, expr, op)
         operands = [
             self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, Slice, device, i8, i32, i64, kernel, thread, u64
+from oxide import DisjointSlice, Slice, device, i8, i32, i64, kernel, thread, u32, u64
 from tests.compiler.native_runner import run
 
 LARGE = 2**53 + 1  # no float64
@@ -126,3 +126,97 @@ def test_comparisons_compare_the_numbers() -> None:
             c = np.zeros(2, np.int64)
             run(apply, 2, a, b, c)
             assert list(c) == [compare(a, b), compare(b, a)], (a, b)
+
+
+EDGES = (0, 1, 2, 9, 10, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 5, 2**64 - 1)
+SIGNED_EDGES = (-(2**63), -(2**63) + 1, -(2**32), -10, -3, -1, 0, 1, 3, 10, 2**32, 2**63 - 1)
+
+
+def python_divides(a: int, b: int) -> tuple[int, int]:
+    return divmod(a, b) if b else (0, 0)
+
+
+def as_i64(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
+
+
+@pytest.mark.parametrize("constant", [1, 7, 10, 2**32, 2**63 - 1])
+def test_a_u64_divided_by_a_constant_is_a_u64(constant: int) -> None:
+    @kernel
+    def apply(x: Slice[u64], y: DisjointSlice[u64]) -> None:
+        n = x[0]
+        quotient, remainder = n, n
+        quotient //= constant
+        remainder %= constant
+        both = divmod(n, constant)
+        y.unchecked_mut[0] = n // constant
+        y.unchecked_mut[1] = n % constant
+        y.unchecked_mut[2] = quotient
+        y.unchecked_mut[3] = remainder
+        y.unchecked_mut[4] = both[0]
+        y.unchecked_mut[5] = both[1]
+        y.unchecked_mut[6] = constant // n
+        y.unchecked_mut[7] = constant % n
+        y.unchecked_mut[8] = u64(n // constant > n - n)  # a u64: a quotient from 2**63 on is no negative number
+        y.unchecked_mut[9] = u64(divmod(n, constant)[0] > n - n)
+
+    for n in EDGES:
+        y = np.zeros(10, np.uint64)
+        run(apply, 1, np.array([n], np.uint64), y)
+        expected = divmod(n, constant) * 3 + python_divides(constant, n) + (int(n >= constant),) * 2
+        assert tuple(map(int, y)) == expected, n
+
+
+def test_extremes_of_a_u64_and_constants_are_a_u64() -> None:
+    @kernel
+    def apply(x: Slice[u64], small: u32, y: DisjointSlice[u64]) -> None:
+        n = x[0]
+        y.unchecked_mut[0] = max(n, 5)
+        y.unchecked_mut[1] = min(n, 5)
+        y.unchecked_mut[2] = max(5, n, small)
+        y.unchecked_mut[3] = u64(max(n, 5) > min(n, 5))
+        y.unchecked_mut[4] = u64(n > 5)
+
+    for n in EDGES:
+        y = np.zeros(5, np.uint64)
+        run(apply, 1, np.array([n], np.uint64), 7, y)
+        assert tuple(map(int, y)) == (max(n, 5), min(n, 5), max(n, 7), int(n != 5), int(n > 5)), n
+
+
+def test_a_u64_and_a_signed_integer_are_divided_as_python_does_modulo_2_to_the_64() -> None:
+    @kernel
+    def apply(a: i64, b: u64, y: DisjointSlice[i64]) -> None:
+        y.unchecked_mut[0] = a // b
+        y.unchecked_mut[1] = a % b
+        y.unchecked_mut[2] = b // a
+        y.unchecked_mut[3] = b % a
+        first, second = divmod(a, b), divmod(b, a)
+        y.unchecked_mut[4] = first[0]
+        y.unchecked_mut[5] = first[1]
+        y.unchecked_mut[6] = second[0]
+        y.unchecked_mut[7] = second[1]
+        y.unchecked_mut[8] = b // -3
+        y.unchecked_mut[9] = b % -3
+
+    for a in SIGNED_EDGES:
+        for b in EDGES:
+            y = np.zeros(10, np.int64)
+            run(apply, 1, a, b, y)
+            expected = (python_divides(a, b) + python_divides(b, a)) * 2 + divmod(b, -3)
+            assert tuple(map(int, y)) == tuple(map(as_i64, expected)), (a, b)
+
+
+def test_a_narrow_signed_integer_divides_a_u64_too() -> None:
+    @kernel
+    def apply(a: i8, x: Slice[u64], y: DisjointSlice[i64]) -> None:
+        n = x[0]
+        n //= len(x)
+        y.unchecked_mut[0] = x[0] // a
+        y.unchecked_mut[1] = x[0] % a
+        y.unchecked_mut[2] = n
+
+    for a in (-128, -1, 3, 127):
+        for b in EDGES:
+            y = np.zeros(3, np.int64)
+            run(apply, 1, a, np.array([b, 0, 0], np.uint64), y)
+            assert tuple(map(int, y)) == tuple(map(as_i64, (b // a, b % a, b // 3))), (a, b)

@@ -274,17 +274,16 @@ class DivMod(AbstractTemplate):  # type: ignore[misc]
         if kws or len(args) != 2 or not all(isinstance(argument, types.Integer | types.Float) for argument in args):
             note(f"divmod takes two numbers, not {' and '.join(map(display, args))}")
             return None
-        kind = self.context.resolve_function_type(operator.floordiv, args, {}).return_type
-        return signature(types.UniTuple(kind, 2), kind, kind)
+        quotient = self.context.resolve_function_type(operator.floordiv, args, {})
+        return signature(types.UniTuple(quotient.return_type, 2), *quotient.args)
 
 
 @lowering_registry.lower(divmod, types.Any, types.Any)
 def lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """``divmod`` as the two operators."""
-    kind = sig.args[0]
     parts = []
     for function in (operator.floordiv, operator.mod):
-        implementation = context.get_function(function, signature(kind, kind, kind))
+        implementation = context.get_function(function, signature(sig.return_type.dtype, *sig.args))
         parts.append(implementation(builder, args))
     return context.make_tuple(builder, sig.return_type, parts)
 

@@ -1,8 +1,9 @@
-"""``min`` and ``max`` of floats, and ``//`` of integers, as Python has them where numba-cuda differs.
+"""``min`` and ``max`` of floats, and ``//`` and ``%`` of integers, as Python has them where numba-cuda differs.
 
 Python's ``max(a, b)`` is a unless b is greater: so ``max(x, 0.0)`` of a NaN is that NaN, and a relu hides no fault.
 numba-cuda takes libdevice's ``fmax``, which gives the number. The least integer ``// -1`` wraps, as every sum does,
-where numba gives 0. Kernels in numba-cuda's own vocabulary keep what it does.
+where numba gives 0. Of a ``u64`` and a signed integer, which numba divides as floats, the numbers are divided as Python
+does, and the results are taken modulo 2**64 as an ``i64``. Kernels in numba-cuda's own vocabulary keep what it does.
 """
 
 from __future__ import annotations
@@ -43,6 +44,34 @@ def _lower_floor_division(context: Any, builder: Any, sig: Any, args: Any) -> An
     return builder.select(builder.and_(is_least, by_minus_one), dividend, quotient)
 
 
+def _divide_mixed(builder: Any, sig: Any, args: Any) -> tuple[Any, Any]:
+    """The quotient and the remainder of an i64 and a u64: those of their magnitudes, and where one is negative, rounded
+    towards less and not towards 0."""
+    number = 0 if sig.args[0].signed else 1
+    zero = ir.Constant(args[number].type, 0)
+    negative = builder.icmp_signed("<", args[number], zero)
+    sizes = list(args)
+    sizes[number] = builder.select(negative, builder.neg(args[number]), args[number])
+    quotient, remainder = builder.udiv(*sizes), builder.urem(*sizes)
+    rounded = builder.and_(negative, builder.icmp_unsigned("!=", remainder, zero))
+    down = builder.neg(builder.add(quotient, builder.zext(rounded, zero.type)))
+    rest = builder.sub(args[1], remainder) if number == 0 else builder.add(args[1], remainder)
+    return builder.select(negative, down, quotient), builder.select(rounded, rest, remainder)
+
+
+def _lower_mixed_quotient(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _divide_mixed(builder, sig, args)[0]
+
+
+def _lower_mixed_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _divide_mixed(builder, sig, args)[1]
+
+
+for _mixed in ((types.int64, types.uint64), (types.uint64, types.int64)):
+    for _operator in (operator.floordiv, operator.ifloordiv):
+        lowering_registry.lower(_operator, *_mixed)(_lower_mixed_quotient)
+    for _operator in (operator.mod, operator.imod):
+        lowering_registry.lower(_operator, *_mixed)(_lower_mixed_remainder)
 for _function in _EXTREMES:
     for _first in (types.float32, types.float64):  # exactly, as numba-cuda has them
         for _second in (types.float32, types.float64):

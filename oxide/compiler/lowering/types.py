@@ -43,22 +43,19 @@ _INTEGER_OPERATORS = frozenset(
         operator.add,
         operator.sub,
         operator.mul,
-        operator.floordiv,
-        operator.mod,
         operator.and_,
         operator.or_,
         operator.xor,
         operator.iadd,
         operator.isub,
         operator.imul,
-        operator.ifloordiv,
-        operator.imod,
         operator.iand,
         operator.ior,
         operator.ixor,
     }
 )
 
+_DIVISIONS = frozenset({operator.floordiv, operator.mod, operator.ifloordiv, operator.imod, divmod})
 _SHIFTS = frozenset({operator.lshift, operator.rshift, operator.ilshift, operator.irshift})
 _COMPARISONS = {
     operator.lt: "<",
@@ -79,25 +76,41 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What the arguments of an operation on ``u64`` and signed integers are converted to; others stay as they are.
 
     NumPy and numba give a float64 there, as no integer holds both ranges. Kernels compute indices with such sums
-    (``m * n + thread.index_2d_col()``), so here the result is ``i64``, as indices are: arithmetic modulo 2**64.
+    (``m * n + thread.index_2d_col()``), so here the result is ``i64``, as indices are: arithmetic modulo 2**64. Of a
+    quotient, a remainder and an extreme the half of the range above 2**63 would be wrong and not only wrapped: with
+    constants that are not negative, these are of ``u64``.
     """
     plain = [types.unliteral(argument) for argument in args]
     if not _is_mixed(plain):
         return args
     key = getattr(function, "typing_key", function)
-    if (len(plain) == 2 and key in _INTEGER_OPERATORS) or key in (min, max):
+    if key in (min, max) or (len(plain) == 2 and key in _DIVISIONS):
+        if not any(_may_be_negative(argument) for argument in args):
+            return (types.uint64,) * len(plain)
+        return args if key in _DIVISIONS else (types.int64,) * len(plain)
+    if len(plain) == 2 and key in _INTEGER_OPERATORS:
         return (types.int64,) * len(plain)
     if len(plain) == 2 and key in _SHIFTS:
         return (types.int64 if plain[0].signed else types.uint64, types.uint64)
     return args
 
 
-def mixed_comparison(function: Any, args: tuple[Any, ...]) -> Any:
-    """The signature of a comparison of a ``u64`` and a signed integer, by their numbers, or None for any other."""
+def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
+    """The signature of what is done with the numbers of a ``u64`` and a signed integer, whatever their types: a
+    comparison, and a quotient or a remainder by what is known at run time, an ``i64``. None for any other."""
     plain = [types.unliteral(argument) for argument in args]
-    if len(plain) == 2 and _is_mixed(plain) and getattr(function, "typing_key", function) in _COMPARISONS:
-        return signature(types.boolean, *(types.int64 if kind.signed else types.uint64 for kind in plain))
-    return None
+    key = getattr(function, "typing_key", function)
+    if len(plain) != 2 or not _is_mixed(plain):
+        return None
+    wide = [types.int64 if kind.signed else types.uint64 for kind in plain]
+    if key in _COMPARISONS:
+        return signature(types.boolean, *wide)
+    return signature(types.int64, *wide) if key in _DIVISIONS and key is not divmod else None
+
+
+def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
+    """Whether an operator is to be lowered by ``lower_mixed_comparison``."""
+    return function in _COMPARISONS and mixed_signature(function, kinds) is not None
 
 
 def unify_mixed(first: Any, second: Any) -> Any:
@@ -113,6 +126,11 @@ def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], 
     if_negative = function(-1, 0) if number == 0 else function(0, -1)
     otherwise = builder.icmp_unsigned(_COMPARISONS[function], left, right)
     return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
+
+
+def _may_be_negative(argument: Any) -> bool:
+    constant = isinstance(argument, types.IntegerLiteral)
+    return argument.literal_value < 0 if constant else types.unliteral(argument).signed  # type: ignore[no-any-return]
 
 
 def _is_mixed(kinds: list[Any]) -> bool:
