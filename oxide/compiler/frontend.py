@@ -47,6 +47,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     inference,
     mathematics,
     numba_vocabulary,
+    powers,
     python_mathematics,
     python_numbers,
     ranges,

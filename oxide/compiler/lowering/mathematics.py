@@ -13,6 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
+from numba.cuda.core import errors
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import fast, intrinsics
@@ -242,13 +243,20 @@ _POWERS = (operator.pow, operator.ipow, pow, math.pow)
 
 def power_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What the arguments of a power are converted to: an f32 to the power of an integer is an f32, where numba would
-    compute in f64. A constant exponent of ``**`` stays, as numba makes products of it."""
+    compute in f64, and an f64 to that of an unsigned one takes it as a number. A constant exponent of ``**`` stays, as
+    numba makes products of it; but a negative one of an integer is refused: nothing would be left but 0, 1 and -1."""
     key = getattr(function, "typing_key", function)
-    if len(args) == 2 and key in _POWERS and types.unliteral(args[0]) == types.float32:
-        exponent = args[1]
-        products = isinstance(exponent, types.IntegerLiteral) and key is not math.pow
-        if isinstance(types.unliteral(exponent), types.Integer) and not products:
-            return (types.float32, types.float32)
+    if len(args) != 2 or key not in _POWERS:
+        return args
+    base, exponent = types.unliteral(args[0]), types.unliteral(args[1])
+    constant = args[1].literal_value if isinstance(args[1], types.IntegerLiteral) and key is not math.pow else None
+    if not isinstance(exponent, types.Integer):
+        return args
+    if isinstance(base, types.Integer) and constant is not None and constant < 0:
+        note(f"an integer to the power of {constant} is a fraction; convert it, as in f64(x) ** {constant}")
+        raise errors.TypingError("negative power of an integer")
+    if constant is None and (base == types.float32 or (base == types.float64 and not exponent.signed)):
+        return (base, base)
     return args
 
 

@@ -186,8 +186,10 @@ def _dispatcher(typing_context: Any, function: DeviceFunction[..., Any]) -> Any:
     return typing_context.resolve_value_type(function).dispatcher
 
 
-def _call(context: Any, builder: Any, function: DeviceFunction[..., Any], kinds: tuple[Any, ...], args: Any) -> Any:
-    """A call of one of the functions above, compiled for some argument types."""
+def call_device_function(
+    context: Any, builder: Any, function: DeviceFunction[..., Any], kinds: tuple[Any, ...], args: Any
+) -> Any:
+    """A call of a function such as those above, compiled for some argument types."""
     dispatcher = _dispatcher(context.typing_context, function)
     called = context.get_function(types.Dispatcher(dispatcher), dispatcher.compile_device(kinds).signature)
     return called(builder, args)
@@ -214,9 +216,9 @@ def _whole(
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         chosen = signed if sig.return_type.signed else unsigned
         found, rest = args[:count], args[count:]
-        result = _call(context, builder, chosen, sig.args[:count], found)
+        result = call_device_function(context, builder, chosen, sig.args[:count], found)
         for each in rest:
-            result = _call(context, builder, chosen, sig.args[:count], (result, each))
+            result = call_device_function(context, builder, chosen, sig.args[:count], (result, each))
         return result
 
     _register(function, typed, lowered)
@@ -259,7 +261,7 @@ def _lower_is_close(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         context.get_constant(double, kind.value) if isinstance(kind, types.Omitted) else argument
         for kind, argument in zip(sig.args, args, strict=True)
     ]
-    return _call(context, builder, _is_close, (double,) * 4, numbers)
+    return call_device_function(context, builder, _is_close, (double,) * 4, numbers)
 
 
 def _type_ulp(context: Any, args: tuple[Any, ...]) -> Any:
@@ -272,7 +274,7 @@ def _type_ulp(context: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return _call(context, builder, _ulp, sig.args, args)
+    return call_device_function(context, builder, _ulp, sig.args, args)
 
 
 _register(math.ulp, _type_ulp, _lower_ulp)
