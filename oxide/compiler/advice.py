@@ -30,6 +30,9 @@ MATHEMATICS = _MATHEMATICS.split()
 
 _OF_TWO = frozenset({"atan2", "copysign", "fmod", "gcd", "hypot", "isclose", "lcm", "ldexp", "nextafter"})
 
+_HOST_PACKAGES = ("oxide", "oxide_kernels")
+"""What of these packages kernels do not know is for the host."""
+
 _LOOP = "a for loop over range(len(x))"
 
 NUMPY: dict[str, str] = {
@@ -154,6 +157,15 @@ def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool 
         return of_numpy(shown, getattr(value, "__name__", ""), numba_style)
     if isinstance(value, BuiltinFunctionType | type) and getattr(value, "__module__", None) == "builtins":
         return of_builtin(shown, value.__name__)
+    if (
+        callable(value)
+        and not isinstance(value, type)
+        and (getattr(value, "__module__", "") or "").partition(".")[0] in _HOST_PACKAGES
+    ):
+        return (
+            f"{shown} is a function of the host, which makes operations or runs them: call it outside the kernel, and "
+            "pass the kernel what it gives"
+        )
     if isinstance(value, FunctionType):
         return f"{shown} is an ordinary Python function: mark it with @device to call it here"
     if isinstance(value, type):

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ..device import thread
+from ..device.shared import DynamicSharedArray, LocalArray, SharedArray
 from ..device.types import ScalarType
 from ..device.unroll import unroll
 from ..device.views import zip_exact
@@ -32,7 +33,7 @@ from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
 from .source import column_of, located, parse_definition
 from .tuples import Fields
-from .vocabulary import LARGEST, is_dtype, is_numbas, is_of_the_language, is_usable, refusal
+from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
 Uniform: TypeAlias = tuple[str, object] | None
 """Where a value that all threads share comes from: ("parameter", name), ("constant", number), for a tuple that was
@@ -101,6 +102,7 @@ def _has_source(function: Callable[..., Any]) -> bool:
 
 
 _UNRESOLVED = object()
+_ARRAYS = (SharedArray, DynamicSharedArray, LocalArray)
 
 
 @final
@@ -135,6 +137,7 @@ class _Body:
         self.assigned = {
             node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
+        self.iterated = {id(node.iter) for node in ast.walk(self.tree) if isinstance(node, ast.For)}
         closure = inspect.getclosurevars(function)
         self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {}), **closure.nonlocals}
 
@@ -170,10 +173,12 @@ class _Body:
             raise self._error(name, f"{name.id} {problem}")
 
     def _visit_numba(self, node: ast.AST) -> None:
-        """Looks for calls that take part in the rule for widths."""
+        """Looks for calls that take part in the rule for widths, or whose arguments numba does not count."""
         for child in ast.walk(node):
             if isinstance(child, ast.Call):
                 called = self._resolve(child.func)
+                self._check_count(child, called)
+                self._check_unroll(child, called)
                 if called is thread.index_1d:
                     self.uses.index_1d = True
                 elif called is thread.index_2d:
@@ -214,8 +219,6 @@ class _Body:
                 raise self._error(node, "strings are not supported in kernels, but in print and as an assert's message")
             case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
-            case ast.Constant(value=int(value)) if value > LARGEST:
-                raise self._error(node, f"{value} does not fit in 64 bits; the largest integer, a u64, is 2**64 - 1")
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
@@ -287,6 +290,9 @@ class _Body:
                 continue
             if called is print and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 continue
+            named = self._resolve(argument)
+            if called in _ARRAYS and any(named is kind for kind in (int, float, bool)):
+                raise self._error(argument, f"the elements of {ast.unparse(node.func)}: {advice.of_element(named)}")
             if not (is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
         if called is print and node.keywords:
@@ -308,6 +314,7 @@ class _Body:
         if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
             self._may_leave(node.args[2], "has no range(...) with a step that is not constant: one of 0")
         self._check_count(node, called)
+        self._check_unroll(node, called)
         if called is thread.index_1d:
             self.uses.index_1d = True
         elif called is thread.sync_grid:
@@ -322,12 +329,19 @@ class _Body:
         shown, given = ast.unparse(node.func), len(node.args) + len(node.keywords)
         if isinstance(called, thread.Coordinates):
             raise self._error(node, f"{shown} is not called: its numbers are {shown}.x, {shown}.y and {shown}.z")
-        if isinstance(called, ScalarType) and (given != 1 or node.keywords):
+        if called is len and (given != 1 or node.keywords):
+            raise self._error(node, f"{shown}(...) takes one argument, by position; the call has {given}")
+        if (isinstance(called, ScalarType) or called in (int, float, bool)) and (given != 1 or node.keywords):
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )
         if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
+
+    def _check_unroll(self, node: ast.Call, called: Any) -> None:
+        """Refuses an ``unroll`` that is not in the line of its loop: it marks whichever loop comes next."""
+        if called is unroll and id(node) not in self.iterated:
+            raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 
     def _index_2d(self, node: ast.Call) -> None:
         if len(node.args) != 1 or node.keywords:

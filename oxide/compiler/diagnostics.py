@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from ..device.atomic import AtomicAccess
 from ..errors import CompileError, OxideError
 from . import advice
 from .brackets import split_list
-from .source import Span, column_of, located, located_in, node_at
+from .source import Span, column_of, located, located_in, node_at, statement_at
+from .vocabulary import refusal
 
 _CALL = re.compile(r">>> (?P<function>\w+)\((?P<arguments>.*)\)")
 _ATTRIBUTE = re.compile(r"Unknown attribute '(?P<name>\w+)' of type (?P<type>.+)")
@@ -30,6 +32,9 @@ _SET_ITEM = re.compile(
     r"Cannot resolve setitem: (?:unaligned )?array\((?P<dtype>.+), (?P<ndim>\d+)d, .*?\)"
     r"\[(?P<index>.+)\] = (?P<value>.+)"
 )
+_TUPLE_LENGTH = re.compile(r"wrong tuple length for .*expected (?P<names>\d+), got (?P<values>\d+)")
+_NO_TUPLE = re.compile(r"failed to unpack (?P<type>.+)")
+_METHOD = re.compile(r"BoundFunction\([\w.]*?(?P<name>\w+) for ")
 _INVALID = re.compile(r"Invalid use of .+ with parameters \((?P<arguments>.*)\)")
 # Words of numba's own insides, which say nothing to a kernel's author.
 _INTERNAL = re.compile(
@@ -74,6 +79,8 @@ def compile_error(name: str, function: Callable[..., Any], failure: Failure, *, 
     problem = _construct(failure.text, node, numba_style)
     if problem is None:
         problem = failure.notes[-1] if failure.notes else _problem(failure.text, node, numba_style)
+    if match := _METHOD.search(problem):
+        problem = _method_problem(match["name"], statement_at(failure.file, failure.line))
     if not failure.line:
         return located(function, f"kernel {name}: {problem}")
     column = column_of(failure.file, failure.span)
@@ -213,6 +220,11 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
         return f"{match['variable'] or match['name']} is read here before it is assigned"
     if match := _SET_ITEM.search(text):
         return _index_problem("setitem", match["dtype"], int(match["ndim"]), [match["index"], match["value"]], node)
+    if match := _TUPLE_LENGTH.search(text):
+        return f"the value has {match['values']} elements, and here it becomes {match['names']}"
+    if match := _NO_TUPLE.search(text):
+        names = "several" if node is None else ast.unparse(node).strip("()")
+        return f"the value is {_shown(match['type'])}, which is no tuple, and here it becomes {names}"
     if match := _INVALID.search(text):
         given = " and ".join(map(_shown, split_list(match["arguments"]))) or "no arguments"
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else "this"
@@ -225,6 +237,17 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
     if shown:
         return f"{shown} is not supported in kernels" + (f": {said}" if said else "")
     return said or "this is not supported in kernels"
+
+
+def _method_problem(name: str, statement: ast.stmt | None) -> str:
+    """What to do with a method that a statement names and does not call."""
+    nodes = [] if statement is None else list(ast.walk(statement))
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    named = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == name and id(node) not in called]
+    shown = ast.unparse(named[0]) if named else f".{name}"
+    if named and isinstance(named[0].ctx, ast.Store):
+        return f"{shown} is a method, which cannot be assigned to"
+    return f"{shown} is a method: call it, as in {shown}()"
 
 
 def _call_problem(function: str, given: list[str], node: Node, numba_style: bool) -> str:
@@ -297,6 +320,8 @@ def _attribute_problem(kind: str, name: str, node: Node, numba_style: bool) -> s
     if kind.startswith("Module("):
         module = kind.partition("'")[2].partition("'")[0]
         owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else module
+        if hasattr(sys.modules.get(module), name):
+            return refusal(f"{owner}.{name}", getattr(sys.modules[module], name))
         return f"{owner} has no {name}{advice.similar(name, advice.names_in(module))}"
     return f"{shown} has no .{name} in kernels"
 

@@ -6,6 +6,7 @@ device: a kernel is typed and lowered once. Only this file and ``lowering/`` imp
 
 from __future__ import annotations
 
+import math
 import operator
 import warnings
 import weakref
@@ -261,6 +262,9 @@ def _refuse(function: Any, args: Any) -> None:
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
         note("range(...) takes integers; convert a float, as in i64(x)")
         raise errors.TypingError("range of a float")
+    if key is math.ldexp and len(plain) == 2 and isinstance(plain[1], types.Float):
+        note(f"math.ldexp(x, n) takes an integer n, not {display(plain[1])}; convert it, as in i32(n)")
+        raise errors.TypingError("ldexp of a float")
     if key is print and not debug_lowering.check_print(args):
         raise errors.TypingError("print of something else")
     if key is operator.getitem and isinstance(args[0], types.BaseTuple):

@@ -64,11 +64,8 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
 
 def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
     """The expression, or the statement, that begins and ends there, or None where the source cannot be read."""
-    if span is None:
-        return None
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+    tree = None if span is None else _tree_of(file)
+    if tree is None:
         return None
     text: ast.JoinedStr | None = None
     for node in ast.walk(tree):
@@ -77,6 +74,22 @@ def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
         if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Expr) and _span(node) == span:
             return text or node
     return None
+
+
+def statement_at(file: str, line: int) -> ast.stmt | None:
+    """The innermost statement of which a line is a part, or None where the source cannot be read."""
+    found: ast.stmt | None = None
+    for node in ast.walk(_tree_of(file) or ast.Module([], [])):  # outer ones come before those in them
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            found = node
+    return found
+
+
+def _tree_of(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int | None, int | None]:

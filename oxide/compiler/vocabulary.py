@@ -23,6 +23,8 @@ from .function import DeviceFunction
 
 LARGEST = 2**64 - 1
 """The largest integer in a kernel, a u64."""
+LEAST = -(2**63)
+"""The least, an i64."""
 
 _BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
 _THREAD = {
@@ -71,7 +73,7 @@ def is_dtype(value: Any) -> bool:
 def is_usable(value: Any) -> bool:
     """Whether a kernel can name an object that is not numba-cuda's."""
     if isinstance(value, int):
-        return -(2**63) <= value <= LARGEST
+        return LEAST <= value <= LARGEST
     if isinstance(value, np.ndarray):
         return _problem_with_array(value) is None
     return is_of_the_language(value) or isinstance(

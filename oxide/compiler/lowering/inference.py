@@ -25,10 +25,12 @@ from numba.cuda.core.compiler_machinery import AnalysisPass, FunctionPass
 from numba.cuda.core.typeinfer import ConstraintNetwork
 from numba.cuda.typing.context import CallStack
 
+from ...messages import written
 from .. import advice
 from ..constructs import unsupported
 from ..diagnostics import Failure
 from ..source import Span
+from ..vocabulary import LARGEST, LEAST
 from .registry import session
 from .slices import RefType
 from .tiles import TileRefType
@@ -78,8 +80,8 @@ class TranslateBytecode(FunctionPass):  # type: ignore[misc]
 
 
 class CheckNames(AnalysisPass):  # type: ignore[misc]
-    """Refuses names from outside the function that kernels cannot use, where they are used; branches that constants
-    decide are gone by then."""
+    """Refuses names from outside the function that kernels cannot use, and integers that no type holds, where they are
+    used; branches that constants decide are gone by then."""
 
     _name = "oxide_check_names"
 
@@ -92,6 +94,8 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
                 value = getattr(statement, "value", None)
                 if isinstance(value, numba_ir.Global | numba_ir.FreeVar):
                     self._check(state, block, statement, value)
+                elif isinstance(value, numba_ir.Const):
+                    _check_constant(value.value, statement.loc)
         return False
 
     def _check(self, state: Any, block: Any, statement: Any, name: Any) -> None:
@@ -113,6 +117,16 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
                     problem = advice.of_attribute(f"{name.name}.{found.attr}", name.value, found.attr)
                     place = found.loc
         raise refused_at(place, problem, said)
+
+
+def _check_constant(value: Any, place: Any) -> None:
+    """Refuses an integer beyond 64 bits: one that is written, or that Python made of what is, as of 2**64."""
+    for each in value if isinstance(value, tuple) else (value,):
+        if isinstance(each, tuple):
+            _check_constant(each, place)
+        elif isinstance(each, int) and not LEAST <= each <= LARGEST:
+            limit = "the largest integer, a u64, is 2**64 - 1" if each > 0 else "the least integer, an i64, is -2**63"
+            raise refused_at(place, f"{written(each)} does not fit in 64 bits; {limit}")
 
 
 def _attribute_of(block: Any, variable: Any) -> Any:

@@ -26,15 +26,22 @@ _Lowered = Callable[[Any, Any, Any, Any], Any]
 
 
 def _register(
-    function: Any, count: int, shown: str, typed: Callable[[tuple[Any, ...]], Any], lowered: _Lowered
+    function: Any,
+    count: int,
+    shown: str,
+    typed: Callable[[tuple[Any, ...]], Any],
+    lowered: _Lowered,
+    takes: str | None = None,
 ) -> None:
-    """Registers a function of ``count`` arguments; ``typed`` gives the signature of their types, or None."""
+    """Registers a function of ``count`` arguments; ``typed`` gives the signature of their types, or None. ``takes`` are
+    the arguments in words, where other numbers of them are registered elsewhere."""
+    takes = takes or f"{count} argument{'s' * (count != 1)}"
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
             if kws or len(args) != count:
-                note(f"{shown} takes {count} argument{'s' * (count != 1)}, by position")
+                note(f"{shown} takes {takes}, by position")
                 return None
             if any(isinstance(argument, types.Optional) for argument in args):
                 return None  # numba tries again without the None
@@ -296,7 +303,7 @@ def lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.make_tuple(builder, sig.return_type, parts)
 
 
-_register(round, 1, "round", _type_round, _lower_round)
+_register(round, 1, "round", _type_round, _lower_round, takes="1 or 2 arguments")
 
 
 def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> Any:
