@@ -167,20 +167,16 @@ def test_a_u64_divided_by_a_constant_is_a_u64(constant: int) -> None:
         assert tuple(map(int, y)) == expected, n
 
 
-def test_extremes_of_a_u64_and_constants_are_a_u64() -> None:
+def test_the_greater_of_a_wrapped_difference_and_0_is_0() -> None:
     @kernel
-    def apply(x: Slice[u64], small: u32, y: DisjointSlice[u64]) -> None:
-        n = x[0]
-        y.unchecked_mut[0] = max(n, 5)
-        y.unchecked_mut[1] = min(n, 5)
-        y.unchecked_mut[2] = max(5, n, small)
-        y.unchecked_mut[3] = u64(max(n, 5) > min(n, 5))
-        y.unchecked_mut[4] = u64(n > 5)
+    def apply(n: u32, m: u32, y: DisjointSlice[i64]) -> None:
+        y.unchecked_mut[0] = max(n - m, 0)
+        y.unchecked_mut[1] = min(n - m, 5)
 
-    for n in EDGES:
-        y = np.zeros(5, np.uint64)
-        run(apply, 1, np.array([n], np.uint64), 7, y)
-        assert tuple(map(int, y)) == (max(n, 5), min(n, 5), max(n, 7), int(n != 5), int(n > 5)), n
+    for n, m in ((3, 5), (5, 3), (0, 2**32 - 1), (2**32 - 1, 0)):
+        y = np.zeros(2, np.int64)
+        run(apply, 1, n, m, y)
+        assert list(y) == [max(n - m, 0), min(n - m, 5)]
 
 
 def test_a_u64_and_a_signed_integer_are_divided_as_python_does_modulo_2_to_the_64() -> None:

@@ -77,18 +77,16 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
     NumPy and numba give a float64 there, as no integer holds both ranges. Kernels compute indices with such sums
     (``m * n + thread.index_2d_col()``), so here the result is ``i64``, as indices are: arithmetic modulo 2**64. Of a
-    quotient, a remainder and an extreme the half of the range above 2**63 would be wrong and not only wrapped: with
-    constants that are not negative, these are of ``u64``.
+    quotient and a remainder the half of the range above 2**63 would be wrong and not only wrapped: with a constant that
+    is not negative, these are of ``u64``. Extremes stay of ``i64``, so that ``max(n - m, 0)`` is what it looks like.
     """
     plain = [types.unliteral(argument) for argument in args]
     if not _is_mixed(plain):
         return args
     key = getattr(function, "typing_key", function)
-    if key in (min, max) or (len(plain) == 2 and key in _DIVISIONS):
-        if not any(_may_be_negative(argument) for argument in args):
-            return (types.uint64,) * len(plain)
-        return args if key in _DIVISIONS else (types.int64,) * len(plain)
-    if len(plain) == 2 and key in _INTEGER_OPERATORS:
+    if len(plain) == 2 and key in _DIVISIONS:
+        return args if any(_may_be_negative(argument) for argument in args) else (types.uint64,) * 2
+    if (len(plain) == 2 and key in _INTEGER_OPERATORS) or key in (min, max):
         return (types.int64,) * len(plain)
     if len(plain) == 2 and key in _SHIFTS:
         return (types.int64 if plain[0].signed else types.uint64, types.uint64)
