@@ -341,7 +341,7 @@ class CudaDriver:
                 self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address
             )
             if code:
-                raise failure(driver.CUresult(code), _launch_call(function, grid, block, shared_bytes))
+                raise _launch_failure(driver.CUresult(code), function, grid, block, shared_bytes)
             return
         # A free list and not one packet a thread: a launch may interrupt another one on the same thread, from a signal
         # handler or a finaliser.
@@ -363,7 +363,7 @@ class CudaDriver:
             error = function.cooperative.launch(grid, block, shared_bytes, stream.handle, packet.params_address)
         packets.append(packet)
         if error:
-            raise failure(error, _launch_call(function, grid, block, shared_bytes))
+            raise _launch_failure(error, function, grid, block, shared_bytes)
 
     # Graphs
 
@@ -524,8 +524,11 @@ def _grant_shared(function: CudaFunction, shared_bytes: int) -> None:
     function.shared_limit = shared_bytes
 
 
-def _launch_call(function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> str:
-    return f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})"
+def _launch_failure(code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> DeviceError:
+    from oxide.driver.cuda_resources import launch_detail
+
+    call = f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})"
+    return failure(code, call, launch_detail(function, code))
 
 
 def _short_of_parameters(function: CudaFunction, params: bytes) -> str:

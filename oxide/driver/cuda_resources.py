@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 from cuda.bindings import driver
 
@@ -12,6 +13,7 @@ from oxide.driver.cuda_module import CudaFunction
 
 _WARP = 32
 _LOG_BYTES = 16384
+_MUCH_LOCAL = 16384  # bytes of local memory; a launch with less has failed for something else
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
 
 
@@ -19,19 +21,14 @@ def resources_of(function: CudaFunction, code: Code, threads: int, shared_bytes:
     """The resources of a kernel loaded from ``code``; its context is current."""
 
     def attribute(name: str) -> int:
-        kind = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-        error, value = driver.cuFuncGetAttribute(kind, function.handle)
-        check(error, f"cuFuncGetAttribute({function.entry}, {name})")
-        return int(value)
+        return _attribute(function, name)
 
     most = attribute("MAX_THREADS_PER_BLOCK")
     blocks = 0
     if threads <= most:
         error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function.handle, threads, shared_bytes)
         check(error, f"cuOccupancyMaxActiveBlocksPerMultiprocessor({function.entry}, {threads}, {shared_bytes})")
-    kind = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
-    error, resident = driver.cuDeviceGetAttribute(kind, function.device)
-    check(error, "cuDeviceGetAttribute(MAX_THREADS_PER_MULTIPROCESSOR)")
+    resident = _of_device(function, "MAX_THREADS_PER_MULTIPROCESSOR")
     local = attribute("LOCAL_SIZE_BYTES")
     return KernelResources(
         registers=attribute("NUM_REGS"),
@@ -58,7 +55,8 @@ def _spilled(code: Code) -> int | None:
     )
     check(error, "cuLinkCreate")
     try:
-        text = code.image.rstrip(b"\0") + b"\0"
+        # The driver's cache keeps code without the log, by the text: so each time it is another text.
+        text = code.image.rstrip(b"\0") + f"\n// {time.time_ns()}\n\0".encode()
         kind = driver.CUjitInputType.CU_JIT_INPUT_PTX
         (error,) = driver.cuLinkAddData(state, kind, text, len(text), code.entry.encode(), 0, [], [])
         check(error, f"cuLinkAddData({code.entry})")
@@ -73,3 +71,32 @@ def spill_bytes(log: str) -> int | None:
     """What the assembler's log says was spilled, in bytes a thread; None if it does not say."""
     found = _SPILLS.findall(log)
     return sum(map(int, found)) if found else None
+
+
+def launch_detail(function: CudaFunction, code: int) -> str:
+    """What to say of a launch that the driver refused with ``code`` beyond the code's own text: nothing, or that its
+    threads' own memory is more than the GPU has."""
+    if int(code) not in (int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY), int(driver.CUresult.CUDA_ERROR_INVALID_VALUE)):
+        return ""
+    local = _attribute(function, "LOCAL_SIZE_BYTES")
+    if local < _MUCH_LOCAL:
+        return ""
+    threads = _of_device(function, "MAX_THREADS_PER_MULTIPROCESSOR") * _of_device(function, "MULTIPROCESSOR_COUNT")
+    return (
+        f"a thread takes {local} bytes of local memory, and the driver sets that aside for all {threads} threads that "
+        f"the GPU has room for, {threads * local} bytes; make the kernel's LocalArrays smaller"
+    )
+
+
+def _attribute(function: CudaFunction, name: str) -> int:
+    kind = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+    error, value = driver.cuFuncGetAttribute(kind, function.handle)
+    check(error, f"cuFuncGetAttribute({function.entry}, {name})")
+    return int(value)
+
+
+def _of_device(function: CudaFunction, name: str) -> int:
+    kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    error, value = driver.cuDeviceGetAttribute(kind, function.device)
+    check(error, f"cuDeviceGetAttribute({name})")
+    return int(value)
