@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -25,19 +25,22 @@ class InterruptAt:
     """``with InterruptAt(n, steps):`` raises at the n-th place that is reached where Python looks at signals, in the
     functions that ``steps`` is true for: as one begins, and behind each call of a function in C, the release of a lock
     at the end of its ``with`` too. Python does so as a loop goes round as well, which is left out; and a generator that
-    is given up begins once more, where what is raised goes nowhere."""
+    is given up begins once more, where what is raised goes nowhere. What it raised ends with the block."""
 
     def __init__(self, number: int, steps: Callable[[CodeType], bool]) -> None:
         self.left = number
         self.at = ""
+        self.ended = False  # the block
         self._steps = steps
 
     def __enter__(self) -> InterruptAt:
         sys.setprofile(self._look)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         sys.setprofile(None)
+        self.ended = kind is Interrupt
+        return self.ended
 
     def _look(self, frame: FrameType, event: str, argument: Any) -> None:
         if event in ("call", "c_return") and frame.f_code.co_name != "<genexpr>" and self._steps(frame.f_code):
@@ -45,3 +48,16 @@ class InterruptAt:
             if self.left == 0:
                 self.at = f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}: {event} {argument}"
                 raise Interrupt
+
+
+def interrupts(steps: Callable[[CodeType], bool], *, more_than: int) -> Iterator[InterruptAt]:
+    """For a run in ``with`` each: an interrupt at its first place, at its second and so on, until it has no such place
+    any more. There must have been ``more_than`` so many."""
+    ended = 0
+    while True:
+        interrupt = InterruptAt(ended + 1, steps)
+        yield interrupt
+        if not interrupt.ended:
+            break
+        ended += 1
+    assert ended > more_than

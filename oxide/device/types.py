@@ -84,7 +84,7 @@ def as_dtype(dtype: Any, what: str = "dtype") -> np.dtype[Any]:
         return dtype.dtype
     try:
         converted: np.dtype[Any] = np.dtype(dtype)
-    except Exception:  # in words of NumPy's, which do not know of oxide.f32
+    except Exception:  # of several kinds, an object's own too, in words of NumPy's, which do not know of oxide.f32
         raise TypeError(
             f"{what}: {written(dtype)} is no dtype; give one of oxide's types, as oxide.f32, or what NumPy takes for a "
             f"dtype, as 'float32'"

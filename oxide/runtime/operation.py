@@ -317,7 +317,7 @@ def warn_unused(operation: DeviceOperation[Any]) -> None:
     try:
         name = repr(operation)
     except Exception:
-        if sys.is_finalizing():  # modules are gone that it takes, NumPy's for a dtype
+        if sys.is_finalizing():  # modules are gone that it takes, NumPy's for a dtype, and how that fails is theirs
             return
         raise
     warn_caller(f"{name} was never run: await it, call sync() or make it part of another operation")

@@ -15,7 +15,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import CpuStream, Point, Record, Scheduler, Task, Wait
 from oxide.driver.cpu_workers import WorkerScheduler
-from tests.interrupting import Interrupt, InterruptAt, needs_calls
+from tests.interrupting import interrupts, needs_calls
 
 
 def is_scheduling(code: CodeType) -> bool:
@@ -89,16 +89,10 @@ class Program:
 def test_what_was_submitted_runs_once_and_what_follows_runs(
     run: Callable[[Program], None], make: Callable[[], Scheduler]
 ) -> None:
-    interrupted = number = 0
-    while interrupted == number:  # until a run has no such place any more
-        number += 1
+    for interrupt in interrupts(is_scheduling, more_than=20):
         program = Program(make())
-        interrupt = InterruptAt(number, is_scheduling)
-        try:
-            with interrupt:
-                run(program)
-        except Interrupt:
-            interrupted += 1
+        with interrupt:
+            run(program)
         program.pass_points()
         program.submit(8)
         program.submit(9, brief=False)
@@ -108,35 +102,25 @@ def test_what_was_submitted_runs_once_and_what_follows_runs(
         assert not program.stream.running, interrupt.at
         assert not program.scheduler.failures, interrupt.at
         program.scheduler.close()
-    assert interrupted > 20
 
 
 @needs_calls
 def test_whoever_waits_for_a_point_is_told_of_it() -> None:
-    interrupted = number = 0
-    while interrupted == number:
-        number += 1
+    for interrupt in interrupts(is_scheduling, more_than=5):
         scheduler, point, told = WorkerScheduler(threads=1), Point(), set[int]()
         point.waiters.extend(partial(told.add, waiter) for waiter in range(3))
-        interrupt = InterruptAt(number, is_scheduling)
-        try:
-            with interrupt:
-                scheduler.submit(CpuStream(0), Record(point))
-        except Interrupt:
-            interrupted += 1
+        with interrupt:
+            scheduler.submit(CpuStream(0), Record(point))
         if point.passed:
             assert told == {0, 1, 2}, interrupt.at
         scheduler.close()
-    assert interrupted > 5
 
 
 @needs_calls
 def test_memory_copied_filled_and_freed_under_interrupts_is_as_it_is_without() -> None:
     files = [module.__file__ for module in (cpu, cpu_memory, cpu_streams, cpu_workers)]
     given_back: Counter[int] = Counter()
-    interrupted = number = 0
-    while interrupted == number:
-        number += 1
+    for interrupt in interrupts(lambda code: code.co_filename in files, more_than=20):
         driver = CpuDriver(threads=1)
         stream, host = driver.create_stream(0), driver.allocate_host(64)
         first, second = (driver.allocate(64, stream) for _ in range(2))
@@ -148,17 +132,13 @@ def test_memory_copied_filled_and_freed_under_interrupts_is_as_it_is_without() -
 
         driver._heaps[0]._give_back = give_back  # type: ignore[assignment]
         done: list[str] = []
-        interrupt = InterruptAt(number, lambda code: code.co_filename in files)
-        try:
-            with interrupt:
-                driver.fill(first, b"\1", 64, stream)
-                done.append("fill")
-                driver.copy_on_device(second, first, 64, stream)
-                done.append("copy")
-                driver.free(first, stream)
-                done.append("free")
-        except Interrupt:
-            interrupted += 1
+        with interrupt:
+            driver.fill(first, b"\1", 64, stream)
+            done.append("fill")
+            driver.copy_on_device(second, first, 64, stream)
+            done.append("copy")
+            driver.free(first, stream)
+            done.append("free")
         driver.synchronize_stream(stream)
         driver.copy_to_host(host, second, 64, stream)
         driver.synchronize_stream(stream)
@@ -168,4 +148,3 @@ def test_memory_copied_filled_and_freed_under_interrupts_is_as_it_is_without() -
         assert max(given_back.values(), default=0) <= 1, interrupt.at
         driver.close()
     assert len(done) == 3
-    assert interrupted > 20

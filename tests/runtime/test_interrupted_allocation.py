@@ -12,7 +12,7 @@ import oxide
 from oxide import zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import use_driver
-from tests.interrupting import Interrupt, InterruptAt, needs_calls
+from tests.interrupting import interrupts, needs_calls
 
 STEPS = {"new_box", "obtain", "_note_live", "allocate"}
 
@@ -28,17 +28,10 @@ def test_an_interrupt_at_any_place_of_an_allocation_loses_no_memory(size: int) -
     with use_driver(driver):
         stream = oxide.devices()[0].new_stream()
         zeros(size).sync_on(stream)
-        interrupted = number = 0
-        while interrupted == number:  # until a run has no such place any more
-            number += 1
-            interrupt = InterruptAt(number, is_allocating)
-            try:
-                with interrupt:
-                    zeros(size).sync_on(stream)
-            except Interrupt:
-                interrupted += 1
+        for interrupt in interrupts(is_allocating, more_than=5):
+            with interrupt:
+                zeros(size).sync_on(stream)
             gc.collect()
             oxide.reclaim.drain()
             assert driver.live_allocations.device_bytes == 0, interrupt.at
-        assert interrupted > 5
     driver.close()

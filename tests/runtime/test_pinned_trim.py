@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from oxide.driver.cpu import CpuDriver
@@ -13,7 +14,7 @@ from oxide.errors import DriverError
 from oxide.runtime.context import current_runtime
 from oxide.runtime.pinned import PinnedPool
 from oxide.testing import use_driver
-from tests.interrupting import Interrupt, InterruptAt, needs_calls
+from tests.interrupting import interrupts, needs_calls
 
 
 @pytest.fixture
@@ -31,21 +32,15 @@ def is_trimming(code: CodeType) -> bool:
 
 @needs_calls
 def test_an_interrupted_trim_leaves_nothing_that_was_freed(pool: PinnedPool) -> None:
-    interrupted = number = 0
-    while interrupted == number:  # until a trim has no such place any more
-        number += 1
+    for interrupt in interrupts(is_trimming, more_than=5):
         buffers = [pool.acquire(size) for size in (100, 100, 10_000)]
         del buffers
-        try:
-            with InterruptAt(number, is_trimming):
-                pool.trim()
-        except Interrupt:
-            interrupted += 1
+        with interrupt:
+            pool.trim()
         for size in (100, 100, 10_000):
-            pool.acquire(size).array((size,), "u1")[:] = 1  # type: ignore[arg-type]
+            pool.acquire(size).array((size,), np.dtype("u1"))[:] = 1
         pool.trim()  # and frees nothing twice
         assert pool.free_bytes == 0
-    assert interrupted > 5
 
 
 def test_what_the_driver_refuses_to_take_back_stays(pool: PinnedPool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from oxide.runtime import reclaim
 from oxide.runtime.context import Device, current_runtime
 from oxide.testing import use_driver
 from tests.driver.conftest import Gate
-from tests.interrupting import Interrupt, InterruptAt, needs_calls
+from tests.interrupting import interrupts, needs_calls
 
 TAKEN = ("free", "disown", "destroy_event", "destroy_graph")
 UNSEEN = {"retire", "retire_adopted", "retire_event", "retire_graph"}  # in finalisers, where errors go nowhere
@@ -93,25 +93,18 @@ def test_an_interrupt_at_any_place_of_a_sweep_leaves_its_work_to_the_next(
         "drain": reclaimer.drain,
     }
     taken = count_what_is_taken(device.driver, monkeypatch)
-    interrupted = number = 0
-    while interrupted == number:  # until a run has no such place any more
-        number += 1
+    for interrupt in interrupts(is_sweeping, more_than=50):
         taken.clear()
         went: list[bool] = []
         dropped = drop_two_of_each(device, lambda went=went: went.append(True))
-        interrupt = InterruptAt(number, is_sweeping)
-        try:
-            with interrupt:
-                calls[run]()
-        except Interrupt:
-            interrupted += 1
+        with interrupt:
+            calls[run]()
         assert not reclaimer._turn.locked(), interrupt.at
         reclaimer.drain()
         assert len(went) == dropped, interrupt.at
         assert taken == {"free": 4, "disown": 2, "destroy_event": 2, "destroy_graph": 2}, interrupt.at
         assert reclaimer.pending() == (0, 0, 0, 0), interrupt.at
         assert device.driver.live_allocations.device_count == 0, interrupt.at  # type: ignore[attr-defined]
-    assert interrupted > 50
 
 
 def test_a_sweep_waits_for_no_other_thread_s_nor_for_its_own_thread_s(device: Device) -> None:

@@ -128,7 +128,7 @@ def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], 
 
 def _may_be_negative(argument: Any) -> bool:
     constant = isinstance(argument, types.IntegerLiteral)
-    return argument.literal_value < 0 if constant else types.unliteral(argument).signed  # type: ignore[no-any-return]
+    return bool(argument.literal_value < 0 if constant else types.unliteral(argument).signed)
 
 
 def _is_mixed(kinds: list[Any]) -> bool:
