@@ -30,6 +30,7 @@ MODULES = [
     "runtime/fault_records.py",
     "runtime/future.py",
     "runtime/graph.py",
+    "runtime/kinds.py",
     "runtime/launch.py",
     "runtime/launch_config.py",
     "runtime/loading.py",

@@ -18,13 +18,18 @@ _FEW = 64
 
 
 @final
-class SharedAllocation(Allocation):
-    """What boxes are in: an allocation that can be referred to weakly, which the compiled class by itself cannot."""
+class Known:
+    """An allocation that other libraries know. The ranges refer to it weakly, which to a compiled class they cannot:
+    one that can be referred to is made in Python, and three of those cost a batch of async_mlp a twentieth.
 
-    __slots__ = ("__weakref__",)
+    It is held by the boxes that other libraries have been given or have given, by the boxes that are made of those, and
+    by the graphs that use them.
+    """
 
-    def __del__(self) -> None:  # a finaliser of a class in Python keeps the exception that is being raised, if any
-        super().__del__()
+    __slots__ = ("__weakref__", "allocation")
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
 
 
 @final
@@ -34,44 +39,50 @@ class AddressRanges:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finaliser inside may use it
         self._starts: list[int] = []
-        self._entries: list[tuple[int, weakref.ref[Allocation]]] = []  # the end of each range, and whose it is
+        self._entries: list[tuple[int, weakref.ref[Known]]] = []  # the end of each range, and whose it is
         self._forget_above = _FEW
 
-    def overlapping(self, address: int, nbytes: int) -> list[Allocation]:
+    def overlapping(self, address: int, nbytes: int) -> list[Known]:
         """The allocations that have bytes of a range, by address."""
         with self._lock:
             first, last = self._between(address, address + nbytes)
             found = [reference() for _, reference in self._entries[first:last]]
-        return [allocation for allocation in found if allocation is not None]
+        return [known for known in found if known is not None]
 
-    def add(self, allocation: Allocation, address: int, nbytes: int) -> None:
-        """Makes a range known as ``allocation``'s, together with those of its ranges that overlap it."""
+    def add(self, allocation: Allocation, address: int, nbytes: int) -> Known:
+        """Makes a range known as ``allocation``'s, together with those of its ranges that overlap it, for as long as
+        what it returns is held."""
         start, end = address, address + nbytes
         with self._lock:
+            mine = allocation.known_to_others()
+            if mine is None:
+                mine = Known(allocation)
+                allocation.known = weakref.ref(mine)
             first, last = self._between(start, end)
             kept = []
             for begin, (stop, reference) in zip(self._starts[first:last], self._entries[first:last], strict=True):
                 known = reference()
-                if known is allocation:
+                if known is mine:
                     start, end = min(start, begin), max(end, stop)
                 elif known is not None:
                     kept.append((begin, stop, reference))
             if kept:  # as two exports of one box at once: it is known
-                return
+                return mine
             self._starts[first:last] = [start]
-            self._entries[first:last] = [(end, weakref.ref(allocation))]
+            self._entries[first:last] = [(end, weakref.ref(mine))]
             if len(self._starts) > self._forget_above:
                 alive = [place for place, (_, reference) in enumerate(self._entries) if reference() is not None]
                 self._starts = [self._starts[place] for place in alive]
                 self._entries = [self._entries[place] for place in alive]
                 self._forget_above = 2 * len(alive) + _FEW
+            return mine
 
-    def covers(self, allocation: Allocation, address: int, nbytes: int) -> bool:
-        """Whether a range lies within one of ``allocation``'s."""
+    def covers(self, known: Known, address: int, nbytes: int) -> bool:
+        """Whether a range lies within one of ``known``'s."""
         with self._lock:
             first, last = self._between(address, address + nbytes)
             return any(
-                reference() is allocation and begin <= address and address + nbytes <= end
+                reference() is known and begin <= address and address + nbytes <= end
                 for begin, (end, reference) in zip(self._starts[first:last], self._entries[first:last], strict=True)
             )
 

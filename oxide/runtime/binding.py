@@ -48,11 +48,27 @@ _KINDS = {"slice": _SLICE, "disjoint": _DISJOINT, "tiles": _TILES, "scalar": _SC
 
 
 @final
+class Packed:
+    """A number that was plainly right, as words and as bytes."""
+
+    __slots__ = ("number", "piece", "words")
+
+    def __init__(self, number: object, piece: bytes, words: tuple[Any, ...]) -> None:
+        self.number = number
+        self.piece = piece
+        self.words = words
+
+
+_NOTHING: Final = Packed(object(), b"", ())
+
+
+@final
 class Slot:
     """What becomes of one argument."""
 
     __slots__ = (
-        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "pack", "parameter", "parts", "rest"
+        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "pack", "parameter", "parts",
+        "rest",
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
@@ -70,6 +86,7 @@ class Slot:
         # front, everything in it is aligned as it is in the whole.
         self.rest = offset % 8
         self.pack = struct.Struct(f"@{self.rest}x{parameter.struct_format}").pack
+        self.last = _NOTHING  # a program's constants and small sizes are the same object at each launch
         self.parts: list[int] = []
         """Which numbers of a tuple the contracts speak of."""
         self.judged: list[str] = []
@@ -137,11 +154,12 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
         argument: object = arguments[place]
         kind = slot.kind
         if kind in (_SCALAR, _LIFTED):
-            words = _words(slot, argument)
-            if words is None:
+            packed = slot.last if argument is slot.last.number else _pack(slot, argument)
+            if packed is None:
                 return None
-            pieces.append(slot.pack(*words)[slot.rest :])
+            pieces.append(packed.piece)
             if slot.judged:
+                words = packed.words
                 integers += [words[part] for part in slot.parts] if kind == _LIFTED else words
             continue
         box: object = argument.value if isinstance(argument, Arc) else argument
@@ -181,6 +199,17 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
     if plan.end:
         pieces.append(plan.end)
     return Binding(b"".join(pieces), reads, writes, device)
+
+
+def _pack(slot: Slot, argument: object) -> Packed | None:
+    """A number, a tuple or a function as it is passed; None where it is not plainly right."""
+    words = _words(slot, argument)
+    if words is None:
+        return None
+    packed = Packed(argument, slot.pack(*words)[slot.rest :], words)
+    if type(argument) is int or type(argument) is float:
+        slot.last = packed
+    return packed
 
 
 def _words(slot: Slot, argument: object) -> tuple[Any, ...] | None:

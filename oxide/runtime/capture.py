@@ -24,6 +24,7 @@ from oxide.runtime.memory import Allocation
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
     from oxide.driver.base import Dim3, Driver, FunctionHandle, StreamHandle
+    from oxide.runtime.address_ranges import Known
     from oxide.runtime.places import Place
     from oxide.runtime.stream import Stream
     from oxide.runtime.submission import ExecutionContext
@@ -47,6 +48,7 @@ class Recording:
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.reads: dict[Allocation, None] = {}
         self.writes: dict[Allocation, None] = {}
+        self.known: list[Known | None] = []  # of those that other libraries know: the graph uses them
         self.kernels: dict[int, tuple[Specialization, dict[Place | None, None]]] = {}
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}
@@ -70,6 +72,7 @@ class Recording:
         """The graph reads and writes these; each launch is ordered by it."""
         self.reads.update(dict.fromkeys(reads))
         self.writes.update(dict.fromkeys(writes))
+        self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
 
     def fault_address(self, specialization: Specialization, place: Place | None) -> int:
         """Where the graph's kernels report a fault: device memory. Behind the record is the cursor, by which the end

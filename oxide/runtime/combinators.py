@@ -13,8 +13,8 @@ import numpy as np
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.once import Once
-from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, place, require_operation
-from oxide.runtime.places import add_note_once
+from oxide.runtime.operation import DeviceOperation, Spec, Value, no_function, require_operation
+from oxide.runtime.places import add_note_once, origin, part_note
 from oxide.runtime.submission import ExecutionContext
 from oxide.runtime.timeline import Mark
 
@@ -64,11 +64,11 @@ class Stage(DeviceOperation[U]):
         stages.reverse()
         outer = context.place
         for stage in stages:
-            context.place = (stage, stage.stage, outer)
+            context.place = (stage._name, origin(stage._function), stage.stage, outer)
             try:
                 result = stage.follow(context, result)
             except Exception as error:
-                add_note_once(error, stage.part(stage.stage))
+                add_note_once(error, part_note(stage._name, stage._function, stage.stage))
                 raise
         context.place = outer
         last: U = result
@@ -76,9 +76,6 @@ class Stage(DeviceOperation[U]):
 
     def whereabouts(self) -> None:
         return None
-
-    def part(self, number: int) -> str:
-        return f"in stage {number} of a chain, {self._name}({place(self._function)})"
 
 
 @final
@@ -176,22 +173,19 @@ class Zip(DeviceOperation[tuple[Any, ...]]):
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         results = []
-        outer = context.place
+        outer, count = context.place, len(self._parts)
         for number, part in enumerate(self._parts, 1):
-            context.place = (self, number, outer)
+            context.place = ("zip", count, number, outer)
             try:
                 results.append(part.run(context))
             except Exception as error:
-                add_note_once(error, self.part(number))
+                add_note_once(error, part_note("zip", count, number))
                 raise
         context.place = outer
         return tuple(results)
 
     def whereabouts(self) -> None:
         return None
-
-    def part(self, number: int) -> str:
-        return f"in part {number} of a zip of {len(self._parts)}"
 
     def spec(self) -> Spec:
         return tuple([part.spec() for part in self._parts])

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
     from oxide.runtime.places import Place
 
-    Launched = tuple[Specialization, Place | None]
-    """A kernel, and where in the operation it was launched."""
-
     Report: TypeAlias = "FaultReport | GraphFaultReport"
 
 PAGE_RECORDS: Final = 64
@@ -58,14 +55,15 @@ class FaultReport:
     record for all launches that the kernel's number tells apart, took longer: to look through them at each launch.
     """
 
-    __slots__ = ("_pool", "_records", "launches", "words")
+    __slots__ = ("_pool", "_records", "launches", "places", "words")
 
     def __init__(self, pool: FaultRecordPool, records: ReportRecords) -> None:
         self._pool = pool
         self._records = records
         self.words = records.words
         """The records' addresses, as a kernel's parameters end with them: the next launch takes that of its number."""
-        self.launches: list[Launched] = []
+        self.launches: list[Specialization] = []
+        self.places: list[Place | None] = []  # where in the operation each was launched
 
     def claimed(self) -> bool:
         """Whether a kernel reported a fault. Asked at every completion: a memoryview answers ten times faster than a
@@ -79,9 +77,9 @@ class FaultReport:
     def raise_fault(self) -> None:
         """Raises the fault that a kernel recorded, if one did, the first of several. Only once the device is past the
         submission."""
-        for number, (special, place) in enumerate(self.launches):
+        for number, special in enumerate(self.launches):
             if self._records.flags[number * _RECORD_WORDS]:
-                _raise_recorded(self._records.records[number], special, (place,), None)
+                _raise_recorded(self._records.records[number], special, (self.places[number],), None)
 
     def __del__(self) -> None:
         try:

@@ -246,6 +246,7 @@ class _Captured:
         self._kept = kept
         self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
         self._writes = list(recording.writes)
+        self._known = recording.known  # held
         self._at_launch = recording.at_launch
         self._kernels = {number: (special, tuple(places)) for number, (special, places) in recording.kernels.items()}
         self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels

@@ -19,12 +19,12 @@ import numpy as np
 from oxide.errors import DeviceError
 from oxide.host_arrays import refuse_masked
 from oxide.messages import written
-from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.context import current_runtime
 from oxide.runtime.memory import Allocation, DeviceBox
 from oxide.runtime.operation import picked_stream
 
 if TYPE_CHECKING:
+    from oxide.runtime.address_ranges import Known
     from oxide.runtime.context import Device, Runtime
     from oxide.runtime.timeline import Timeline
 
@@ -93,29 +93,29 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     return _box_on(known, timeline, address, shape, dtype, x, written=True)
 
 
-def _known(runtime: Runtime, address: int, nbytes: int) -> Allocation | None:
+def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
     """The allocation that other boxes on this memory have. Raises ``BufferError`` where they have several."""
     known = runtime.shared_ranges.overlapping(address, nbytes) if nbytes else []
     if len(known) > 1:
         raise BufferError(
             f"the array's memory, {nbytes} bytes at {address:#x}, overlaps boxes that were imported one by one "
-            f"({', '.join(allocation.label for allocation in known)}), whose uses are not ordered as one: import the "
+            f"({', '.join(each.allocation.label for each in known)}), whose uses are not ordered as one: import the "
             f"whole array first and then its pieces, or drop those boxes before"
         )
     return known[0] if known else None
 
 
-def _device_of(runtime: Runtime, address: int, nbytes: int, known: Allocation | None) -> Device:
+def _device_of(runtime: Runtime, address: int, nbytes: int, known: Known | None) -> Device:
     """The device of an array's memory, which its driver has adopted then unless a box is on it."""
     if not nbytes:
         return runtime.default_device
     if known is not None and runtime.shared_ranges.covers(known, address, nbytes):
-        return known.device
+        return known.allocation.device
     return runtime.device(runtime.driver.adopt(address, nbytes))
 
 
 def _box_on(
-    known: Allocation | None,
+    known: Known | None,
     timeline: Timeline,
     address: int,
     shape: tuple[int, ...],
@@ -129,18 +129,19 @@ def _box_on(
     runtime = timeline.device.runtime
     if known is None:
         use = (timeline, timeline.advance()) if written else None
-        allocation = SharedAllocation.of_another_library(timeline, address, shape, dtype, owner, use)
-        if allocation.nbytes:
-            runtime.shared_ranges.add(allocation, address, allocation.nbytes)
-        return DeviceBox(allocation, shape, dtype)
-    nbytes = math.prod(shape) * dtype.itemsize
+        box = DeviceBox(Allocation.of_another_library(timeline, address, shape, dtype, owner, use), shape, dtype)
+        box.become_known()
+        return box
+    allocation, nbytes = known.allocation, math.prod(shape) * dtype.itemsize
     if not runtime.shared_ranges.covers(known, address, nbytes):
-        known.extend(address, nbytes, owner)
-        runtime.shared_ranges.add(known, address, nbytes)
+        allocation.extend(address, nbytes, owner)
+        runtime.shared_ranges.add(allocation, address, nbytes)
     if written:
         with runtime.submission:
-            known.note_foreign_write(timeline)
-    return DeviceBox(known, shape, dtype, address - known.address)
+            allocation.note_foreign_write(timeline)
+    box = DeviceBox(allocation, shape, dtype, address - allocation.address)
+    box._known = known
+    return box
 
 
 def _ask(x: Any, **stream: int) -> Any:
@@ -180,11 +181,11 @@ def to_dlpack(
         if stream != _NO_SYNCHRONISATION:
             theirs = box.device.foreign_timeline(_LEGACY_DEFAULT_STREAM if stream is None else stream)
             _order_after_uses(box, theirs)
-        _export_range(box).exported = True
+        box.become_known().exported = True
     elif stream is not None:
         raise BufferError(f"a box on {box.device.label} is host memory, which has no stream; pass stream=None")
     else:
-        _export_range(box)
+        box.become_known()
         _wait_for_uses(box)
     versioned = max_version is not None and max_version[0] >= _VERSION[0]
     return _export(box, b"dltensor_versioned" if versioned else b"dltensor")
@@ -208,7 +209,7 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
         for other, position in pending[1:]:
             timeline.wait_for(other, position)
         stream = timeline.name()
-    _export_range(box).exported = True
+    box.become_known().exported = True
     return {**_description(box), "stream": stream, "version": 3}
 
 
@@ -216,17 +217,9 @@ def array_interface(box: DeviceBox) -> dict[str, Any]:
     """Version 3; waits for the box's uses."""
     if box.device.kind != "cpu":
         raise AttributeError(f"a box on {box.device.label} has __cuda_array_interface__; d2h copies it to the host")
-    _export_range(box)
+    box.become_known()
     _wait_for_uses(box)
     return {**_description(box), "version": 3}
-
-
-def _export_range(box: DeviceBox) -> Allocation:
-    """Another library knows the box's memory from now: should it come back, it is known whose it is."""
-    allocation = box._allocation
-    if allocation.nbytes:
-        allocation.device.runtime.shared_ranges.add(allocation, allocation.address, allocation.nbytes)
-    return allocation
 
 
 def _description(box: DeviceBox) -> dict[str, Any]:

@@ -7,7 +7,6 @@ them. Only what an argument that is itself an operation will yield has to wait, 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
@@ -26,6 +25,7 @@ from oxide.native import Given, caused
 from oxide.runtime.aliasing import refuse_shared_outputs
 from oxide.runtime.arc import Arc
 from oxide.runtime.binding import Plan, bind
+from oxide.runtime.kinds import known_specialization
 from oxide.runtime.launch_config import LaunchConfig
 from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
@@ -107,7 +107,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def _plan_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Plan:
         special: Specialization | None = None
         if kernel.is_generic:
-            special = _specializing().known_specialization(kernel, arguments)
+            special = known_specialization(kernel, arguments)
         if special is None:
             _consume(arguments)
             special = KernelLaunch._specialize(kernel, arguments)
@@ -125,8 +125,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             raise _wrong_count(kernel, arguments)
         for parameter, argument in zip(kernel.parameters, arguments, strict=True):
             _check(kernel, parameter, argument)
-        special: Specialization = _specializing().specialize_for(kernel, arguments)
-        return special
+        from oxide.runtime.specializing import specialize_for
+
+        return specialize_for(kernel, arguments)
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
@@ -354,14 +355,6 @@ def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
     for part in parts:
         part.consume()
     return parts
-
-
-@functools.cache
-def _specializing() -> Any:
-    """What only generic kernels need, loaded with the first."""
-    from oxide.runtime import specializing
-
-    return specializing
 
 
 def _plan_of(special: Any) -> Plan:

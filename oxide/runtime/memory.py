@@ -9,23 +9,25 @@ from __future__ import annotations
 import math
 import operator
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 
 import numpy as np
 
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.messages import written
-from oxide.native import Given, caused, mypyc_attr
+from oxide.native import Given, caused
 from oxide.runtime.room import allocate_when_free
 
 if TYPE_CHECKING:
+    from oxide.runtime.address_ranges import Known
     from oxide.runtime.context import Device
     from oxide.runtime.timeline import Timeline
 
 _WORDS: Final = struct.Struct("@QQ")
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
+@final
 class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
 
@@ -39,6 +41,7 @@ class Allocation:
         "dtype",
         "exported",
         "home",
+        "known",
         "nbytes",
         "reads",
         "shape",
@@ -56,6 +59,7 @@ class Allocation:
         self.dtype = dtype
         self.address = 0
         self.exported = False
+        self.known: Callable[[], Known | None] | None = None  # how address_ranges refers to it, if it does
         self._owner: object = None
         self._more_owners: tuple[tuple[int, int, object], ...] = ()
         self.written_by: Timeline | None = None
@@ -75,11 +79,11 @@ class Allocation:
                 self.address = timeline.driver.allocate(nbytes, timeline.handle)
             except OutOfMemoryError:
                 self.address = allocate_when_free(timeline, nbytes)
-            self._note_live((timeline, timeline.advance()))
+            self.written_by, self._written_at = timeline, timeline.advance()
+            self.device.live[self.address] = (nbytes, self.shape, self.dtype)
 
-    @classmethod
+    @staticmethod
     def of_another_library(
-        cls,
         timeline: Timeline,
         address: int,
         shape: tuple[int, ...],
@@ -88,11 +92,16 @@ class Allocation:
         written: tuple[Timeline, int] | None,
     ) -> Allocation:
         """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
-        allocation = cls(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
+        allocation = Allocation(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
         allocation._owner = owner
         allocation.address = address
-        allocation._note_live(written)
+        if written is not None:
+            allocation.written_by, allocation._written_at = written
         return allocation
+
+    def known_to_others(self) -> Known | None:
+        """What address_ranges knows it by; who holds that has it stay known."""
+        return self.known() if self.known is not None else None
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:
         """Memory that overlaps this, of another library's too, is used as one with it from now."""
@@ -103,12 +112,6 @@ class Allocation:
         for other, position in self.uses():
             timeline.wait_for(other, position)
         self.note_write(timeline, timeline.advance())
-
-    def _note_live(self, written: tuple[Timeline, int] | None) -> None:
-        if written is not None:
-            self.written_by, self._written_at = written
-        if self._owner is None:
-            self.device.live[self.address] = (self.nbytes, self.shape, self.dtype)
 
     def order_read(self, timeline: Timeline) -> None:
         """Makes a stream wait for the last write. Raises ``OrderingError`` where it must not wait."""
@@ -190,7 +193,10 @@ class Allocation:
                     reclaimer.retire_adopted(address, nbytes, owner, self.uses())
                 return
             self.device.live.pop(self.address, None)
-            reclaimer.retire(self.address, self.home, self.uses(), self.nbytes, self.exported)
+            home = self.home
+            at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
+            uses = () if at_home and not self.exported else self.uses()  # a free at home is behind those at home
+            reclaimer.retire(self.address, home, uses, self.nbytes, self.exported)
 
 
 @final
@@ -200,7 +206,7 @@ class DeviceBox:
     ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
     """
 
-    __slots__ = ("_allocation", "_dtype", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_words")
+    __slots__ = ("_allocation", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_words")
 
     def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self._allocation = allocation
@@ -212,6 +218,7 @@ class DeviceBox:
         self._nbytes = self._size * dtype.itemsize
         self._ptr = allocation.address + offset if self._nbytes else 0
         self._words: bytes | None = None
+        self._known: Known | None = None
 
     # What a kernel may touch follows from these, so they cannot be assigned.
 
@@ -272,10 +279,7 @@ class DeviceBox:
         total, rest = self.shape[0], self.shape[1:]
         stride = math.prod(rest) * self.dtype.itemsize
         return tuple(
-            DeviceBox(
-                self._allocation, (min(int(rows), total - first), *rest), self.dtype, self._offset + first * stride
-            )
-            for first in range(0, total, int(rows))
+            self._view((min(int(rows), total - first), *rest), first * stride) for first in range(0, total, int(rows))
         )
 
     def reshape(self, *shape: SupportsIndex | tuple[SupportsIndex, ...]) -> DeviceBox:
@@ -294,7 +298,21 @@ class DeviceBox:
             given[given.index(-1)] = self.size // rest if rest else 0
         if any(size < 0 for size in given) or math.prod(given) != self.size:
             raise ValueError(f"a box of shape {self.shape} cannot be reshaped to {written(tuple(asked))}")
-        return DeviceBox(self._allocation, tuple(given), self.dtype, self._offset)
+        return self._view(tuple(given), 0)
+
+    def _view(self, shape: tuple[int, ...], offset: int) -> DeviceBox:
+        """A box on the same memory, from ``offset`` bytes on."""
+        view = DeviceBox(self._allocation, shape, self.dtype, self._offset + offset)
+        view._known = self._known
+        return view
+
+    def become_known(self) -> Allocation:
+        """Another library knows the memory from now: should it come back, it is known whose it is."""
+        allocation = self._allocation
+        if allocation.nbytes:
+            ranges = allocation.device.runtime.shared_ranges
+            self._known = ranges.add(allocation, allocation.address, allocation.nbytes)
+        return allocation
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from oxide.native import Given, keep_exceptions, mypyc_attr, warn_caller
 from oxide.runtime.context import current_runtime, not_in_force
 from oxide.runtime.event_loops import current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture
-from oxide.runtime.places import add_note_once
+from oxide.runtime.places import add_note_once, origin, part_note
 from oxide.runtime.stream import Stream
 from oxide.runtime.submission import ExecutionContext, run_blocking, submit
 
@@ -388,28 +388,18 @@ class WithContext(DeviceOperation[T]):
 
     def execute(self, context: ExecutionContext) -> T:
         outer = context.place
-        context.place = (self, 1, outer)
+        context.place = ("with_context", origin(self._function), 1, outer)
         result = require_operation(self._function(context), "with_context").run(context)
         context.place = outer
         return result
 
     def whereabouts(self) -> str:
-        return f"in with_context({place(self._function)})"
-
-    def part(self, number: int) -> str:
-        return self.whereabouts()
+        return part_note("with_context", self._function, 1)
 
 
 def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> DeviceOperation[T]:
     """An operation made at execution: ``function(context)`` returns it, knowing the stream and the device."""
     return WithContext(function)
-
-
-def place(function: Callable[..., Any]) -> str:
-    """A user's function as messages name it."""
-    code = getattr(function, "__code__", None)
-    name = getattr(function, "__qualname__", type(function).__name__)
-    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else name
 
 
 def no_function(found: object, where: str) -> TypeError:

@@ -1,35 +1,57 @@
 """Where in an operation a kernel was launched, kept until the device is past it: what a fault's notes say.
 
 A fault is found when the run has completed, long after the launch, and only then are the notes written; what a run
-keeps for that is one tuple for each stage and each part that it passed.
+keeps for that is one tuple for each stage and each part that it passed, and of users' functions their code. It keeps no
+operation and no function, so that recipes are gone when they have been submitted, with all that they close over: a
+thousand of them in flight would be fifty thousand objects for the garbage collector to walk, and memory that the next
+submission finds in no cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+_FUNCTION: Final = FunctionType  # compiled, a constant takes no look-up
+
+Place = tuple[str, object, int, Any]
+"""What an operation is part of, as ``part_note`` takes it, and where that is part of another: a ``Place`` or None."""
 
 
-class Composed(Protocol):
-    """An operation that others are parts of."""
-
-    def part(self, number: int) -> str:
-        """What notes call one of them."""
-        ...
+def origin(function: Callable[..., Any]) -> object:
+    """What notes need of a user's function."""
+    return function.__code__ if type(function) is _FUNCTION else described(function)
 
 
-Place = tuple[Any, ...]
-"""The operation, a ``Composed``, the number of its part, and where the operation itself is part of another, a ``Place``
-or None."""
+def described(function: object) -> str:
+    """A user's function, or its ``origin``, as messages name it."""
+    if isinstance(function, str):
+        return function
+    code = function if isinstance(function, CodeType) else getattr(function, "__code__", None)
+    if isinstance(function, CodeType):
+        name = function.co_qualname
+    else:
+        name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else name
+
+
+def part_note(what: str, detail: object, number: int) -> str:
+    """What notes call a part of an operation: of a ``zip``, whose ``detail`` is how many it has, or what a function
+    returned, that of ``with_context`` or of a stage of a chain."""
+    if what == "zip":
+        return f"in part {number} of a zip of {detail}"
+    if what == "with_context":
+        return f"in with_context({described(detail)})"
+    return f"in stage {number} of a chain, {what}({described(detail)})"
 
 
 def place_notes(place: Place | None) -> list[str]:
     """The notes, innermost first, as an error at submission gets them."""
     notes = []
     while place is not None:
-        composed: Composed = place[0]
-        notes.append(composed.part(place[1]))
-        place = place[2]
+        what, detail, number, place = place
+        notes.append(part_note(what, detail, number))
     return notes
 
 

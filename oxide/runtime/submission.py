@@ -182,7 +182,8 @@ class ExecutionContext:
             self._faults.append(report)
         launches = report.launches
         word = report.words[len(launches)]
-        launches.append((specialization, self.place))
+        report.places.append(self.place)
+        launches.append(specialization)
         return word
 
     def absorb(self, other: ExecutionContext) -> None:

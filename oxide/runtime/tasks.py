@@ -15,9 +15,11 @@ from oxide.native import Given, caused, mypyc_attr, warn_caller
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit
+from oxide.runtime.loading import may_load
 from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.places import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
+from oxide.runtime.turns import current_turn
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,9 +41,11 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
     loop = current_loop()
     await loop.checkpoint_if_cancelled()
     try:
+        turn = current_turn()
         for operation in operations:
             future = _future(operation)
-            await ready_to_submit(loop, future.stream)
+            if turn.used_up or may_load(future.stream.device):
+                await ready_to_submit(loop, future.stream)
             futures.append(future)
             if (once := future.start()) is not None:
                 await future.start_after(loop, once)

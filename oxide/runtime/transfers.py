@@ -16,10 +16,9 @@ from oxide.errors import GraphError
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime import staging
-from oxide.runtime.address_ranges import SharedAllocation
 from oxide.runtime.arc import Arc
 from oxide.runtime.loading import announce_large_copy, large_copy_was_run
-from oxide.runtime.memory import DeviceBox, parse_shape, require_device, require_runtime
+from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device, require_runtime
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.staging import download, upload
@@ -42,7 +41,7 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     if context.recording is not None:
         context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
     nbytes = math.prod(shape) * dtype.itemsize
-    allocation = SharedAllocation(context.timeline, nbytes, shape, dtype)
+    allocation = Allocation(context.timeline, nbytes, shape, dtype)
     allocation.obtain()
     return DeviceBox(allocation, shape, dtype)
 

@@ -14,7 +14,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.testing import use_driver
 from tests.interrupting import interrupts, needs_calls
 
-STEPS = {"new_box", "obtain", "_note_live", "allocate"}
+STEPS = {"new_box", "obtain", "allocate"}
 
 
 def is_allocating(code: CodeType) -> bool:
