@@ -40,6 +40,7 @@ MODULES = [
     "runtime/operation.py",
     "runtime/pace.py",
     "runtime/pinned.py",
+    "runtime/places.py",
     "runtime/reclaim.py",
     "runtime/scheduling.py",
     "runtime/staging.py",

@@ -31,6 +31,10 @@ class EventLoop(ABC):
         """Lets other tasks run; raises the loop's cancellation."""
 
     @abstractmethod
+    async def let_run(self) -> None:
+        """Lets other tasks run, and leaves a cancellation for the next checkpoint."""
+
+    @abstractmethod
     def sleeper(self) -> Sleeper:
         """A bed for the current task."""
 
@@ -101,8 +105,11 @@ def _in_trio() -> bool:
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
     get_running_loop = _found.get_running_loop
     if get_running_loop is None:
+        module = sys.modules.get("asyncio")
+        if module is None:
+            return None
         # The package has it once asyncio.events is whole, whose own is another one until then.
-        get_running_loop = _found.get_running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        get_running_loop = _found.get_running_loop = getattr(module, "_get_running_loop", None)
         if get_running_loop is None:
             return None
     loop: asyncio.AbstractEventLoop | None = get_running_loop()
@@ -153,6 +160,9 @@ class _TrioLoop(EventLoop):
 
     def checkpoint(self) -> Coroutine[Any, Any, None]:
         return self._trio.checkpoint()
+
+    def let_run(self) -> Coroutine[Any, Any, None]:
+        return self._trio.cancel_shielded_checkpoint()
 
     def sleeper(self) -> Sleeper:
         return _TrioSleeper()
@@ -262,6 +272,10 @@ class _AsyncioLoop(EventLoop):
         import asyncio
 
         await asyncio.sleep(0)
+
+    def let_run(self) -> Coroutine[Any, Any, None]:
+        """asyncio cannot put off a cancellation that comes meanwhile."""
+        return self.checkpoint()
 
     def sleeper(self) -> Sleeper:
         return _AsyncioSleeper(self._loop)

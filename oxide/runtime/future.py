@@ -50,6 +50,8 @@ _IDLE: Final = FutureState.IDLE
 _EXECUTING: Final = FutureState.EXECUTING
 _COMPLETE: Final = FutureState.COMPLETE
 
+_new_lock: Final[Any] = type(threading.RLock())  # the function's own type: a call of Python's less for each operation
+
 
 @final
 class DeviceFuture(Generic[T]):
@@ -81,7 +83,7 @@ class DeviceFuture(Generic[T]):
         self._operation: DeviceOperation[T] | None = operation
         self._stream = stream
         self._submission: Submission[T] | None = None
-        self._lock = threading.RLock()  # tasks of several loops may await it
+        self._lock: threading.RLock = _new_lock()  # tasks of several loops may await it
         self._waiting = 0
         self._error: BaseException | None = None
         self._state = _IDLE
@@ -100,8 +102,10 @@ class DeviceFuture(Generic[T]):
         return self.wait(current_loop()).__await__()
 
     async def wait(self, loop: EventLoop) -> T:
-        """What awaiting does, in ``loop``, the running one. The device works during the checkpoint that it always
-        takes; work that is over by then costs one question to the driver, and no more coroutines than this."""
+        """What awaiting does, in ``loop``, the running one. The device works while the loop takes a turn, as it always
+        does; work that is over by then costs one question to the driver, and no more coroutines than this. A
+        cancellation is looked for before anything is submitted and where it has to wait: work that is done by the end
+        of that turn has its result."""
         self.consume()
         await loop.checkpoint_if_cancelled()
         turn = current_turn()
@@ -118,7 +122,7 @@ class DeviceFuture(Generic[T]):
         try:
             mark = submission.mark
             number = turn.number
-            await loop.checkpoint()
+            await loop.let_run()
             turn.over(number)
             if not mark.passed():
                 await wait_on(loop, self._stream.device.runtime, [mark])

@@ -209,7 +209,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         with context.submission_lock:
             context.begin(reads, writes)
             try:
-                driver.launch(function, config._grid, config._block, config._shared_mem_bytes, params, stream)
+                driver.launch(function, config.grid_given, config.block_given, config._shared_mem_bytes, params, stream)
                 submitted = True
             except LaunchError as error:
                 raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
@@ -294,7 +294,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
         needs = self._plan
-        (_, grid_y, grid_z), (_, block_y, block_z) = config._grid, config._block
+        _, grid_y, grid_z = config._grid
+        _, block_y, block_z = config._block
         if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
             raise LaunchError(
                 f"kernel {self._kernel.name} uses thread.index_1d(), which needs a launch with y and z of 1, got "

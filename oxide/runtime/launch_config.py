@@ -29,7 +29,7 @@ class LaunchConfig:
     """
 
     # No dataclass: compiled, each launch would have to ask Python for the fields of one.
-    __slots__ = ("_block", "_grid", "_shared_mem_bytes")
+    __slots__ = ("_block", "_grid", "_shared_mem_bytes", "block_given", "grid_given")
     __match_args__: ClassVar[tuple[str, ...]] = ("grid", "block", "shared_mem_bytes")
 
     def __init__(
@@ -57,6 +57,9 @@ class LaunchConfig:
                 f"{_MAX_SHARED_BYTES} bytes"
             )
         self._shared_mem_bytes = int(shared_mem_bytes)
+        # As drivers are given them. To compiled code the two above are integers side by side, made a tuple at each use.
+        self.grid_given: Any = self._grid
+        self.block_given: Any = self._block
 
     @property
     def grid(self) -> Dim3:
@@ -78,7 +81,7 @@ class LaunchConfig:
         """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
         if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
-        (threads, _, _) = _dim3(block, "block", _MAX_BLOCK)
+        threads, _, _ = _dim3(block, "block", _MAX_BLOCK)
         return _along_x(max(1, -(-int(n) // threads)), threads)
 
     def __eq__(self, other: object) -> bool:
@@ -111,10 +114,14 @@ def _along_x(blocks: int, threads: int) -> LaunchConfig:
 
 
 def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
+    if type(size) is int and 0 < size <= limits[0]:
+        return (size, 1, 1)
     sizes = size if isinstance(size, tuple) else (size,)
     if not 1 <= len(sizes) <= 3:
         raise LaunchError(f"{what} {written(size)} must be an int or a tuple of one to three ints")
-    x, y, z = sizes if len(sizes) == 3 else (*sizes, 1, 1)[:3]
+    x = sizes[0]
+    y = sizes[1] if len(sizes) > 1 else 1
+    z = sizes[2] if len(sizes) > 2 else 1
     # Plain and right, as nearly always; what follows says what is wrong with the rest.
     if type(x) is type(y) is type(z) is int and 0 < x <= limits[0] and 0 < y <= limits[1] and 0 < z <= limits[2]:
         return (x, y, z)

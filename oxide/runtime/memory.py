@@ -199,6 +199,14 @@ class Allocation:
             reclaimer.retire(self.address, home, uses, self.nbytes, self.exported)
 
 
+def number_of_elements(shape: tuple[int, ...]) -> int:
+    """``math.prod``, in a fifth of its time where this is compiled."""
+    number = 1
+    for size in shape:
+        number *= size
+    return number
+
+
 @final
 class DeviceBox:
     """An array in device memory: C-contiguous, of one dtype, freed when dropped and no longer in use.
@@ -214,7 +222,7 @@ class DeviceBox:
         self._shape = shape
         self._dtype = dtype
         # Worked out once: each of the dozen looks that an upload and a launch take would cost as much again.
-        self._size = math.prod(shape)
+        self._size = number_of_elements(shape)
         self._nbytes = self._size * dtype.itemsize
         self._ptr = allocation.address + offset if self._nbytes else 0
         self._words: bytes | None = None

@@ -99,7 +99,7 @@ class Block:
         self.nbytes = nbytes
         # Of ctypes, not of NumPy, which would see through a base of its own to what that is based on.
         self.exported: Any = (ctypes.c_ubyte * nbytes).from_address(address)
-        self.memory: NDArray[np.uint8] = np.frombuffer(self.exported, np.uint8)
+        self.memory: NDArray[np.uint8] = _new_array(np.ndarray, nbytes, _BYTES, self.exported)
 
 
 @final

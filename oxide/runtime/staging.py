@@ -29,7 +29,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.runtime.context import Device
-    from oxide.runtime.memory import DeviceBox
+    from oxide.runtime.memory import Allocation, DeviceBox
     from oxide.runtime.submission import ExecutionContext
     from oxide.runtime.timeline import Timeline
 
@@ -61,7 +61,9 @@ PREPARED_CHUNK_BYTES = 4 << 20
 """The ring's slots where nobody waits for its making: a copy then is fewer chunks to submit, 16 of 64 MiB."""
 
 
-_reads_at_submission: ContextVar[bool] = ContextVar("oxide_reads_at_submission", default=False)
+_NOTHING: Final[list[Allocation]] = []
+
+_reads_at_submission: Final[ContextVar[bool]] = ContextVar("oxide_reads_at_submission", default=False)
 
 
 @contextmanager
@@ -216,18 +218,16 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
     """Copies an array of a new box's shape and dtype into the box. The array is read until the run has completed,
     or inside ``reading_at_submission`` not any more when this returns."""
     pool, nbytes, at_once = context.runtime.pinned, box.nbytes, _reads_at_submission.get()
-    if not at_once and array.flags.c_contiguous and pinned_buffer_of(array, pool) is not None:
+    if not at_once and pinned_buffer_of(array, pool) is not None and array.flags.c_contiguous:
         context.keep(array)
-        with context.submission_lock, context.ordered([], [box._allocation]):
-            context.driver.copy_to_device(box.ptr, array.ctypes.data, nbytes, context.timeline.handle)
+        _copy_up(context, box, array.ctypes.data)
         return
     if at_once or nbytes <= SMALL_BYTES:
         buffer = pool.try_acquire(nbytes)
         if buffer is not None:
             context.keep(buffer)
             buffer.fill(array)
-            with context.submission_lock, context.ordered([], [box._allocation]):
-                context.driver.copy_to_device(box.ptr, buffer.address, nbytes, context.timeline.handle)
+            _copy_up(context, box, buffer.address)
             return
     if at_once:
         array = array.copy()
@@ -249,6 +249,32 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
             _upload_in_chunks(context, box, array, chunk, slots, None)
     if missing > 0:
         pool.want(lane.chunk, missing)
+
+
+def _copy_up(context: ExecutionContext, box: DeviceBox, source: int) -> None:
+    """One copy from page-locked memory, in order. Without ``ordered``, as launches do it: small copies are as many."""
+    writes = [box._allocation]
+    submitted = False
+    with context.submission_lock:
+        context.begin(_NOTHING, writes)
+        try:
+            context.driver.copy_to_device(box._ptr, source, box._nbytes, context.timeline.handle)
+            submitted = True
+        finally:
+            context.end(_NOTHING, writes, submitted=submitted)
+
+
+def _copy_down(context: ExecutionContext, box: DeviceBox, destination: int) -> None:
+    """``_copy_up``, to page-locked memory."""
+    reads = [box._allocation]
+    submitted = False
+    with context.submission_lock:
+        context.begin(reads, _NOTHING)
+        try:
+            context.driver.copy_to_host(destination, box._ptr, box._nbytes, context.timeline.handle)
+            submitted = True
+        finally:
+            context.end(reads, _NOTHING, submitted=submitted)
 
 
 def _lane(timeline: Timeline, chunk: int) -> Lane:
@@ -342,14 +368,12 @@ def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[
 
 def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     """An array of a box's shape and dtype, filled once the run has completed."""
-    driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
-    pool = context.runtime.pinned
+    pool, nbytes = context.runtime.pinned, box.nbytes
     # A graph needs the buffer now: it goes on using the address, and capturing blocks anyway.
     buffer = pool.try_acquire(nbytes) if context.recording is None else pool.acquire(nbytes)
     if buffer is not None:
         context.keep(buffer)
-        with context.submission_lock, context.ordered([box._allocation], []):
-            driver.copy_to_host(buffer.address, box.ptr, nbytes, timeline.handle)
+        _copy_down(context, box, buffer.address)
         return buffer.array(box.shape, box.dtype)
     result = np.empty(box.shape, box.dtype)
     ring = context.device.staging

@@ -6,8 +6,7 @@ Host data goes through page-locked buffers in both directions, so that submittin
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from oxide.native import Given
 from oxide.runtime import staging
 from oxide.runtime.arc import Arc
 from oxide.runtime.loading import announce_large_copy, large_copy_was_run
-from oxide.runtime.memory import Allocation, DeviceBox, parse_shape, require_device, require_runtime
+from oxide.runtime.memory import Allocation, DeviceBox, number_of_elements, parse_shape, require_device, require_runtime
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.staging import download, upload
@@ -32,7 +31,11 @@ if TYPE_CHECKING:
     DType = ScalarType | np.dtype[Any] | type | str
     Shape = Given[int | tuple[int, ...]]
 
-_KINDS = "biufc"
+_KINDS: Final = "biufc"
+_F32: Final = f32
+_FLOAT32: Final = np.dtype(np.float32)
+_PLAIN: Final = frozenset(np.dtype(code) for code in "?bhilqBHILQefdFD")
+"""What most boxes hold: seen at once to be numbers in the machine's byte order."""
 
 
 def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
@@ -40,7 +43,7 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     is captured that may own no memory."""
     if context.recording is not None:
         context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
-    nbytes = math.prod(shape) * dtype.itemsize
+    nbytes = number_of_elements(shape) * dtype.itemsize
     allocation = Allocation(context.timeline, nbytes, shape, dtype)
     allocation.obtain()
     return DeviceBox(allocation, shape, dtype)
@@ -58,6 +61,10 @@ def _note_run(nbytes: int) -> None:
         large_copy_was_run()
 
 
+def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
+    context.at_launch(lambda now: upload(now, box, array))  # not in execute, where it would cost every upload
+
+
 @final
 class HostToDevice(DeviceOperation[DeviceBox]):
     """See ``h2d``."""
@@ -71,7 +78,10 @@ class HostToDevice(DeviceOperation[DeviceBox]):
         array = self._array
         box = new_box(context, array.shape, array.dtype)
         if box.nbytes:
-            context.at_launch(lambda now: upload(now, box, array))
+            if context.recording is None:
+                upload(context, box, array)
+            else:
+                _upload_at_launch(context, box, array)
             _note_run(box.nbytes)
         return box
 
@@ -95,7 +105,8 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
     host = array if type(array) is np.ndarray else _host_array(array, "h2d")
-    _require_data(host.dtype, "h2d")
+    if host.dtype not in _PLAIN:
+        _require_data(host.dtype, "h2d")
     return HostToDevice(host)
 
 
@@ -178,8 +189,9 @@ class Empty(DeviceOperation[DeviceBox]):
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box whose elements are anything until they are written: for an output that a kernel writes in full."""
-    resolved = as_dtype(dtype, "empty")
-    _require_data(resolved, "empty")
+    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, "empty")
+    if resolved not in _PLAIN:
+        _require_data(resolved, "empty")
     return Empty(parse_shape(shape, "empty"), resolved)
 
 
@@ -223,8 +235,9 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of zeros; ``shape`` is an int or a tuple."""
-    resolved = as_dtype(dtype, "zeros")
-    _require_data(resolved, "zeros")
+    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, "zeros")
+    if resolved not in _PLAIN:
+        _require_data(resolved, "zeros")
     return Full(parse_shape(shape, "zeros"), resolved, b"\0")
 
 

@@ -297,6 +297,34 @@ def test_a_cancelled_await_returns_at_once_and_keeps_its_memory_until_the_device
         assert (live.device_count, live.host_count) == (0, 0)
 
 
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("completion", MODES)
+def test_a_cancellation_while_the_loop_takes_its_turn_leaves_the_result_that_is_there(
+    completion: Any, done: bool
+) -> None:
+    with use_driver(step_driver(), completion=completion) as driver:
+        results: list[Any] = []
+
+        class Device(trio.abc.Instrument):
+            def before_io_wait(self, timeout: float) -> None:  # in each turn of the loop
+                if done:
+                    driver.run_until_idle()
+
+        async def main() -> None:
+            with trio.CancelScope() as scope:
+                results.append(await h2d(np.arange(3.0)).inspect(lambda _: scope.cancel()).to_host())
+                assert scope.cancel_called
+                await trio.lowlevel.checkpoint()  # is where it is heard
+                results.append("not reached")
+            assert scope.cancelled_caught
+
+        trio.run(main, instruments=[Device()])
+        driver.run_until_idle()
+        oxide.reclaim.drain()
+        assert [result.tolist() for result in results] == ([[0.0, 1.0, 2.0]] if done else [])
+        assert driver.live_allocations.device_count == 0
+
+
 async def _await(operation: Awaitable[Any]) -> None:
     await operation
 
