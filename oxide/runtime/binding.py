@@ -102,10 +102,13 @@ class Slot:
 class Plan:
     """What a specialization's launches do with their arguments."""
 
-    __slots__ = ("end", "fitting", "holds", "outputs", "slots", "special", "uses_index_1d", "uses_index_2d")
+    __slots__ = (
+        "end", "fitting", "holds", "outputs", "reference", "slots", "special", "uses_index_1d", "uses_index_2d"
+    )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
         self.special: Any = special
+        self.reference: Any = special.reference
         formats = "@"
         self.slots: list[Slot] = []
         contracts = special.kernel.contracts

@@ -13,7 +13,6 @@ back in finalisers, which append and do nothing else.
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from oxide.compiler.faults import RECORD
 from oxide.driver.base import Driver
+from oxide.runtime.locks import new_lock
 from oxide.runtime.pinned import Block
 from oxide.runtime.places import add_note_once, launch_notes, place_notes
 
@@ -116,7 +116,7 @@ class FaultRecordPool:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._returned: deque[ReportRecords] = deque()
         self._blocks: list[int] = []
 

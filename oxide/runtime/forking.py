@@ -87,7 +87,7 @@ def _cut_off() -> None:
         runtime.reclaimer.renew_locks()
         for part in (runtime.pinned, runtime.fault_records):
             part._driver = driver
-            part._lock = threading.Lock()
+            part._lock = new_lock()
         runtime.fault_pages._driver = driver
         for device in runtime._found:
             device.lost = forked_error()

@@ -134,7 +134,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
             return self._bind_and_execute(context)
         # Nearly every launch finds its function here, and so without a call of ours.
-        function = device.loaded.get(specialization.reference) or loaded_function(specialization, device)
+        function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
         params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
         self._submit(context, function, config, params, binding.reads, binding.writes)
         return self._arguments

@@ -82,7 +82,8 @@ class LaunchConfig:
         if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
         threads, _, _ = _dim3(block, "block", _MAX_BLOCK)
-        return _along_x(max(1, -(-int(n) // threads)), threads)
+        blocks = -(-int(n) // threads)
+        return _along_x(blocks if blocks > 0 else 1, threads)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LaunchConfig):

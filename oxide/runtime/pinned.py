@@ -27,6 +27,7 @@ from oxide.errors import DeviceError, OutOfMemoryError
 from oxide.native import Given, mypyc_attr
 from oxide.runtime.event_loops import running_loop_name
 from oxide.runtime.holdings import size
+from oxide.runtime.locks import new_lock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +114,7 @@ class PinnedPool:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._returned: deque[Block] = deque()
         self._free: dict[int, list[Block]] = {}
         self._held = 0

@@ -10,10 +10,11 @@ submission finds in no cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, Final
 
 _FUNCTION: Final = FunctionType  # compiled, a constant takes no look-up
+_BUILTIN: Final = BuiltinFunctionType
 
 Place = tuple[str, object, int, Any]
 """What an operation is part of, as ``part_note`` takes it, and where that is part of another: a ``Place`` or None."""
@@ -21,7 +22,11 @@ Place = tuple[str, object, int, Any]
 
 def origin(function: Callable[..., Any]) -> object:
     """What notes need of a user's function."""
-    return function.__code__ if type(function) is _FUNCTION else described(function)
+    if type(function) is _FUNCTION:
+        return function.__code__
+    if type(function) is _BUILTIN:  # as oxide's own are, compiled
+        return function.__qualname__
+    return described(function)
 
 
 def described(function: object) -> str:
