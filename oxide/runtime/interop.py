@@ -130,7 +130,7 @@ def _box_on(
     if known is None:
         use = (timeline, timeline.advance()) if written else None
         box = DeviceBox(Allocation.of_another_library(timeline, address, shape, dtype, owner, use), shape, dtype)
-        box.become_known()
+        box._become_known()
         return box
     allocation, nbytes = known.allocation, math.prod(shape) * dtype.itemsize
     if not runtime.shared_ranges.covers(known, address, nbytes):
@@ -181,11 +181,11 @@ def to_dlpack(
         if stream != _NO_SYNCHRONISATION:
             theirs = box.device.foreign_timeline(_LEGACY_DEFAULT_STREAM if stream is None else stream)
             _order_after_uses(box, theirs)
-        box.become_known().exported = True
+        box._become_known().exported = True
     elif stream is not None:
         raise BufferError(f"a box on {box.device.label} is host memory, which has no stream; pass stream=None")
     else:
-        box.become_known()
+        box._become_known()
         _wait_for_uses(box)
     versioned = max_version is not None and max_version[0] >= _VERSION[0]
     return _export(box, b"dltensor_versioned" if versioned else b"dltensor")
@@ -209,7 +209,7 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
         for other, position in pending[1:]:
             timeline.wait_for(other, position)
         stream = timeline.name()
-    box.become_known().exported = True
+    box._become_known().exported = True
     return {**_description(box), "stream": stream, "version": 3}
 
 
@@ -217,7 +217,7 @@ def array_interface(box: DeviceBox) -> dict[str, Any]:
     """Version 3; waits for the box's uses."""
     if box.device.kind != "cpu":
         raise AttributeError(f"a box on {box.device.label} has __cuda_array_interface__; d2h copies it to the host")
-    box.become_known()
+    box._become_known()
     _wait_for_uses(box)
     return {**_description(box), "version": 3}
 

@@ -209,7 +209,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         with context.submission_lock:
             context.begin(reads, writes)
             try:
-                driver.launch(function, config.grid_given, config.block_given, config._shared_mem_bytes, params, stream)
+                driver.launch(
+                    function, config._given_grid, config._given_block, config._shared_mem_bytes, params, stream
+                )
                 submitted = True
             except LaunchError as error:
                 raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None

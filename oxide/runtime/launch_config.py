@@ -29,7 +29,7 @@ class LaunchConfig:
     """
 
     # No dataclass: compiled, each launch would have to ask Python for the fields of one.
-    __slots__ = ("_block", "_grid", "_shared_mem_bytes", "block_given", "grid_given")
+    __slots__ = ("_block", "_grid", "_shared_mem_bytes", "_given_block", "_given_grid")
     __match_args__: ClassVar[tuple[str, ...]] = ("grid", "block", "shared_mem_bytes")
 
     def __init__(
@@ -58,8 +58,8 @@ class LaunchConfig:
             )
         self._shared_mem_bytes = int(shared_mem_bytes)
         # As drivers are given them. To compiled code the two above are integers side by side, made a tuple at each use.
-        self.grid_given: Any = self._grid
-        self.block_given: Any = self._block
+        self._given_grid: Any = self._grid
+        self._given_block: Any = self._block
 
     @property
     def grid(self) -> Dim3:

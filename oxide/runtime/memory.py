@@ -314,7 +314,7 @@ class DeviceBox:
         view._known = self._known
         return view
 
-    def become_known(self) -> Allocation:
+    def _become_known(self) -> Allocation:
         """Another library knows the memory from now: should it come back, it is known whose it is."""
         allocation = self._allocation
         if allocation.nbytes:

@@ -10,7 +10,7 @@ they come after one another there anyway, so buffers of their own would only be 
 Sixty-four uploads of 16 MiB at once on four streams so hold 64 MiB of page-locked memory, and held 1 GiB without.
 
 A graph's uploads are the exception: nobody knows when a launch that was submitted is past its uploads, so each launch
-copies its arrays when it is submitted, whatever their size (``reading_at_submission``).
+copies its arrays when it is submitted, whatever their size (``ReadingAtSubmission``).
 
 *Down.* Into a pinned buffer, which becomes the result. Where the pool has none, through a slot, chunk by chunk, into an
 ordinary array.
@@ -39,6 +39,8 @@ from oxide.runtime.moves import Moves
 from oxide.runtime.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from numpy.typing import NDArray
 
     from oxide.runtime.context import Device
@@ -66,16 +68,21 @@ _NOTHING: Final[list[Allocation]] = []
 _reads_at_submission: Final[ContextVar[bool]] = ContextVar("oxide_reads_at_submission", default=False)
 
 
-@contextmanager
-def reading_at_submission() -> Iterator[None]:
-    """``with reading_at_submission():`` an upload submitted in here has read its array when it returns.
+@final
+class ReadingAtSubmission:
+    """``with ReadingAtSubmission():`` an upload submitted in here has read its array when it returns.
 
     That takes the calling thread 0.1 to 0.2 ms for a MiB, the time of a memcpy by one core."""
-    token = _reads_at_submission.set(True)
-    try:
-        yield
-    finally:
-        _reads_at_submission.reset(token)
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _reads_at_submission.set(True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _reads_at_submission.reset(self._before)
 
 
 @final
@@ -216,7 +223,7 @@ class StagingRing:
 
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
     """Copies an array of a new box's shape and dtype into the box. The array is read until the run has completed,
-    or inside ``reading_at_submission`` not any more when this returns."""
+    or inside ``ReadingAtSubmission`` not any more when this returns."""
     pool, nbytes, at_once = context.runtime.pinned, box.nbytes, _reads_at_submission.get()
     if not at_once and pinned_buffer_of(array, pool) is not None and array.flags.c_contiguous:
         context.keep(array)
