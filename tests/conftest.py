@@ -20,10 +20,10 @@ import hypothesis
 import pytest
 
 # Continuous integration draws the same examples each time, so that what it says is about the change; everywhere else
-# each run looks at new ones.
-hypothesis.settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    hypothesis.settings.load_profile("ci")
+# each run looks at new ones. No example has a deadline: a busy machine takes any time for any of them.
+hypothesis.settings.register_profile("any time", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "any time")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
 _device = pytest.StashKey[str]()

@@ -285,11 +285,11 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 
     def call_unresolved(self, builder: Any, name: str, sig: Any, args: Any) -> Any:
         _waiting.setdefault(name, []).append(self.active_code_library)
-        kind = self.call_conv.get_function_type(sig.return_type, sig.args)
+        kind = self.fndesc.call_conv.get_function_type(sig.return_type, sig.args)
         function = cgutils.get_or_insert_function(builder.module, kind, name)
-        status, result = self.call_conv.call_function(builder, function, sig.return_type, sig.args, args)
+        status, result = self.fndesc.call_conv.call_function(builder, function, sig.return_type, sig.args, args)
         with cgutils.if_unlikely(builder, status.is_error):
-            self.call_conv.return_status_propagate(builder, status)
+            self.fndesc.call_conv.return_status_propagate(builder, status)
         return fix_returning_optional(self, builder, sig, status, result)
 
     @property

@@ -157,7 +157,8 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
         argument: object = arguments[place]
         kind = slot.kind
         if kind in (_SCALAR, _LIFTED):
-            packed = slot.last if argument is slot.last.number else _pack(slot, argument)
+            last = slot.last
+            packed = last if argument is last.number else _pack(slot, argument)
             if packed is None:
                 return None
             pieces.append(packed.piece)

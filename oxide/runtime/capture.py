@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 from oxide.errors import GraphError
 from oxide.runtime.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.memory import Allocation
+from oxide.runtime.places import identity
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -49,7 +50,7 @@ class Recording:
         self.reads: dict[Allocation, None] = {}
         self.writes: dict[Allocation, None] = {}
         self.known: list[Known | None] = []  # of those that other libraries know: the graph uses them
-        self.kernels: dict[int, tuple[Specialization, dict[Place | None, None]]] = {}
+        self.kernels: dict[int, tuple[Specialization, dict[object, Place | None]]] = {}
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}
         self._before: Recording | None = None
@@ -81,7 +82,7 @@ class Recording:
             self.fault_record = Allocation(self.stream._timeline, RECORD_BYTES + CURSOR_BYTES)
             self.fault_record.obtain()
             self.writes[self.fault_record] = None
-        self.kernels.setdefault(specialization.kernel_id, (specialization, {}))[1][place] = None
+        self.kernels.setdefault(specialization.kernel_id, (specialization, {}))[1][identity(place)] = place
         return self.fault_record.address
 
     def require_allocation(self, what: str) -> None:

@@ -252,7 +252,9 @@ class _Captured:
         self._writes = list(recording.writes)
         self._known = recording.known  # held
         self._at_launch = recording.at_launch
-        self._kernels = {number: (special, tuple(places)) for number, (special, places) in recording.kernels.items()}
+        self._kernels = {
+            number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
+        }
         self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels
         self._lock = new_lock()
         self._strict = device.runtime.ordering == "strict"

@@ -29,7 +29,7 @@ class LaunchConfig:
     """
 
     # No dataclass: compiled, each launch would have to ask Python for the fields of one.
-    __slots__ = ("_block", "_grid", "_shared_mem_bytes", "_given_block", "_given_grid")
+    __slots__ = ("_block", "_given_block", "_given_grid", "_grid", "_shared_mem_bytes")
     __match_args__: ClassVar[tuple[str, ...]] = ("grid", "block", "shared_mem_bytes")
 
     def __init__(

@@ -36,6 +36,7 @@ class Allocation:
         "_owner",
         "_written_at",
         "address",
+        "adopted",
         "claims",
         "device",
         "dtype",
@@ -60,6 +61,7 @@ class Allocation:
         self.address = 0
         self.exported = False
         self.known: Callable[[], Known | None] | None = None  # how address_ranges refers to it, if it does
+        self.adopted = False  # another library's, whose ``_owner`` keeps it
         self._owner: object = None
         self._more_owners: tuple[tuple[int, int, object], ...] = ()
         self.written_by: Timeline | None = None
@@ -93,6 +95,7 @@ class Allocation:
     ) -> Allocation:
         """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
         allocation = Allocation(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
+        allocation.adopted = True
         allocation._owner = owner
         allocation.address = address
         if written is not None:

@@ -10,6 +10,7 @@ submission finds in no cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, Final
 
@@ -23,7 +24,10 @@ Place = tuple[str, object, int, Any]
 def origin(function: Callable[..., Any]) -> object:
     """What notes need of a user's function."""
     if type(function) is _FUNCTION:
-        return function.__code__
+        code: CodeType = function.__code__
+        if function.__qualname__ is code.co_qualname:
+            return code
+        return described(function)  # as one that functools.wraps has named
     if type(function) is _BUILTIN:  # as oxide's own are, compiled
         return function.__qualname__
     return described(function)
@@ -31,14 +35,17 @@ def origin(function: Callable[..., Any]) -> object:
 
 def described(function: object) -> str:
     """A user's function, or its ``origin``, as messages name it."""
-    if isinstance(function, str):
+    if type(function) is str:
         return function
-    code = function if isinstance(function, CodeType) else getattr(function, "__code__", None)
+    name: object = type(function).__name__
+    code: object = None
     if isinstance(function, CodeType):
-        name = function.co_qualname
+        name, code = function.co_qualname, function
     else:
-        name = getattr(function, "__qualname__", type(function).__name__)
-    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else name
+        with suppress(Exception):  # an object of a user's may answer with anything
+            name = getattr(function, "__qualname__", name)
+            code = getattr(function, "__code__", None)
+    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) else str(name)
 
 
 def part_note(what: str, detail: object, number: int) -> str:
@@ -49,6 +56,14 @@ def part_note(what: str, detail: object, number: int) -> str:
     if what == "with_context":
         return f"in with_context({described(detail)})"
     return f"in stage {number} of a chain, {what}({described(detail)})"
+
+
+def identity(place: Place | None) -> object:
+    """What places are told apart by: codes are equal that have the same text in two files."""
+    if place is None:
+        return None
+    what, detail, number, outer = place
+    return what, id(detail) if isinstance(detail, CodeType) else detail, number, identity(outer)
 
 
 def place_notes(place: Place | None) -> list[str]:

@@ -128,13 +128,18 @@ class ExecutionContext:
                 allocation.order_write(timeline)
 
     def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
-        """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was."""
+        """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was. Another
+        library's memory may be imported again when its boxes are gone: it is known for what it is until then."""
         if submitted and self.recording is None:
             timeline = self.timeline
             position = timeline.advance()
             for allocation in reads:
                 allocation.reads[timeline] = position
+                if allocation.adopted:
+                    self._kept.append(allocation.known_to_others())
             for allocation in writes:  # note_write, without a call
+                if allocation.adopted:
+                    self._kept.append(allocation.known_to_others())
                 allocation.written_by = timeline
                 allocation._written_at = position
                 if allocation.reads:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _KINDS: Final = "biufc"
 _F32: Final = f32
 _FLOAT32: Final = np.dtype(np.float32)
-_PLAIN: Final = frozenset(np.dtype(code) for code in "?bhilqBHILQefdFD")
-"""What most boxes hold: seen at once to be numbers in the machine's byte order."""
 
 
 def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
@@ -105,7 +103,7 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
     host = array if type(array) is np.ndarray else _host_array(array, "h2d")
-    if host.dtype not in _PLAIN:
+    if host.dtype.isbuiltin != 1 or host.dtype.kind not in _KINDS:
         _require_data(host.dtype, "h2d")
     return HostToDevice(host)
 
@@ -190,7 +188,7 @@ class Empty(DeviceOperation[DeviceBox]):
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box whose elements are anything until they are written: for an output that a kernel writes in full."""
     resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, "empty")
-    if resolved not in _PLAIN:
+    if resolved.isbuiltin != 1 or resolved.kind not in _KINDS:
         _require_data(resolved, "empty")
     return Empty(parse_shape(shape, "empty"), resolved)
 
@@ -236,7 +234,7 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of zeros; ``shape`` is an int or a tuple."""
     resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, "zeros")
-    if resolved not in _PLAIN:
+    if resolved.isbuiltin != 1 or resolved.kind not in _KINDS:
         _require_data(resolved, "zeros")
     return Full(parse_shape(shape, "zeros"), resolved, b"\0")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -139,3 +140,10 @@ def test_a_constant_beside_a_u64_is_one_too() -> None:
     assert given(from_zero, 2**63) == 34
     assert given(from_zero, 1) == 31
     assert given(from_zero, 0) == 30
+
+
+def test_a_loop_compiles_where_warnings_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXIDE_CACHE", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "oxide" in one_way((i32, i32)).llvm_ir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -237,3 +238,50 @@ def test_consumers_of_a_shared_operation_find_the_stage_of_its_source() -> None:
         notes = notes_of(value(0).and_then(lambda _: source), run_by_sync)
         assert "in stage 2 of a chain" in notes[1]
         assert len([note for note in notes if "stage" in note]) == 1
+
+
+class Settings(dict[str, int]):
+    """A common idiom, which answers a question after an attribute that is not there with a KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+    def __call__(self, x: Any) -> Any:
+        return refuse(self.row, x)
+
+
+def named_by_a_decorator() -> Callable[[Any], Any]:
+    @functools.wraps(refuse)
+    def wrapper(x: Any) -> Any:
+        return refuse(500, x)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (named_by_a_decorator(), "refuse at "),
+        (functools.partial(refuse, 500), "partial"),
+        (Settings(row=500), "Settings"),
+    ],
+    ids=["a decorator", "partial", "an object"],
+)
+def test_functions_of_any_kind_are_named_as_python_names_them(function: Any, name: str) -> None:
+    with pytest.raises(BoundsError) as raised:
+        zeros(4).and_then(function).sync()
+    assert f"in stage 2 of a chain, and_then({name}" in raised.value.__notes__[1]
+
+
+def test_functions_of_the_same_text_in_two_files_are_told_apart_in_a_graph() -> None:
+    def step(file: str) -> Callable[[Any], Any]:
+        found: dict[str, Any] = {"refuse": refuse}
+        exec(compile("def step(x):\n    return refuse(500, x)", file, "exec"), found)
+        function: Callable[[Any], Any] = found["step"]
+        return function
+
+    x = zeros(4).sync()
+    graph = oxide.zip(value(x).and_then(step("one.py")), value(x).and_then(step("two.py"))).graph()
+    with pytest.raises(BoundsError) as raised:
+        graph.launch().sync()
+    assert "step at one.py:1" in raised.value.__notes__[1]
+    assert "step at two.py:1" in raised.value.__notes__[1]

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, d2h, devices, f32, from_dlpack, kernel, reclaim, thread, zeros
+import oxide
+from oxide import (
+    DeviceBox,
+    DeviceOperation,
+    DisjointSlice,
+    d2h,
+    devices,
+    f32,
+    from_dlpack,
+    kernel,
+    memcpy,
+    reclaim,
+    thread,
+    value,
+    with_context,
+    zeros,
+)
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import step_driver, use_driver
 
@@ -91,3 +108,55 @@ def test_many_imports_that_were_dropped_are_forgotten() -> None:
         assert len(ranges._starts) <= 130
         array = np.zeros(4)
         assert from_dlpack(array).ptr == from_dlpack(array).ptr == array.ctypes.data
+
+
+FLIGHTS: dict[str, Callable[[DeviceBox], DeviceOperation[Any]]] = {
+    "a launch": increment,
+    "a chain": lambda box: value(box).and_then(increment),
+    "a zip": lambda box: oxide.zip(increment(box), value(1)),
+    "a function": lambda box: with_context(lambda _: increment(box)),
+    "a copy": lambda box: memcpy(box, np.ones(4, np.float32)),
+}
+
+
+@pytest.mark.parametrize("flight", FLIGHTS)
+def test_an_array_that_is_imported_again_while_its_first_box_is_gone_is_known_for_what_it_is(flight: str) -> None:
+    with use_driver(step_driver()) as driver:
+        array = np.zeros(4, np.float32)
+        writer, reader = devices()[0].new_stream(), devices()[0].new_stream()
+        FLIGHTS[flight](from_dlpack(array)).map(lambda _: None).async_on(writer)
+        gc.collect()
+        result = d2h(from_dlpack(array)).async_on(reader)
+        while driver.step(reader._timeline.handle):  # as far as it can go
+            pass
+        reader.synchronize()
+        assert set(result) == {1.0}
+
+
+def test_an_array_that_a_graph_uses_is_known_for_what_it_is_when_its_box_is_gone() -> None:
+    with use_driver(step_driver()) as driver:
+        array = np.zeros(4, np.float32)
+        writer, reader = devices()[0].new_stream(), devices()[0].new_stream()
+        graph = increment(from_dlpack(array)).map(lambda _: None).graph_on(writer)
+        gc.collect()
+        graph.launch().async_on(writer)
+        result = d2h(from_dlpack(array)).async_on(reader)
+        while driver.step(reader._timeline.handle):
+            pass
+        reader.synchronize()
+        assert set(result) == {1.0}
+
+
+@pytest.mark.parametrize("flight", FLIGHTS)
+def test_what_is_held_for_an_import_in_flight_goes_when_it_is_over(flight: str) -> None:
+    driver = CpuDriver(1)
+    with use_driver(driver):
+        array = np.zeros(4, np.float32)
+        for _ in range(3):
+            FLIGHTS[flight](from_dlpack(array)).map(lambda _: None).sync()
+        gc.collect()
+        reclaim.drain()
+        ranges = devices()[0].runtime.shared_ranges
+        assert ranges.overlapping(array.ctypes.data, array.nbytes) == []
+        assert driver.live_allocations.device_count == 0
+    driver.close()

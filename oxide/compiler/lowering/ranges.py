@@ -113,7 +113,7 @@ def _lower_next(context: Any, builder: Any, sig: Any, args: Any, result: Any) ->
 def _iterations(context: Any, builder: Any, kind: Any, state: Any) -> Any:
     """How often the loop runs: an i64 that is not negative."""
     with cgutils.if_unlikely(builder, builder.icmp_unsigned("==", state.step, ir.Constant(state.step.type, 0))):
-        context.call_conv.return_user_exc(builder, ValueError, ("range() arg 3 must not be zero",))
+        context.fndesc.call_conv.return_user_exc(builder, ValueError, ("range() arg 3 must not be zero",))
     # Constants fold, and what is left of a step of 1 is a subtraction.
     if kind.dtype.signed:
         start, stop, step = (
