@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 _FUNCTION: Final = FunctionType  # compiled, a constant takes no look-up
 _BUILTIN: Final = BuiltinFunctionType
+_METHOD: Final = MethodType
 
 Place = tuple[str, object, int, Any]
 """What an operation is part of, as ``part_note`` takes it, and where that is part of another: a ``Place`` or None."""
@@ -28,6 +29,8 @@ def origin(function: Callable[..., Any]) -> object:
         if function.__qualname__ is code.co_qualname:
             return code
         return described(function)  # as one that functools.wraps has named
+    if type(function) is _METHOD:
+        return origin(function.__func__)  # which has its name, too
     if type(function) is _BUILTIN:  # as oxide's own are, compiled
         return function.__qualname__
     return described(function)

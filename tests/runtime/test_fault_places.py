@@ -249,6 +249,11 @@ class Settings(dict[str, int]):
         return refuse(self.row, x)
 
 
+class Layer:
+    def forward(self, x: Any) -> Any:
+        return refuse(500, x)
+
+
 def named_by_a_decorator() -> Callable[[Any], Any]:
     @functools.wraps(refuse)
     def wrapper(x: Any) -> Any:
@@ -263,8 +268,9 @@ def named_by_a_decorator() -> Callable[[Any], Any]:
         (named_by_a_decorator(), "refuse at "),
         (functools.partial(refuse, 500), "partial"),
         (Settings(row=500), "Settings"),
+        (Layer().forward, "Layer.forward at "),
     ],
-    ids=["a decorator", "partial", "an object"],
+    ids=["a decorator", "partial", "an object", "a method"],
 )
 def test_functions_of_any_kind_are_named_as_python_names_them(function: Any, name: str) -> None:
     with pytest.raises(BoundsError) as raised:

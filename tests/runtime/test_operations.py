@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -35,6 +36,8 @@ from oxide import (
     zeros,
 )
 from oxide import zip as zip_operations
+from oxide.driver.cpu import CpuDriver
+from oxide.testing import use_driver
 
 
 def test_value_yields_the_very_object() -> None:
@@ -240,6 +243,34 @@ def test_a_result_stays_the_callers_while_other_work_uses_the_pool() -> None:
     for i in range(20):
         h2d(array + i).to_host().sync()
     np.testing.assert_array_equal(first, array)
+
+
+MADE_OF_A_RESULT: dict[str, Callable[[Any], Any]] = {
+    "a view": lambda result: result[10:],
+    "a view of a view": lambda result: result.reshape(50, 100)[1:].T,
+    "a subclass": lambda result: result.view(np.recarray),
+    "a masked array": lambda result: np.ma.masked_array(result, result < 0),
+    "a memoryview": lambda result: np.asarray(memoryview(result)),
+    "a buffer": np.frombuffer,
+    "its base": lambda result: result.base.view(np.float64)[:5000],
+}
+
+
+@pytest.mark.parametrize("made", MADE_OF_A_RESULT)
+def test_a_result_s_memory_stays_while_anything_made_of_it_does_and_goes_with_that(made: str) -> None:
+    with use_driver(CpuDriver(1)) as driver:
+        array = np.arange(5000.0)
+        kept = MADE_OF_A_RESULT[made](h2d(array).to_host().sync())
+        expected = np.array(kept)
+        gc.collect()
+        for i in range(20):
+            h2d(array + i).to_host().sync()
+        np.testing.assert_array_equal(np.array(kept), expected)
+        del kept
+        gc.collect()
+        oxide.reclaim.drain()
+        assert driver.live_allocations.host_count == 0
+    driver.close()
 
 
 def test_h2d_reads_the_array_when_it_runs() -> None:
