@@ -22,8 +22,8 @@ class Known:
     """An allocation that other libraries know. The ranges refer to it weakly, which to a compiled class they cannot:
     one that can be referred to is made in Python, and three of those cost a batch of async_mlp a twentieth.
 
-    It is held by the boxes that other libraries have been given or have given, by the boxes that are made of those, and
-    by the graphs that use them.
+    It is held by the boxes that other libraries have been given or have given, by the boxes that are made of those, by
+    the graphs that use them, and by runs in flight that use memory of another library's.
     """
 
     __slots__ = ("__weakref__", "allocation")

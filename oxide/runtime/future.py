@@ -17,7 +17,7 @@ from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.loading import load_beside, may_load
 from oxide.runtime.once import Once, StillRunning, current_patience
 from oxide.runtime.submission import Submission, submit
-from oxide.runtime.turns import current_turn
+from oxide.runtime.turns import Turn, current_turn
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from oxide.runtime.stream import Stream
 
 T = TypeVar("T")
+
+
+def would_keep(turn: Turn, stream: Stream) -> bool:
+    """Whether a submission to ``stream`` might keep the loop, so that ``ready_to_submit`` has something to do. Asked
+    first, as that is a coroutine more."""
+    return turn.used_up or may_load(stream.device)
 
 
 async def ready_to_submit(loop: EventLoop, stream: Stream) -> None:
@@ -109,7 +115,7 @@ class DeviceFuture(Generic[T]):
         self.consume()
         await loop.checkpoint_if_cancelled()
         turn = current_turn()
-        if self._state is _IDLE and (turn.used_up or may_load(self._stream.device)):
+        if self._state is _IDLE and would_keep(turn, self._stream):
             await ready_to_submit(loop, self._stream)
         once = self.start()
         if once is not None:

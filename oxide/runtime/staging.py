@@ -227,14 +227,14 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
     pool, nbytes, at_once = context.runtime.pinned, box.nbytes, _reads_at_submission.get()
     if not at_once and pinned_buffer_of(array, pool) is not None and array.flags.c_contiguous:
         context.keep(array)
-        _copy_up(context, box, array.ctypes.data)
+        _copy(context, box, array.ctypes.data, up=True)
         return
     if at_once or nbytes <= SMALL_BYTES:
         buffer = pool.try_acquire(nbytes)
         if buffer is not None:
             context.keep(buffer)
             buffer.fill(array)
-            _copy_up(context, box, buffer.address)
+            _copy(context, box, buffer.address, up=True)
             return
     if at_once:
         array = array.copy()
@@ -258,30 +258,22 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
         pool.want(lane.chunk, missing)
 
 
-def _copy_up(context: ExecutionContext, box: DeviceBox, source: int) -> None:
-    """One copy from page-locked memory, in order. Without ``ordered``, as launches do it: small copies are as many."""
-    writes = [box._allocation]
+def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> None:
+    """One copy between a box and page-locked memory at the address ``host``, in order. Without ``ordered``, as launches
+    do it: small copies are as many."""
+    this = [box._allocation]
+    reads, writes = (_NOTHING, this) if up else (this, _NOTHING)
     submitted = False
     with context.submission_lock:
-        context.begin(_NOTHING, writes)
+        context.begin(reads, writes)
         try:
-            context.driver.copy_to_device(box._ptr, source, box._nbytes, context.timeline.handle)
+            if up:
+                context.driver.copy_to_device(box._ptr, host, box._nbytes, context.timeline.handle)
+            else:
+                context.driver.copy_to_host(host, box._ptr, box._nbytes, context.timeline.handle)
             submitted = True
         finally:
-            context.end(_NOTHING, writes, submitted=submitted)
-
-
-def _copy_down(context: ExecutionContext, box: DeviceBox, destination: int) -> None:
-    """``_copy_up``, to page-locked memory."""
-    reads = [box._allocation]
-    submitted = False
-    with context.submission_lock:
-        context.begin(reads, _NOTHING)
-        try:
-            context.driver.copy_to_host(destination, box._ptr, box._nbytes, context.timeline.handle)
-            submitted = True
-        finally:
-            context.end(reads, _NOTHING, submitted=submitted)
+            context.end(reads, writes, submitted=submitted)
 
 
 def _lane(timeline: Timeline, chunk: int) -> Lane:
@@ -380,7 +372,7 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     buffer = pool.try_acquire(nbytes) if context.recording is None else pool.acquire(nbytes)
     if buffer is not None:
         context.keep(buffer)
-        _copy_down(context, box, buffer.address)
+        _copy(context, box, buffer.address, up=False)
         return buffer.array(box.shape, box.dtype)
     result = np.empty(box.shape, box.dtype)
     ring = context.device.staging

@@ -14,8 +14,7 @@ from oxide.messages import written
 from oxide.native import Given, caused, mypyc_attr, warn_caller
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
-from oxide.runtime.future import DeviceFuture, ready_to_submit
-from oxide.runtime.loading import may_load
+from oxide.runtime.future import DeviceFuture, ready_to_submit, would_keep
 from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.places import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
@@ -44,7 +43,7 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
         turn = current_turn()
         for operation in operations:
             future = _future(operation)
-            if turn.used_up or may_load(future.stream.device):
+            if would_keep(turn, future.stream):
                 await ready_to_submit(loop, future.stream)
             futures.append(future)
             if (once := future.start()) is not None:
@@ -105,6 +104,7 @@ class _AsCompleted(AsyncIterator[T]):
     async def __anext__(self) -> T:
         loop = current_loop()
         await loop.checkpoint_if_cancelled()
+        turn = current_turn()
         try:
             while self._waiting is not None and (
                 self._limit is None or self._in_flight + len(self._settled) < self._limit
@@ -115,7 +115,8 @@ class _AsCompleted(AsyncIterator[T]):
                     break
                 _require_operation(operation, "as_completed")
                 future = _future(operation)
-                await ready_to_submit(loop, future.stream)
+                if would_keep(turn, future.stream):
+                    await ready_to_submit(loop, future.stream)
                 if (once := future.start()) is not None:
                     await future.start_after(loop, once)
                 self._note_started(future)

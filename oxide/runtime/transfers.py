@@ -103,8 +103,7 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
     host = array if type(array) is np.ndarray else _host_array(array, "h2d")
-    if host.dtype.isbuiltin != 1 or host.dtype.kind not in _KINDS:
-        _require_data(host.dtype, "h2d")
+    _require_data(host.dtype, "h2d")
     return HostToDevice(host)
 
 
@@ -187,10 +186,7 @@ class Empty(DeviceOperation[DeviceBox]):
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box whose elements are anything until they are written: for an output that a kernel writes in full."""
-    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, "empty")
-    if resolved.isbuiltin != 1 or resolved.kind not in _KINDS:
-        _require_data(resolved, "empty")
-    return Empty(parse_shape(shape, "empty"), resolved)
+    return Empty(parse_shape(shape, "empty"), _data_dtype(dtype, "empty"))
 
 
 def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -233,10 +229,7 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """A box of zeros; ``shape`` is an int or a tuple."""
-    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, "zeros")
-    if resolved.isbuiltin != 1 or resolved.kind not in _KINDS:
-        _require_data(resolved, "zeros")
-    return Full(parse_shape(shape, "zeros"), resolved, b"\0")
+    return Full(parse_shape(shape, "zeros"), _data_dtype(dtype, "zeros"), b"\0")
 
 
 def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -366,8 +359,17 @@ def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype}"
 
 
+def _data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
+    """A box's dtype. Raises ``TypeError`` for what is none."""
+    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
+    _require_data(resolved, what)
+    return resolved
+
+
 def _require_data(dtype: np.dtype[Any], what: str) -> None:
     """What may be in device memory: numbers, dates, strings of a fixed length, and structures of these."""
+    if dtype.isbuiltin == 1 and dtype.kind in _KINDS:  # nearly all, asked for each upload
+        return
     if dtype.fields is not None:
         for field, *_ in dtype.fields.values():
             _require_data(field.base, what)
