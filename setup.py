@@ -83,6 +83,10 @@ class BuildNative(build_ext):
             super().run()
         except Exception as error:
             raise SystemExit(f"oxide: the C compiler failed: {error}; {WITHOUT}") from error
+
+    def build_extensions(self) -> None:
+        super().build_extensions()
+        # Before ``--inplace`` copies the folder, for without it nothing in there is used.
         Path(_native().fingerprints_path(self._package())).write_text(self.fingerprints)
 
     def get_ext_fullpath(self, ext_name: str) -> str:

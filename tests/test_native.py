@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -118,6 +119,31 @@ def test_a_build_that_cannot_be_had_says_so_and_leaves_the_package_as_it_is(tmp_
     assert "oxide: the compiled form is made by mypyc, which is not there (none here)" in run.stderr
     assert "runs interpreted" in run.stderr
     assert not (tmp_path / "out").exists()
+
+
+@needs_compiled
+@pytest.mark.parametrize("arguments", [["--inplace"], ["--build-lib", "."]])
+def test_what_was_built_in_a_checkout_runs_compiled(tmp_path: Path, arguments: list[str]) -> None:
+    """``--inplace`` is what an editable installation asks for."""
+    pytest.importorskip("setuptools", minversion="77")
+    shutil.copytree(ROOT / "oxide", tmp_path / "oxide", ignore=shutil.ignore_patterns("__pycache__", "compiled"))
+    for name in ("native.ini", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    text, few = re.subn(
+        r"(?s)\nMODULES = \[.*?\n\]", "\nMODULES = ['runtime/turns.py']", (ROOT / "setup.py").read_text()
+    )
+    assert few == 1
+    (tmp_path / "setup.py").write_text(text)
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", *arguments, "--build-temp", "temporary"],
+        cwd=tmp_path,
+        env={**os.environ, "OXIDE_NATIVE": "1"},
+        check=True,
+        capture_output=True,
+    )
+    run = run_python(f"{SHOW}\nimport oxide.runtime.turns as t; print(t.__file__)", tmp_path, "1")
+    assert run.stdout.split()[0] == "compiled", run.stderr
+    assert run.stdout.split()[1].startswith(str(tmp_path / "oxide/compiled"))
 
 
 def test_info_says_which_form_runs(capsys: pytest.CaptureFixture[str]) -> None:
