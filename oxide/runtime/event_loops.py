@@ -69,6 +69,8 @@ class Sleeper(ABC):
 def current_loop() -> EventLoop:
     """The loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
     loop = _running_asyncio_loop()
+    if loop is None and _sniffed_name() == "trio":  # as for each await under trio: in a task, since it is one
+        return _trio_loop or _make_trio_loop()
     if _in_trio() and (loop is None or _trio_is_inside()):
         return _trio_loop or _make_trio_loop()
     if loop is not None:
@@ -85,13 +87,21 @@ def running_loop_name() -> str | None:
     return "asyncio" if _running_asyncio_loop() is not None else None
 
 
-def _in_trio() -> bool:
-    # sniffio knows it too, where trio finds out by an exception that it does not run, and while another thread is still
-    # importing trio.
+def _sniffed_name() -> str | None:
+    """The loop that the calling thread runs, as sniffio is told by trio."""
     sniffed = _found.sniffed
     if sniffed is None:
         sniffed = _found.sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
-    if sniffed is None or sniffed.name is None:
+        if sniffed is None:
+            return None
+    name: str | None = sniffed.name
+    return name
+
+
+def _in_trio() -> bool:
+    # sniffio knows it too, where trio finds out by an exception that it does not run, and while another thread is still
+    # importing trio.
+    if _sniffed_name() is None:
         return False
     if _found.in_trio_task is None:
         trio = sys.modules.get("trio")
@@ -153,16 +163,18 @@ class _TrioLoop(EventLoop):
     def __init__(self) -> None:
         import trio
 
-        self._trio = trio.lowlevel
+        self._checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+        self._checkpoint = trio.lowlevel.checkpoint
+        self._let_run = trio.lowlevel.cancel_shielded_checkpoint
 
     def checkpoint_if_cancelled(self) -> Coroutine[Any, Any, None]:
-        return self._trio.checkpoint_if_cancelled()
+        return self._checkpoint_if_cancelled()
 
     def checkpoint(self) -> Coroutine[Any, Any, None]:
-        return self._trio.checkpoint()
+        return self._checkpoint()
 
     def let_run(self) -> Coroutine[Any, Any, None]:
-        return self._trio.cancel_shielded_checkpoint()
+        return self._let_run()
 
     def sleeper(self) -> Sleeper:
         return _TrioSleeper()

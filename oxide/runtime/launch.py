@@ -50,11 +50,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     _open_contracts: tuple[Contract, ...] = ()  # those that execution has to check
     _output: int | None = None  # the place of the argument that the grid may follow from
 
-    def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...], plan: Plan | None
+    ) -> None:
+        """``plan`` is the kernel's only one, where that is known."""
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
-        plan: Plan | None = kernel.only_plan
         if plan is None:
             plan = self._plan_for(kernel, arguments)
         self._plan = plan
@@ -318,10 +320,11 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 class ConfiguredKernel:
     """A kernel and the content of the brackets; calling it makes the launch operation."""
 
-    __slots__ = ("_config", "_kernel")
+    __slots__ = ("_config", "_kernel", "_plan")
 
     def __init__(self, kernel: Kernel, config: Given[object | None]) -> None:
         self._kernel = kernel
+        self._plan: Plan | None = kernel.only_plan
         if isinstance(config, tuple) and len(config) == 2:
             config = LaunchConfig(*config)
         if config is not None and not isinstance(config, LaunchConfig):
@@ -336,7 +339,11 @@ class ConfiguredKernel:
 
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
-        return KernelLaunch(self._kernel, self._config, self._kernel.positional(args, kwargs) if kwargs else args)
+        kernel, plan = self._kernel, self._plan
+        launch = KernelLaunch(kernel, self._config, kernel.positional(args, kwargs) if kwargs else args, plan)
+        if plan is None:
+            self._plan = kernel.only_plan
+        return launch
 
 
 def resources(

@@ -56,7 +56,8 @@ class Mark:
             return True
         if not timeline.ask(self):
             return False
-        timeline.look_ahead()
+        if len(timeline._marks) > _FEW:
+            timeline.look_ahead()
         return True
 
     def synchronize(self) -> None:
