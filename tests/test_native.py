@@ -126,6 +126,7 @@ def test_a_build_that_cannot_be_had_says_so_and_leaves_the_package_as_it_is(tmp_
 def test_what_was_built_in_a_checkout_runs_compiled(tmp_path: Path, arguments: list[str]) -> None:
     """``--inplace`` is what an editable installation asks for."""
     pytest.importorskip("setuptools", minversion="77")
+    pytest.importorskip("mypyc")
     shutil.copytree(ROOT / "oxide", tmp_path / "oxide", ignore=shutil.ignore_patterns("__pycache__", "compiled"))
     for name in ("native.ini", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)

@@ -29,7 +29,7 @@ import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 import cuda.core as core
 from cuda.bindings import driver
@@ -41,7 +41,7 @@ from oxide.driver.cuda_graph import CudaGraphExec, abandon_capture, instantiate
 from oxide.driver.cuda_handles import CudaContext, CudaEvent, CudaStream, open_context
 from oxide.driver.cuda_host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda_kernels import BLOCK, ONE, fill_grid, fill_params, report_params
-from oxide.driver.cuda_launch import HostFunctions, ParameterPacket, launch_from_c
+from oxide.driver.cuda_launch import HostFunctions, ParameterPacket, call_from_c, launch_from_c
 from oxide.driver.cuda_module import CudaFunction, load_function, unload
 from oxide.driver.cuda_peer import open_peer_access
 from oxide.driver.cuda_probe import available, libcuda, unavailable_reason
@@ -51,7 +51,7 @@ from oxide.errors import DeviceError, OutOfMemoryError
 __all__ = ["CudaDriver", "available", "unavailable_reason"]
 
 _INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
-_NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
+_NOT_READY: Final = int(driver.CUresult.CUDA_ERROR_NOT_READY)
 _OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 _TIMING = core.EventOptions(timing_enabled=True)
@@ -81,7 +81,11 @@ class CudaDriver:
         self._small_blocks: dict[int, int] = {}  # allocated and not freed: their sizes
         self._host_functions = HostFunctions()
         self._registered = RegisteredMemory()
-        self._launch_kernel = ctypes.cast(libcuda().cuLaunchKernel, ctypes.c_void_p).value or 0
+        self._launch_kernel = _entry("cuLaunchKernel")
+        self._stream_query = _entry("cuStreamQuery")
+        self._event_query = _entry("cuEventQuery")
+        self._event_record = _entry("cuEventRecord")
+        self._event_synchronize = _entry("cuEventSynchronize")
         self._launch_host_function = libcuda().cuLaunchHostFunc
         self._launch_host_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._closed = False
@@ -141,12 +145,10 @@ class CudaDriver:
             raise_core_failure(error, "cuStreamSynchronize")
 
     def query_stream(self, stream: CudaStream) -> bool:
+        if call_from_c is not None:
+            return _is_over(call_from_c(self._stream_query, stream.address), "cuStreamQuery")
         (error,) = driver.cuStreamQuery(stream.handle)
-        if not error:
-            return True
-        if error == _NOT_READY:
-            return False
-        raise failure(error, "cuStreamQuery")
+        return _is_over(error, "cuStreamQuery")
 
     def stream_address(self, stream: CudaStream) -> int:
         return stream.address
@@ -169,18 +171,30 @@ class CudaDriver:
             raise_core_failure(error, "cuEventDestroy")
 
     def record_event(self, event: CudaEvent, stream: CudaStream) -> None:
+        if call_from_c is not None:
+            code = call_from_c(self._event_record, event.address, stream.address)
+            if code:
+                raise failure(driver.CUresult(code), "cuEventRecord")
+            return
         try:
             stream.core.record(event.core)
         except Exception as error:
             raise_core_failure(error, "cuEventRecord")
 
     def query_event(self, event: CudaEvent) -> bool:
+        if call_from_c is not None:
+            return _is_over(call_from_c(self._event_query, event.address), "cuEventQuery")
         try:
             return bool(event.core.is_done)
         except Exception as error:
             raise_core_failure(error, "cuEventQuery")
 
     def synchronize_event(self, event: CudaEvent) -> None:
+        if call_from_c is not None:
+            code = call_from_c(self._event_synchronize, event.address)
+            if code:
+                raise failure(driver.CUresult(code), "cuEventSynchronize")
+            return
         try:
             event.core.sync()
         except Exception as error:
@@ -507,6 +521,20 @@ def _enter(context: CudaContext) -> None:
     (error,) = driver.cuCtxSetCurrent(context.handle)
     if error:
         raise failure(error, "cuCtxSetCurrent")
+
+
+def _entry(name: str) -> int:
+    """The address of a function of the driver's."""
+    return ctypes.cast(getattr(libcuda(), name), ctypes.c_void_p).value or 0
+
+
+def _is_over(code: int, call: str) -> bool:
+    """What a query found. Raises what the work failed with."""
+    if not code:
+        return True
+    if code == _NOT_READY:
+        return False
+    raise failure(driver.CUresult(code), call)
 
 
 def _grant_shared(function: CudaFunction, shared_bytes: int) -> None:

@@ -46,13 +46,14 @@ class CudaStream:
 
 @final
 class CudaEvent:
-    """An event of one device."""
+    """An event of one device. ``address`` is its ``CUevent``."""
 
-    __slots__ = ("core", "device")
+    __slots__ = ("address", "core", "device")
 
     def __init__(self, device: int, event: core.Event) -> None:
         self.device = device
         self.core = event
+        self.address = int(event.handle)
 
 
 def open_context(device: int) -> CudaContext:

@@ -4,8 +4,8 @@
 packs parameters as the kernel's C structure, so the packed form needs no pointer array. The driver copies the buffer
 during the call.
 
-The compiled form of the package has ``launch_from_c``, which does the same in C in a tenth of the time:
-``cuda_call.c``.
+The compiled form of the package has ``launch_from_c``, which does the same in C in a tenth of the time, and
+``call_from_c`` for the short calls about streams and events: ``cuda_call.c``.
 
 ``cuLaunchHostFunc`` goes through ctypes and not through cuda.bindings: the binding wraps every host function in one
 that takes the GIL, and a completion callback must run while the interpreter is busy.
@@ -21,12 +21,13 @@ from typing import final
 from oxide.driver.base import Dim3
 
 launch_from_c: Callable[[int, int, Dim3, Dim3, int, bytes, int], int] | None
+call_from_c: Callable[..., int] | None
 try:
     from oxide.driver import cuda_call
 except ImportError:  # the interpreted form
-    launch_from_c = None
+    launch_from_c = call_from_c = None
 else:
-    launch_from_c = cuda_call.launch
+    launch_from_c, call_from_c = cuda_call.launch, cuda_call.call
 
 _PARAM_BUFFER_POINTER = 1
 _PARAM_BUFFER_SIZE = 2

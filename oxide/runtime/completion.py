@@ -47,24 +47,42 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
     """
     await checkpoint(loop)
     if not _one_passed(marks):
-        await wait_on(loop, runtime, marks)
+        begun = time.perf_counter()
+        if not spin(runtime, marks, begun):
+            await wait_on(loop, runtime, marks, begun)
 
 
-async def wait_on(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
-    """``wait_any`` of marks that were asked once, after a checkpoint: the device takes longer than that."""
+def spin(runtime: Runtime, marks: list[Mark], begun: float) -> bool:
+    """How a wait for marks that were asked once goes on: asks them again, where the stream's waits are short. Whether
+    the device was seen past one. Apart from ``wait_on``, as a coroutine takes longer than most spins do."""
+    if runtime.completion != "adaptive":
+        return False
+    # Of several, the first was submitted first and is the likeliest to be the next.
+    pace = marks[0].timeline.pace
+    until = begun + pace.spin_budget
+    now = begun
+    while now < until:
+        if _one_passed(marks):
+            lasted = time.perf_counter() - begun
+            pace.learn(lasted, lasted, parked=False)
+            return True
+        now = time.perf_counter()
+    return False
+
+
+async def wait_on(loop: EventLoop, runtime: Runtime, marks: list[Mark], begun: float) -> None:
+    """Where ``spin`` has seen none passed: returns once one is. The wait has ``begun`` then, of ``time.perf_counter``,
+    after a checkpoint."""
     if runtime.completion == "poll":
         while not _one_passed(marks):
             await checkpoint(loop)
         return
-    # Of several, the first was submitted first and is the likeliest to be the next.
     pace = marks[0].timeline.pace
-    begun = now = time.perf_counter()
+    now = time.perf_counter()
     if runtime.completion == "adaptive":
-        spin_until = begun + pace.spin_budget
         poll_until = begun + pace.budget()
         while now < poll_until:
-            if now >= spin_until:
-                await checkpoint(loop)
+            await checkpoint(loop)
             if _one_passed(marks):
                 lasted = time.perf_counter() - begun
                 pace.learn(lasted, lasted, parked=False)

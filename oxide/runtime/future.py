@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
-from oxide.runtime.completion import reactor_of, wait_on
+from oxide.runtime.completion import reactor_of, spin, wait_on
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.loading import load_beside, may_load
 from oxide.runtime.once import Once, StillRunning, current_patience
@@ -131,7 +131,9 @@ class DeviceFuture(Generic[T]):
             await loop.let_run()
             turn.over(number)
             if not mark.passed():
-                await wait_on(loop, self._stream.device.runtime, [mark])
+                marks, runtime, begun = [mark], self._stream.device.runtime, time.perf_counter()
+                if not spin(runtime, marks, begun):
+                    await wait_on(loop, runtime, marks, begun)
         except Exception as error:
             submission.explain(error)
             self._complete(error)

@@ -12,8 +12,9 @@ parking would have cost, and one in sixteen waits of a stream that parks polls a
 
 from __future__ import annotations
 
-import threading
 from typing import Final, final
+
+from oxide.runtime.locks import new_lock
 
 SPIN_SECONDS: Final = 10e-6
 """The most that a wait spins, and up to which mean a stream's waits do."""
@@ -35,7 +36,7 @@ class Pace:
     __slots__ = ("_lock", "_since_probe", "expected", "parked", "polled_seconds", "waits")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._since_probe = 0
         self.expected = POLL_SECONDS / 2  # seconds: nothing is known yet, so poll with the whole budget
         self.waits = 0

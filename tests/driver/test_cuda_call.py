@@ -1,4 +1,4 @@
-"""What C hands the driver for a launch: each number in its place, the parameters as they are."""
+"""What C hands the driver: each number in its place, a launch's parameters as they are."""
 
 from __future__ import annotations
 
@@ -76,3 +76,52 @@ def test_what_is_no_launch_is_refused_and_the_driver_not_called(
 def test_no_address_is_no_driver() -> None:
     with pytest.raises(ValueError, match="address"):
         cuda_call.launch(0, 1, (1, 1, 1), (1, 1, 1), 0, b"", 0)
+
+
+HANDLES = {
+    1: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p),
+    2: ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2),
+}
+
+
+@pytest.mark.parametrize("handles", [(2**63 + 1,), (2**48, 1)])
+def test_the_driver_is_handed_each_handle(handles: tuple[int, ...]) -> None:
+    seen: list[Any] = []
+
+    def driver(*arguments: Any) -> int:
+        seen.append(arguments)
+        return 600
+
+    entry = HANDLES[len(handles)](driver)
+    assert cuda_call.call(ctypes.cast(entry, ctypes.c_void_p).value, *handles) == 600
+    assert seen == [handles]
+
+
+def test_other_threads_run_while_the_driver_waits_for_a_handle() -> None:
+    gate = threading.Event()
+
+    def driver(_: Any) -> int:
+        threading.Thread(target=gate.set).start()
+        return 0 if gate.wait(60) else 1
+
+    entry = HANDLES[1](driver)
+    assert cuda_call.call(ctypes.cast(entry, ctypes.c_void_p).value, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("handles", "error"), [((), TypeError), ((1, 2, 3), TypeError), (("1",), TypeError), ((1, 2**64), OverflowError)]
+)
+def test_what_is_no_handle_is_refused_and_the_driver_not_called(
+    handles: tuple[Any, ...], error: type[Exception]
+) -> None:
+    def driver(*_: Any) -> int:
+        raise AssertionError("called")
+
+    entry = HANDLES[2](driver)
+    with pytest.raises(error):
+        cuda_call.call(ctypes.cast(entry, ctypes.c_void_p).value, *handles)
+
+
+def test_no_address_is_no_function_of_the_driver() -> None:
+    with pytest.raises(ValueError, match="address"):
+        cuda_call.call(0, 1)
