@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import asyncio
 
 
+_modules: Final = sys.modules  # compiled, a constant takes no look-up
+
+
 class EventLoop(ABC):
     """The loop that runs the current task."""
 
@@ -115,7 +118,7 @@ def _in_trio() -> bool:
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
     get_running_loop = _found.get_running_loop
     if get_running_loop is None:
-        module = sys.modules.get("asyncio")
+        module = _modules.get("asyncio")
         if module is None:
             return None
         # The package has it once asyncio.events is whole, whose own is another one until then.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 from oxide.runtime.completion import reactor_of, spin, wait_on
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.loading import load_beside, may_load
-from oxide.runtime.once import Once, StillRunning, current_patience
+from oxide.runtime.once import Once, StillRunning
 from oxide.runtime.submission import Submission, submit
 from oxide.runtime.turns import Turn, current_turn
 
@@ -55,6 +55,7 @@ class FutureState(enum.Enum):
 _IDLE: Final = FutureState.IDLE
 _EXECUTING: Final = FutureState.EXECUTING
 _COMPLETE: Final = FutureState.COMPLETE
+_clock: Final = time.perf_counter
 
 _new_lock: Final[Any] = type(threading.RLock())  # the function's own type: a call of Python's less for each operation
 
@@ -117,7 +118,7 @@ class DeviceFuture(Generic[T]):
         turn = current_turn()
         if self._state is _IDLE and would_keep(turn, self._stream):
             await ready_to_submit(loop, self._stream)
-        once = self.start()
+        once = self.start(turn)
         if once is not None:
             await self.start_after(loop, once)
         submission = self._submission
@@ -148,8 +149,9 @@ class DeviceFuture(Generic[T]):
 
     # What the runtime uses
 
-    def start(self) -> Once | None:
-        """Submits the work, if that has not been done. An error of the submission is the outcome.
+    def start(self, turn: Turn | None = None) -> Once | None:
+        """Submits the work, if that has not been done, in the thread's ``turn``. An error of the submission is the
+        outcome.
 
         Where it needs something that another thread is running, nothing is submitted, and it returns what to wait for.
         """
@@ -160,9 +162,9 @@ class DeviceFuture(Generic[T]):
                 return None
             assert self._operation is not None
             self._state = _EXECUTING
-            begun = time.perf_counter()
-            patience = current_patience()
-            gave_up, patience.gives_up = patience.gives_up, True
+            begun = _clock()
+            turn = turn or current_turn()
+            gave_up, turn.gives_up = turn.gives_up, True
             try:
                 self._submission = submit(self._operation, self._stream)
             except StillRunning as running:
@@ -173,8 +175,8 @@ class DeviceFuture(Generic[T]):
                 if not isinstance(error, Exception):  # as KeyboardInterrupt inside a function of and_then
                     raise
             finally:
-                patience.gives_up = gave_up
-                current_turn().spend(begun)
+                turn.gives_up = gave_up
+                turn.spend(begun)
             self._operation = None
             return None
 

@@ -233,6 +233,9 @@ class GraphLaunch(DeviceOperation[None]):
         self._graph._follow_updates(context)
         captured.launch(context)
 
+    def title(self) -> object:
+        return self
+
     def __repr__(self) -> str:
         return f"<oxide launch of {self._graph!r}>"
 

@@ -312,6 +312,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             )
         needs.fitting = config
 
+    def title(self) -> object:
+        return self
+
     def __repr__(self) -> str:
         return f"<oxide launch of {self._kernel.name}>"
 

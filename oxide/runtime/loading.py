@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from oxide.compiler.specialization import Specialization
 from oxide.runtime.completion import reactor_of
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_new: deque[weakref.ref[Specialization]] = deque(maxlen=1024)  # of which a launch was built, and none was run
+_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # of which a launch was built, and none was run
 
-_numbers: deque[weakref.ref[HostNumbers]] = deque(maxlen=1024)  # that were asked for and not made
+_numbers: Final[deque[weakref.ref[HostNumbers]]] = deque(maxlen=1024)  # that were asked for and not made
 _large_copies = False  # whether one was built, and nothing awaited since
 
 

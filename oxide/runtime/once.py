@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import final
 
+from oxide.runtime.turns import current_turn
+
 
 @final
 class Once:
@@ -30,7 +32,7 @@ class Once:
     def enter(self) -> bool:
         """True if the caller is to run it, and then to call ``leave``; False if that has been done.
 
-        Raises ``RuntimeError`` where waiting would never end, ``StillRunning`` where the thread has no ``patience``.
+        Raises ``RuntimeError`` where waiting would never end, ``StillRunning`` where the thread's turn ``gives_up``.
         """
         if self._done:
             return False
@@ -44,7 +46,7 @@ class Once:
                     self._runner = me
                     return True
                 _refuse_circle(self, me)
-                if current_patience().gives_up:
+                if current_turn().gives_up:
                     raise StillRunning(self)
                 self._waiting.append(ended.set)
                 _blocked[me] = self
@@ -88,29 +90,6 @@ class StillRunning(BaseException):
     def __init__(self, once: Once) -> None:
         super().__init__("another thread runs the source of a shared operation")
         self.once = once
-
-
-@final
-class Patience:
-    """Whether a thread may block. ``gives_up`` is set while a future submits, which is every few microseconds: a plain
-    attribute, and no context manager."""
-
-    __slots__ = ("gives_up",)
-
-    def __init__(self) -> None:
-        self.gives_up = False
-
-
-_of_thread = threading.local()
-
-
-def current_patience() -> Patience:
-    """The calling thread's."""
-    try:
-        patience: Patience = _of_thread.patience
-    except AttributeError:
-        patience = _of_thread.patience = Patience()
-    return patience
 
 
 _lock = threading.Lock()  # of all of them: held for moments, and only so can a circle of waiting threads be seen

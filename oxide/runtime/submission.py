@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WORD: Final = struct.Struct("@Q")
+_recursion_limit: Final = sys.getrecursionlimit  # compiled, a constant takes no look-up
 
 
 @final
@@ -66,7 +67,7 @@ class ExecutionContext:
         self.device: Device = stream.device
         self.recording = recording
         self.place: Place | None = None
-        self.levels = sys.getrecursionlimit()  # that operations may still be nested
+        self.levels = _recursion_limit()  # that operations may still be nested
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
         self.timeline: Timeline = stream._timeline

@@ -46,7 +46,7 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
             if would_keep(turn, future.stream):
                 await ready_to_submit(loop, future.stream)
             futures.append(future)
-            if (once := future.start()) is not None:
+            if (once := future.start(turn)) is not None:
                 await future.start_after(loop, once)
             if future.submission is None:
                 future.outcome()  # a failed submission: submit no more
@@ -117,7 +117,7 @@ class _AsCompleted(AsyncIterator[T]):
                 future = _future(operation)
                 if would_keep(turn, future.stream):
                     await ready_to_submit(loop, future.stream)
-                if (once := future.start()) is not None:
+                if (once := future.start(turn)) is not None:
                     await future.start_after(loop, once)
                 self._note_started(future)
             if self._settled or not self._in_flight:
