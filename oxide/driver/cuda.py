@@ -3,13 +3,14 @@
 What each call goes through was measured on an H100 (``benchmarks/driver_cuda.py``, results beside it), in µs:
 
 - Streams and events are cuda.core's. It calls the driver from compiled code, where ``cuda.bindings`` converts each
-  handle first: recording an event takes 0.3 against 0.5, querying one 1.4 against 1.6.
+  handle first: recording an event takes 0.3 against 0.5, querying one 1.4 against 1.6. The compiled form asks them
+  from C: a query that finds a kernel over takes the driver 1.35, and took 2.5 with what was around it.
 - Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and
   wants Python values and not the packed structure that the compiler defines.
 - Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own what they point at, where the runtime above
   decides itself when memory is free. The driver's functions called by ctypes, with integers in place of the bindings'
   objects, were slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill, 0.6 against 0.3 to record an event);
-  called from C in the compiled form a copy took a tenth less (3.0 against 3.3, on a busier machine) and the rest the
+  called from C in the compiled form a copy took a tenth less (3.0 against 3.3, on a busier machine) and a fill the
   same, which was not worth a second way.
 - Host functions are ctypes, for the reason in ``cuda_launch``.
 
