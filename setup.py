@@ -85,9 +85,12 @@ class BuildNative(build_ext):
             raise SystemExit(f"oxide: the C compiler failed: {error}; {WITHOUT}") from error
 
     def build_extensions(self) -> None:
+        # Not there while the modules are others than it says: without it nothing in the folder is used. And written
+        # before ``--inplace`` copies that.
+        listing = Path(_native().fingerprints_path(self._package()))
+        listing.unlink(missing_ok=True)
         super().build_extensions()
-        # Before ``--inplace`` copies the folder, for without it nothing in there is used.
-        Path(_native().fingerprints_path(self._package())).write_text(self.fingerprints)
+        listing.write_text(self.fingerprints)
 
     def get_ext_fullpath(self, ext_name: str) -> str:
         """``oxide.runtime.launch`` and the group that all point into, both in ``oxide/compiled``."""
@@ -96,7 +99,9 @@ class BuildNative(build_ext):
 
     def copy_extensions_to_source(self) -> None:
         """For ``--inplace`` and editable installations: the same folder of the checkout."""
-        shutil.copytree(Path(self._package(), "compiled"), HERE / "oxide" / "compiled", dirs_exist_ok=True)
+        built, here = Path(self._package(), "compiled").resolve(), HERE / "oxide" / "compiled"
+        if built != here:
+            shutil.copytree(built, here, dirs_exist_ok=True)
 
     def get_outputs(self) -> list[str]:
         return [*super().get_outputs(), _native().fingerprints_path(self._package())]

@@ -12,6 +12,7 @@ held to are printed as PASS or FAIL at the end of a full run.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -43,9 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # an empty kernel is meant to be small
     from benchmarks import report
     from benchmarks.harness import Session, progress
+    from oxide import DeviceError
 
     session = Session(device, quick=options.quick, seconds=options.seconds)
-    machine = report.describe()
+    try:
+        machine = report.describe()
+    except DeviceError as error:
+        parser.error(str(error))
+    name = options.name or re.sub(r"[^a-z0-9]+", "-", machine["device"].lower()).strip("-")
+    folder = None if options.quick and options.output is None else options.output or RESULTS
+    if folder is not None and (refusal := report.refusal(folder, name)):
+        parser.error(refusal)
     print(f"{machine['device']}, driver {machine['driver']}, Python {machine['python']}")
     begun = time.perf_counter()
     for number, group in enumerate(options.groups or GROUPS, 1):
@@ -65,12 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif session.claims:
         print(f"\n{report.claims(session)}")
     print(f"\n{time.perf_counter() - begun:.0f} s")
-    if not options.quick or options.output is not None:
-        name = options.name or re.sub(r"[^a-z0-9]+", "-", machine["device"].lower()).strip("-")
-        for line in report.write(session, machine, options.output or RESULTS, name):
+    if folder is not None:
+        for line in report.write(session, machine, folder, name):
             print(line)
-    if session.wrong:
+    if any(comparison.wrong for comparison in session.comparisons):
         print("WRONG RESULTS, see above", file=sys.stderr)
+    if session.errors:
+        print(f"BROKEN: {', '.join(session.errors)}, see above", file=sys.stderr)
     return int(session.wrong)
 
 
@@ -96,11 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "groups", nargs="*", metavar="group", type=_group, help="groups to run; all of them if none is named"
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes and few turns; writes nothing")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few turns; writes only to --output")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="a CUDA device if there is one, else the CPU device")
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=_seconds,
         default=4.0,
         help="time for one comparison, about (%(default)s); more turns, less noise",
     )
@@ -120,6 +130,16 @@ def _group(name: str) -> str:
     if name not in GROUPS:
         raise argparse.ArgumentTypeError(f"there is no group {name!r}; there are {', '.join(GROUPS)}")
     return name
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time to measure for, in seconds")
+    return seconds
 
 
 def _default_device() -> str:

@@ -153,7 +153,9 @@ class Session:
             for turn in range(warmup + turns):
                 if turn >= warmup + least and time.perf_counter() > deadline:
                     break
-                for name, contender in ready.items():
+                for place, (name, contender) in enumerate(ready.items()):
+                    done = (turn + place / len(ready)) / (warmup + turns)
+                    progress(f"{_bar(done)} {self.group}: {title}: {name}")
                     times = contender.sample()
                     if turn >= warmup:
                         samples[name] += times
@@ -270,6 +272,10 @@ def peer(module: str, package: str | None = None) -> Any:
 def median(values: list[float]) -> float:
     """The median of what was measured by hand."""
     return statistics.median(values)
+
+
+def _bar(done: float) -> str:
+    return f"[{'#' * round(20 * done):20}]"
 
 
 def progress(text: str) -> None:

@@ -167,16 +167,18 @@ def _eager(workload: Workload) -> Contender:
     policy = oxide.StreamPoolRoundRobin(STREAMS)
     w0, w1 = h2d(workload.w0).arc().sync(), h2d(workload.w1).arc().sync()
 
-    def batch(number: int) -> oxide.DeviceFuture[Any]:
-        return pipeline.mlp(workload.batch(number), w0.clone(), w1.clone()).schedule(policy)
-
     async def all_batches() -> tuple[Any, ...]:
-        return await gather(*[batch(number) for number in range(workload.batches)])
+        return await gather(
+            *[
+                pipeline.mlp(workload.batch(number), w0.clone(), w1.clone()).schedule(policy)
+                for number in range(workload.batches)
+            ]
+        )
 
     async def seconds() -> float:
         """In a loop that runs already, as a service's does: starting one, and the first await in it, take as long as
-        several batches."""
-        await gather(batch(0))
+        several batches. What is awaited first touches nothing that the batches use."""
+        await gather(oxide.value(0))
         start = time.perf_counter()
         await all_batches()
         return time.perf_counter() - start

@@ -70,6 +70,23 @@ def claims(session: Session) -> str:
     )
 
 
+def refusal(folder: Path, name: str) -> str | None:
+    """Why ``write`` could not write there, if so: asked before anything is measured."""
+    if Path(name).name != name:
+        return f"--name {name!r} is no name of a file"
+    file = folder / f"{name}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        new = not file.exists()
+        with file.open("a"):
+            pass
+        if new:
+            file.unlink()
+    except (OSError, ValueError) as error:
+        return f"the results cannot be written to {str(file)!r}: {error}"
+    return None
+
+
 def write(session: Session, machine: dict[str, Any], folder: Path, name: str) -> list[str]:
     """Writes ``name.json``, ``name.md`` and the plots; what to tell the user about them."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +98,7 @@ def write(session: Session, machine: dict[str, Any], folder: Path, name: str) ->
         "errors": session.errors,
     }
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return [f"written: {folder / name}.json", *_draw(session.comparisons, session.claims, machine, folder, name)]
+    return [f"written: {folder / name}.json", *_draw(session.comparisons, session.claims, record, folder, name)]
 
 
 def redraw(file: Path) -> list[str]:
@@ -101,7 +118,7 @@ def redraw(file: Path) -> list[str]:
         ]
         _page(comparisons, claims, record, {})  # what it cannot show is found before anything is written
         return _draw(comparisons, claims, record, file.parent, file.stem)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{file} is no JSON of a run of the benchmarks: {type(error).__name__}: {error}") from error
 
 
@@ -119,8 +136,11 @@ def _page(comparisons: list[Comparison], claims: list[Claim], machine: dict[str,
         f"# Benchmarks on {machine['device']}",
         "",
         f"{machine['when']}, driver {machine['driver']}, Python {machine['python']}, {versions}. "
-        "Contenders took turns in one run; results were checked before they were timed.",
+        + (f"Host path: {machine['host_path']}. " if "host_path" in machine else "")
+        + ("A quick run: of right results, not of times. " if machine.get("quick") else "")
+        + "Contenders took turns in one run; results were checked before they were timed.",
     ]
+    lines += [f"\nBROKEN, not measured to its end: {group}: {error}" for group, error in machine["errors"].items()]
     if claims:
         lines += ["", "| | what oxide is held to | found | limit |", "| --- | --- | --- | --- |"]
         for claim in claims:

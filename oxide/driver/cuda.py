@@ -175,7 +175,7 @@ class CudaDriver:
         if call_from_c is not None:
             code = call_from_c(self._event_record, event.address, stream.address)
             if code:
-                raise failure(driver.CUresult(code), "cuEventRecord")
+                raise failure(code, "cuEventRecord")
             return
         try:
             stream.core.record(event.core)
@@ -194,7 +194,7 @@ class CudaDriver:
         if call_from_c is not None:
             code = call_from_c(self._event_synchronize, event.address)
             if code:
-                raise failure(driver.CUresult(code), "cuEventSynchronize")
+                raise failure(code, "cuEventSynchronize")
             return
         try:
             event.core.sync()
@@ -356,7 +356,7 @@ class CudaDriver:
                 self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address
             )
             if code:
-                raise _launch_failure(driver.CUresult(code), function, grid, block, shared_bytes)
+                raise _launch_failure(code, function, grid, block, shared_bytes)
             return
         # A free list and not one packet a thread: a launch may interrupt another one on the same thread, from a signal
         # handler or a finaliser.
@@ -535,7 +535,7 @@ def _is_over(code: int, call: str) -> bool:
         return True
     if code == _NOT_READY:
         return False
-    raise failure(driver.CUresult(code), call)
+    raise failure(code, call)
 
 
 def _grant_shared(function: CudaFunction, shared_bytes: int) -> None:

@@ -79,20 +79,22 @@ async def wait_on(loop: EventLoop, runtime: Runtime, marks: list[Mark], begun: f
         return
     pace = marks[0].timeline.pace
     now = time.perf_counter()
+    budget = 0.0  # which bounds what counts as polling: between two looks other tasks may run for long
     if runtime.completion == "adaptive":
-        poll_until = begun + pace.budget()
+        budget = pace.budget()
+        poll_until = begun + budget
         while now < poll_until:
             await checkpoint(loop)
             if _one_passed(marks):
                 lasted = time.perf_counter() - begun
-                pace.learn(lasted, lasted, parked=False)
+                pace.learn(lasted, min(lasted, budget), parked=False)
                 return
             now = time.perf_counter()
     reactor = reactor_of(loop)
     while True:
         await reactor.park(loop, marks)
         if _one_passed(marks):
-            pace.learn(time.perf_counter() - begun, now - begun, parked=True)
+            pace.learn(time.perf_counter() - begun, min(now - begun, budget), parked=True)
             return
 
 

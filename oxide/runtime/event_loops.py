@@ -72,7 +72,7 @@ class Sleeper(ABC):
 def current_loop() -> EventLoop:
     """The loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
     loop = _running_asyncio_loop()
-    if loop is None and _sniffed_name() == "trio":  # as for each await under trio: in a task, since it is one
+    if loop is None and _sniffed_name() == "trio":  # a coroutine driven by hand outside of tasks is refused by trio
         return _trio_loop or _make_trio_loop()
     if _in_trio() and (loop is None or _trio_is_inside()):
         return _trio_loop or _make_trio_loop()

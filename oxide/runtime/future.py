@@ -34,12 +34,14 @@ def would_keep(turn: Turn, stream: Stream) -> bool:
     return turn.used_up or may_load(stream.device)
 
 
-async def ready_to_submit(loop: EventLoop, stream: Stream) -> None:
-    """Returns when a submission to ``stream`` will not keep the loop: at once, or after letting it run."""
+async def ready_to_submit(loop: EventLoop, stream: Stream) -> Turn:
+    """Returns when a submission to ``stream`` will not keep the loop: at once, or after letting it run. Gives the
+    thread's turn then: a loop of asyncio's may go on in another thread."""
     if may_load(stream.device):
         await load_beside(loop, stream.device)
     if current_turn().used_up:
         await reactor_of(loop).next_turn(loop)
+    return current_turn()
 
 
 @final
@@ -117,7 +119,7 @@ class DeviceFuture(Generic[T]):
         await loop.checkpoint_if_cancelled()
         turn = current_turn()
         if self._state is _IDLE and would_keep(turn, self._stream):
-            await ready_to_submit(loop, self._stream)
+            turn = await ready_to_submit(loop, self._stream)
         once = self.start(turn)
         if once is not None:
             await self.start_after(loop, once)

@@ -34,7 +34,7 @@ class Statistics(NamedTuple):
       abandoned before that (a task was cancelled, a future dropped), and ``in_flight`` is the rest.
     - ``waits_inserted``: event waits put into a stream because it uses what another one wrote or read;
       ``waits_avoided``: times that this was not needed, since the device was known to be past it.
-    - ``polling_seconds``: time that awaiting tasks spent asking the device, in all.
+    - ``polling_seconds``: time that awaiting tasks spent asking the device, in all; ``completion="poll"`` keeps none.
     - ``streams``: the streams with their learned waits.
     - the pools: streams and events made, events of them free, and bytes of page-locked memory that is free.
     """

@@ -40,11 +40,11 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
     loop = current_loop()
     await loop.checkpoint_if_cancelled()
     try:
-        turn = current_turn()
         for operation in operations:
             future = _future(operation)
+            turn = current_turn()
             if would_keep(turn, future.stream):
-                await ready_to_submit(loop, future.stream)
+                turn = await ready_to_submit(loop, future.stream)
             futures.append(future)
             if (once := future.start(turn)) is not None:
                 await future.start_after(loop, once)
@@ -104,7 +104,6 @@ class _AsCompleted(AsyncIterator[T]):
     async def __anext__(self) -> T:
         loop = current_loop()
         await loop.checkpoint_if_cancelled()
-        turn = current_turn()
         try:
             while self._waiting is not None and (
                 self._limit is None or self._in_flight + len(self._settled) < self._limit
@@ -115,8 +114,9 @@ class _AsCompleted(AsyncIterator[T]):
                     break
                 _require_operation(operation, "as_completed")
                 future = _future(operation)
+                turn = current_turn()
                 if would_keep(turn, future.stream):
-                    await ready_to_submit(loop, future.stream)
+                    turn = await ready_to_submit(loop, future.stream)
                 if (once := future.start(turn)) is not None:
                     await future.start_after(loop, once)
                 self._note_started(future)

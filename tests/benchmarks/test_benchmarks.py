@@ -217,3 +217,46 @@ def test_an_unknown_group_is_refused_with_the_names_of_those_there_are(capsys: p
     with pytest.raises(SystemExit):
         command.main(["lunch"])
     assert "there is no group 'lunch'; there are launch, completion" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--output", "/dev/null"], "the results cannot be written to"),
+        (["--output", "/dev/null/results"], "the results cannot be written to"),
+        (["--name", "a/b"], "'a/b' is no name of a file"),
+        (["--name", "../b"], "'../b' is no name of a file"),
+        (["--name", "b" * 300], "the results cannot be written to"),
+        (["--seconds", "nan"], "nan is no time to measure for"),
+        (["--seconds", "-1"], "-1 is no time to measure for"),
+        (["--seconds", "soon"], "soon is no time to measure for"),
+    ],
+)
+def test_where_nothing_can_be_written_nothing_is_measured(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "import_module", lambda name: pytest.fail(f"{name} was measured"))
+    if "--output" not in arguments:
+        arguments = [*arguments, "--output", str(tmp_path)]
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--quick", "kernels", "--device", "cpu", *arguments])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_says_what_broke_and_that_the_run_was_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(session: Session) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(command, "import_module", lambda name: SimpleNamespace(run=broken))
+    assert command.main(["--quick", "kernels", "--device", "cpu", "--output", str(tmp_path), "--name", "run"]) == 1
+    page = (tmp_path / "run.md").read_text(encoding="utf-8")
+    assert "BROKEN, not measured to its end: kernels: RuntimeError: no luck" in page
+    assert "A quick run" in page
+    assert "Host path: " in page
+    err = capsys.readouterr().err
+    assert "BROKEN: kernels" in err
+    assert "WRONG RESULTS" not in err

@@ -122,6 +122,37 @@ def test_spinning_gives_way_to_other_tasks_once_its_budget_is_spent(monkeypatch:
     assert turns == 5
 
 
+def test_time_that_other_tasks_take_between_two_looks_does_not_count_as_polling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1e-6
+        return now
+
+    monkeypatch.setattr(completion.time, "perf_counter", clock)
+    with use_driver(step_driver()) as driver:
+        stream = oxide.devices()[0].new_stream()
+
+        async def busy() -> None:
+            nonlocal now
+            for _ in range(3):
+                now += 1.0
+                await trio.lowlevel.checkpoint()
+            driver.run_until_idle()
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(busy)
+                await oxide.zeros(4).schedule(On(stream))
+
+        trio.run(main)
+        assert now > 3
+        assert oxide.statistics().polling_seconds <= POLL_SECONDS
+
+
 def test_statistics_count_what_was_submitted_completed_and_cancelled() -> None:
     with use_driver(step_driver()) as driver:
         before = oxide.statistics()

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from oxide import DeviceOperation, as_completed, d2h, gather, h2d, spawn, value, zeros
+from oxide.runtime.turns import current_turn
 
 BOUND = 20  # seconds, for what must not hang
 
@@ -92,6 +93,51 @@ def test_a_source_that_needs_the_loop_that_awaits_it_is_no_deadlock() -> None:
 
     started, entered = threading.Event(), trio.Event()
     trio.run(main)
+
+
+@pytest.mark.parametrize(
+    "consume",
+    [
+        lambda shared: shared.into_future(),
+        lambda shared: gather(shared),
+        lambda shared: as_completed([shared]).__anext__(),
+    ],
+    ids=["await", "gather", "as_completed"],
+)
+def test_a_loop_that_goes_on_in_another_thread_while_a_task_waits_to_submit_is_kept_by_nobody(
+    consume: Callable[[DeviceOperation[Any]], Any],
+) -> None:
+    source = Source()
+    source.run_in_a_thread()
+    loop = asyncio.new_event_loop()
+    ended: list[bool] = []
+
+    async def awaited() -> None:
+        await consume(source.shared)
+
+    async def main(task: asyncio.Task[None]) -> None:
+        for _ in range(100):  # the loop runs while another thread runs the source
+            await asyncio.sleep(0)
+        assert not task.done()
+        source.end()
+        await task
+        ended.append(True)
+
+    turn = current_turn()
+    try:
+        turn.spent = 1.0  # so that the task waits for another turn
+        task = loop.create_task(awaited())
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        other = threading.Thread(target=lambda: loop.run_until_complete(main(task)), daemon=True)
+        other.start()
+        other.join(BOUND)
+        assert ended
+        assert not turn.gives_up
+    finally:
+        turn.next()
+        source.open.set()
+    loop.close()
 
 
 def test_waiting_for_another_threads_source_can_be_cancelled_and_awaited_again() -> None:
