@@ -153,10 +153,18 @@ class Session:
             for turn in range(warmup + turns):
                 if turn >= warmup + least and time.perf_counter() > deadline:
                     break
-                for place, (name, contender) in enumerate(ready.items()):
+                for place, (name, contender) in enumerate(list(ready.items())):
                     done = (turn + place / len(ready)) / (warmup + turns)
                     progress(f"{_bar(done)} {self.group}: {title}: {name}")
-                    times = contender.sample()
+                    try:
+                        times = contender.sample()
+                    except Exception as error:
+                        if name.startswith("oxide"):
+                            raise
+                        comparison.skipped[name] = _first_line(error)
+                        del samples[name]
+                        ready.pop(name).close()
+                        continue
                     if turn >= warmup:
                         samples[name] += times
             comparison.figures = {name: Figure.of(values) for name, values in samples.items()}
@@ -186,7 +194,7 @@ class Session:
         except Exception as error:
             # What is wrong with a peer is not ours to fail on; an oxide that gives no result is.
             kind = comparison.wrong if name.startswith("oxide") else comparison.skipped
-            kind[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            kind[name] = _first_line(error)
         else:
             return
         if name in ready:
@@ -272,6 +280,10 @@ def peer(module: str, package: str | None = None) -> Any:
 def median(values: list[float]) -> float:
     """The median of what was measured by hand."""
     return statistics.median(values)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _bar(done: float) -> str:

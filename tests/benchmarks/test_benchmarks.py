@@ -69,6 +69,22 @@ def test_an_oxide_that_raises_is_wrong_and_a_peer_that_raises_is_skipped(session
     assert session.wrong
 
 
+def test_a_peer_that_raises_in_its_turn_is_skipped_from_there_on(session: Session) -> None:
+    times = iter([1.0, 2.0])
+    closed: list[str] = []
+
+    def peer() -> Contender:
+        return Contender(lambda: [next(times)], lambda: None, lambda: closed.append("peer"))
+
+    compared = session.compare("x", {"peer": peer, "oxide": always(1)}, turns=5, warmup=1)
+    assert compared.skipped["peer"].startswith("StopIteration")
+    assert list(compared.figures) == ["oxide"]
+    assert compared.figures["oxide"].count == 5
+    assert closed == ["peer"]
+    with pytest.raises(RuntimeError, match="lost"):
+        session.compare("x", {"oxide": lambda: Contender(refuse(RuntimeError("lost")), lambda: None)})
+
+
 def test_a_peer_that_is_not_installed_is_skipped_by_name(session: Session) -> None:
     def missing() -> Contender:
         peer("no_such_library_at_all", "no-such-library")
