@@ -158,7 +158,7 @@ class Session:
                     progress(f"{_bar(done)} {self.group}: {title}: {name}")
                     try:
                         times = contender.sample()
-                    except Exception as error:
+                    except Exception as error:  # of any kind: a peer's own, which _prepare would have skipped too
                         if name.startswith("oxide"):
                             raise
                         comparison.skipped[name] = _first_line(error)

@@ -72,9 +72,8 @@ class Sleeper(ABC):
 def current_loop() -> EventLoop:
     """The loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
     loop = _running_asyncio_loop()
-    if loop is None and _sniffed_name() == "trio":  # a coroutine driven by hand outside of tasks is refused by trio
-        return _trio_loop or _make_trio_loop()
-    if _in_trio() and (loop is None or _trio_is_inside()):
+    # Without another loop the name is enough: a coroutine driven by hand outside of tasks is refused by trio itself.
+    if _sniffed_name() == "trio" if loop is None else _in_trio() and _trio_is_inside():
         return _trio_loop or _make_trio_loop()
     if loop is not None:
         return _AsyncioLoop(loop)
