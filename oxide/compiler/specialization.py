@@ -201,6 +201,7 @@ class Specialization:
             self.parameters,
             kernel.fastmath,
             style,
+            fma=kernel.fma,
             located=True,
             constants=uses.constants,
         )
@@ -231,7 +232,9 @@ def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
     from .ir import translate
 
     uses, style = _style(kernel, parameters)
-    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style, constants=uses.constants)
+    lowered = lower(
+        kernel.name, kernel.function, parameters, kernel.fastmath, style, fma=kernel.fma, constants=uses.constants
+    )
     portable = translate(kernel.function, lowered, kernel.fastmath)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:
