@@ -19,6 +19,8 @@ MOST_AXES = 64
 """What a NumPy array, as ``d2h`` makes one, can have."""
 
 _LARGEST = 2**63 - 1
+_LOWEST_ADDRESS = 4096  # no system gives out the first page
+_HIGHEST_ADDRESS = 2**57  # the most that a page table of five levels reaches
 
 
 @final
@@ -63,10 +65,10 @@ class ForeignLayout:
         self.low, self.nbytes = address + low, high - low
         if address == 0:
             raise BufferError(f"{what}: the array's address is 0, and it has elements: its shape is {shape}")
-        if self.low <= 0 or self.low + self.nbytes > _LARGEST:
+        if self.low < _LOWEST_ADDRESS or self.low + self.nbytes > _HIGHEST_ADDRESS:
             raise BufferError(
                 f"{what}: the array, of shape {shape} and strides {written(self._steps())} bytes, at address "
-                f"{address:#x}, does not lie within an address space"
+                f"{address:#x}, does not lie where a process or a device has memory"
             )
         if address % dtype.alignment:
             raise BufferError(

@@ -115,7 +115,7 @@ def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout
         dtype = np.dtype(interface.get("typestr"))
     except (TypeError, ValueError):
         dtype = None
-    if dtype is None or not isinstance(interface.get("typestr"), str):
+    if dtype is None or not dtype.itemsize or not isinstance(interface.get("typestr"), str):
         raise refusal("typestr", "a type as NumPy writes it, such as '<f4'")
     require_data(dtype, what)
     if data[1] or interface.get("mask") is not None:

@@ -317,7 +317,7 @@ class DeviceBox:
         """
         if self.device.kind != "cpu":
             raise DeviceError(f"host_view: the box is on {self.device.label}; d2h copies it to the host")
-        return np.asarray(self)
+        return np.asarray(self).view(self._dtype)  # the interface says of a structure only how long it is
 
     def _span(self) -> tuple[int, int]:
         """The addresses that the elements lie between."""

@@ -365,9 +365,11 @@ def _copy_bytes(context: ExecutionContext, destination: DeviceBox, source: Devic
 def _copy_views(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
     """``copy_box`` where a box is a strided view, or where the two have bytes in common."""
     if source.device is not destination.device:
-        # What a view lies in goes over as it is, and is taken apart where it has arrived.
-        require_device(destination, context.device, "a copy into a strided view of another device's box")
-        source = _arrived(context, source)
+        if destination.is_contiguous and source.device is context.device:
+            source = contiguous(context, source)
+        else:  # what the view lies in goes over as it is, and is taken apart where it has arrived
+            require_device(destination, context.device, "a copy into a strided view of another device's box")
+            source = _arrived(context, source)
     elif _overlap(destination, source):
         source = contiguous(context, source, copied=True)
     if source.shape != destination.shape:

@@ -230,8 +230,18 @@ def test_a_view_is_copied_to_another_device() -> None:
         np.testing.assert_array_equal(d2h(there).on(1).sync(), DATA[:, 1].T)
         memcpy(there[:, ::2], box[:, 2].T[:, ::2]).on(1).sync()
         np.testing.assert_array_equal(d2h(there).on(1).sync()[:, ::2], DATA[:, 2].T[:, ::2])
+        memcpy(there, box[:, 2].T).on(0).sync()
+        np.testing.assert_array_equal(d2h(there).on(1).sync(), DATA[:, 2].T)
         with pytest.raises(oxide.DeviceError, match="a strided view of another device's box"):
             memcpy(there[:, ::2], dup(box[:, 1].T[:, ::2]).sync()).on(0).sync()
+
+
+def test_the_host_view_of_a_strided_box_of_records_is_the_memory() -> None:
+    data = np.zeros((3, 2), np.dtype([("x", np.float32), ("n", np.int16)]))
+    box = h2d(data).sync()
+    box[:, 1].host_view()["n"] = 7
+    found = d2h(box).sync()
+    assert (found["n"].tolist(), found.dtype) == ([[0, 7]] * 3, data.dtype)
 
 
 # Kernels
