@@ -416,10 +416,10 @@ class DeviceBox:
     def __dlpack__(
         self,
         *,
-        stream: int | None = None,
+        stream: Given[int | None] = None,
         max_version: Given[tuple[int, int] | None] = None,
         dl_device: Given[tuple[int, int] | None] = None,
-        copy: bool | None = None,
+        copy: Given[bool | None] = None,
     ) -> Any:
         """The memory for another library, without a copy: its ``stream`` waits for the box's uses so far.
 
