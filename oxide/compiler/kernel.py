@@ -96,6 +96,8 @@ class Kernel:
         check_max_registers(function, self.name, max_registers)
         self.max_registers = max_registers
         self.sanitize = sanitizing.kinds_of(sanitize, self.name)
+        self.sanitizable = True
+        """False of a kernel of oxide's own, which copies what nothing has written as any copy does."""
         self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Closed))
         """The places of the parameters whose types the arguments decide."""
         self.is_generic = bool(self.open_places)

@@ -131,7 +131,7 @@ class Specialization:
         """Machine code for a target, made the first time; from any thread."""
         with self._lock:
             code = self._codes.get(target)
-            kinds = self.kernel.sanitize | sanitizing.requested()
+            kinds = self.kernel.sanitize | sanitizing.requested() if self.kernel.sanitizable else frozenset()
             # What is sanitized is for this run, and no file of the cache takes what comes with it.
             entry = self._entry if target.kind == "ptx" or not kinds else None
             if code is None and target.kind == "ptx" and kinds:
