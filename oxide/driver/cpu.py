@@ -161,7 +161,7 @@ class CpuDriver:
                 "CUDA_ERROR_INVALID_HANDLE",
                 f"{event!r} cannot be recorded on {stream!r}, of another device; create it on cpu:{stream.device}",
             )
-        point = Point()
+        point = Point(stream)
         self._scheduler.submit(stream, Record(point))
         event.point = point
 
@@ -301,19 +301,18 @@ class CpuDriver:
         """Runs a kernel, its blocks on as many threads as pays. Refuses what is beyond the device's limits."""
         check_handle(stream, CpuStream)
         blocks = check_launch(function, grid, block, shared_bytes, stream)
-        what = f"launch {function.entry}"
         seed = 0 if self._seeds is None else self._seeds.getrandbits(32) | 1  # draws the order of the launch's threads
         if function.sanitized is not None:
             from oxide.driver.cpu_sanitizer import sanitized_launch
 
             order, tracked = self._scheduler.block_order, self._heaps[stream.device].tracked
             launch = sanitized_launch(function, grid, block, shared_bytes, params, seed, order, tracked)
-            self._submit(stream, Task(what, launch, kernel=True))
+            self._submit(stream, Task(f"launch {function.entry}", launch, kernel=True))
             return
-        run = function.bind(grid, block, shared_bytes, params, seed)
+        launched = function.launch(grid, block, shared_bytes, params, seed, blocks)
         if Tracking.wanted:
             self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
-        self._submit(stream, BlockRange(what, run, blocks))
+        self._submit(stream, launched)
 
     # Graphs
 
