@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 
 import numpy as np
 
+from oxide.compiler.arguments import of_box
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.messages import written
 from oxide.native import Given, caused
@@ -211,13 +212,28 @@ def number_of_elements(shape: tuple[int, ...]) -> int:
 
 
 @final
+class BoxArgument:
+    """A box as numba-cuda's kernels take it: its type, the words that are passed of it, and the part that it has in the
+    choice of a specialization."""
+
+    __slots__ = ("kind", "type", "words")
+
+    def __init__(self, box: DeviceBox) -> None:
+        self.kind: Any = (box._dtype, len(box._shape))
+        self.type: Any = of_box(box._dtype, len(box._shape))
+        self.words: bytes = struct.pack(f"@{self.type.format}", *self.type.flatten(box))
+
+
+@final
 class DeviceBox:
     """An array in device memory: C-contiguous, of one dtype, freed when dropped and no longer in use.
 
     ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
     """
 
-    __slots__ = ("_allocation", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_words")
+    __slots__ = (
+        "_allocation", "_argument", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_words",
+    )  # fmt: skip
 
     def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self._allocation = allocation
@@ -229,6 +245,7 @@ class DeviceBox:
         self._nbytes = self._size * dtype.itemsize
         self._ptr = allocation.address + offset if self._nbytes else 0
         self._words: bytes | None = None
+        self._argument: BoxArgument | None = None
         self._known: Known | None = None
 
     # What a kernel may touch follows from these, so they cannot be assigned.
@@ -274,6 +291,13 @@ class DeviceBox:
         if words is None:
             words = self._words = _WORDS.pack(self._ptr, self._size)
         return words
+
+    def as_argument(self) -> BoxArgument:
+        """What launches of numba-cuda's kernels use, made by the first."""
+        argument = self._argument
+        if argument is None:
+            argument = self._argument = BoxArgument(self)
+        return argument
 
     def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
         """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.
