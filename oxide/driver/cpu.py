@@ -120,7 +120,8 @@ class CpuDriver:
     def synchronize_stream(self, stream: CpuStream) -> None:
         """Blocks until all that was submitted has run; in step mode, runs it."""
         self._scheduler.synchronize(check_idle(stream))
-        self._scheduler.raise_failure(stream.device)
+        if self._failures:
+            self._scheduler.raise_failure(stream.device)
 
     def query_stream(self, stream: CpuStream) -> bool:
         """Whether all that was submitted has run. Takes no lock."""
@@ -154,7 +155,8 @@ class CpuDriver:
 
     def record_event(self, event: CpuEvent, stream: CpuStream) -> None:
         """Moves the event to the end of what the stream holds now."""
-        check_handle(event, CpuEvent)
+        if type(event) is not CpuEvent or event.destroyed:
+            check_handle(event, CpuEvent)
         check_idle(stream)
         if event.device != stream.device:
             raise driver_error(
@@ -183,10 +185,13 @@ class CpuDriver:
 
     def synchronize_event(self, event: CpuEvent) -> None:
         """Blocks until the point last recorded has been passed; in step mode, runs what comes before it."""
-        point = check_handle(event, CpuEvent).point
+        if type(event) is not CpuEvent or event.destroyed:
+            check_handle(event, CpuEvent)
+        point = event.point
         if point is not None:
             self._scheduler.wait(point)
-        self._scheduler.raise_failure(event.device)
+        if self._failures:
+            self._scheduler.raise_failure(event.device)
 
     def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
         """Holds the stream back until the event's point is passed, on whichever of the driver's devices."""
@@ -374,7 +379,9 @@ class CpuDriver:
         """Lets work use memory that another library allocated. All host memory is device 0's, but for the memory
         that this driver allocated."""
         self._check_open()
-        device = next((index for index, heap in enumerate(self._heaps) if heap.contains(address, nbytes)), 0)
+        device = 0
+        if self._devices > 1:
+            device = next((index for index, heap in enumerate(self._heaps) if heap.contains(address, nbytes)), 0)
         self._heaps[device].adopt(address, nbytes)
         return device
 

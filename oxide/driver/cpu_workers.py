@@ -85,6 +85,7 @@ class WorkerScheduler(Scheduler):
         self._idle: list[_Worker] = []
         self._workers: set[_Worker] = set()
         self._worker_idents: set[int] = set()
+        self._main = threading.main_thread().ident
         self._backlog: deque[_Job] = deque()
         self._started = 0
         self._coming = 0  # workers that were woken or started and have not looked into the backlog yet, or fewer
@@ -138,13 +139,15 @@ class WorkerScheduler(Scheduler):
         self._refuse_on_a_worker("wait for a stream or an event")
         if self._interrupted:
             self._mend()
-        if self._backlog:
+        if self._backlog and not self._workers:
             self._run_backlog()
         if point.passed:
             return
         stream = point.stream
         if stream is not None:
             self._help(stream, point)
+            if point.passed:
+                return
         gate: SimpleQueue[None] = SimpleQueue()  # may be opened twice, where a lock may not
         with self._lock:
             if point.passed:
@@ -180,7 +183,7 @@ class WorkerScheduler(Scheduler):
 
     def _help(self, stream: CpuStream, point: Point) -> None:
         """Runs on the calling thread what a stream holds in front of ``point``, if the stream waits for a worker."""
-        interruptible = threading.get_ident() == threading.main_thread().ident
+        interruptible = threading.get_ident() == self._main
         mine = False
         try:
             with self._lock:
@@ -199,7 +202,8 @@ class WorkerScheduler(Scheduler):
                         elif point.passed or not _is_small(item, interruptible):
                             stream.running = mine = False
                             self._advance(stream)
-                        self._settle()
+                        if self._resumed or self._deferred:
+                            self._settle()
                     finally:
                         self._in_section = False
                 if mine and item is not None:
@@ -353,7 +357,7 @@ class WorkerScheduler(Scheduler):
                 return None
             items.popleft()
         self._busy.discard(stream)
-        if not self._busy:
+        if self._closed and not self._busy:
             self._quiet.notify_all()
         return None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -50,7 +51,7 @@ def from_dlpack(x: Any) -> DeviceBox:
         raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")
     refuse_masked(x, "from_dlpack")
     runtime = current_runtime()
-    kind, number = (int(part) for part in x.__dlpack_device__())
+    kind, number = map(int, x.__dlpack_device__())
     wanted = _CUDA if runtime.driver.name == "cuda" else _CPU
     if kind != wanted:
         raise DeviceError(
@@ -81,7 +82,7 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     _require_contiguous(shape, interface.get("strides"), dtype.itemsize)
     if read_only or interface.get("mask") is not None:
         raise BufferError("from_cuda_array_interface: a box can be written and has no mask, the array cannot or has")
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    nbytes = math.prod(shape) * dtype.itemsize
     address = address if nbytes else 0
     known = _known(runtime, address, nbytes)
     device = _device_of(runtime, address, nbytes, known)
@@ -288,8 +289,8 @@ _READ_ONLY = 1  # in flags
 _VERSION = (1, 0)
 
 _KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
+    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),  # what most libraries give, so it is first
     b"dltensor": (_Managed, b"used_dltensor"),
-    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),
 }
 _python = ctypes.pythonapi
 # A capsule keeps the pointer to its name: these are never freed.
@@ -359,8 +360,10 @@ class _Imported:
 
     def __init__(self, capsule: Any) -> None:
         self._address: int | None = None
-        name = next((name for name in _KINDS if _is_valid(id(capsule), name)), None)
-        if name is None:
+        for name in _KINDS:
+            if _is_valid(id(capsule), name):
+                break
+        else:
             raise BufferError("from_dlpack: __dlpack__ gave no DLPack capsule that nobody has used yet")
         kind, used = _KINDS[name]
         self._address = _pointer(id(capsule), name)
@@ -376,13 +379,13 @@ class _Imported:
     def box(self, runtime: Runtime, timeline: Timeline | None) -> DeviceBox:
         """A box on it. The producer has made ``timeline`` wait for its work; None on the CPU device."""
         tensor = self._managed.tensor
-        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        shape = tuple(tensor.shape[: tensor.ndim])
         if tensor.lanes != 1 or tensor.code not in _KIND_OF_CODE or tensor.bits % 8:
             raise BufferError(f"from_dlpack: no dtype for code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes")
-        dtype = np.dtype(f"{_KIND_OF_CODE[tensor.code]}{tensor.bits // 8}")
-        strides = [tensor.strides[axis] for axis in range(tensor.ndim)] if tensor.strides else None
+        dtype = _dtype_of(tensor.code, tensor.bits)
+        strides = tensor.strides[: tensor.ndim] if tensor.strides else None
         _require_contiguous(shape, strides, 1)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         address = (tensor.data or 0) + tensor.byte_offset if nbytes else 0
         known = _known(runtime, address, nbytes)
         device = _device_of(runtime, address, nbytes, known)
@@ -391,7 +394,18 @@ class _Imported:
 
     def __del__(self) -> None:
         if self._address is not None and self._managed.deleter:
-            _Deleter(self._managed.deleter)(self._address)
+            _deleter_at(self._managed.deleter)(self._address)
+
+
+@lru_cache(maxsize=64)
+def _deleter_at(address: int) -> Callable[[int], None]:
+    """A library's function that lets a tensor go, which is the same for all its tensors."""
+    return _Deleter(address)
+
+
+@lru_cache(maxsize=64)
+def _dtype_of(code: int, bits: int) -> np.dtype[Any]:
+    return np.dtype(f"{_KIND_OF_CODE[code]}{bits // 8}")
 
 
 def _require_contiguous(shape: tuple[int, ...], strides: Any, unit: int) -> None:
@@ -399,7 +413,7 @@ def _require_contiguous(shape: tuple[int, ...], strides: Any, unit: int) -> None
     if strides is None or 0 in shape:
         return
     expected = unit
-    for size, stride in zip(reversed(shape), reversed(list(strides)), strict=True):
+    for size, stride in zip(shape[::-1], strides[::-1], strict=True):
         if size > 1 and stride != expected:
             raise BufferError(f"an array of shape {shape} and strides {tuple(strides)} is not C-contiguous; copy it")
         expected *= size
