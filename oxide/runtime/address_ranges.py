@@ -95,4 +95,4 @@ class AddressRanges:
         first = bisect_right(self._starts, start)
         if first and self._entries[first - 1][0] > start:
             first -= 1
-        return first, bisect_left(self._starts, end, lo=first)
+        return first, bisect_left(self._starts, end, first)

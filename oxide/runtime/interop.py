@@ -358,16 +358,20 @@ _drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
 class _Imported:
     """Another library's tensor, which is let go when this is dropped."""
 
+    __slots__ = ("_address", "_managed")
+
     def __init__(self, capsule: Any) -> None:
         self._address: int | None = None
         for name in _KINDS:
-            if _is_valid(id(capsule), name):
+            try:
+                address = _pointer(id(capsule), name)
                 break
+            except ValueError:  # no capsule, or one of another name
+                continue
         else:
             raise BufferError("from_dlpack: __dlpack__ gave no DLPack capsule that nobody has used yet")
         kind, used = _KINDS[name]
-        self._address = _pointer(id(capsule), name)
-        assert self._address is not None
+        self._address = address
         self._managed: Any = kind.from_address(self._address)
         _rename(capsule, _name(used))
         if isinstance(self._managed, _ManagedVersioned):
@@ -412,8 +416,10 @@ def _require_contiguous(shape: tuple[int, ...], strides: Any, unit: int) -> None
     """Raises ``BufferError`` unless strides, in ``unit`` per element, are those of a C-contiguous array."""
     if strides is None or 0 in shape:
         return
+    if len(strides) != len(shape):
+        raise BufferError(f"an array of shape {shape} has {len(shape)} strides, not {tuple(strides)}")
     expected = unit
-    for size, stride in zip(shape[::-1], strides[::-1], strict=True):
-        if size > 1 and stride != expected:
+    for axis in range(len(shape) - 1, -1, -1):
+        if shape[axis] > 1 and strides[axis] != expected:
             raise BufferError(f"an array of shape {shape} and strides {tuple(strides)} is not C-contiguous; copy it")
-        expected *= size
+        expected *= shape[axis]
