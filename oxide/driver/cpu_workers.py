@@ -507,6 +507,8 @@ def _run_some(item: Task | BlockRange) -> bool:
         item.run()
         return True
     first, end, run, small = item.next, item.total, item.run, item.loop_free
+    if first == end:  # an interrupt came as the last had run
+        return True
     expected = 0.0 if small is None else small.pace.nanoseconds_per_thread * small.threads * (end - first)
     if small is not None and 0 < expected < _WORTH_THE_GIL_NS:
         run = small.run_holding
