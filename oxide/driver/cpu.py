@@ -6,7 +6,8 @@ items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at 
 is submitted, with CUDA's code and name for it.
 
 A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
-a microsecond, and handing it to another thread ten times that.
+a microsecond, and handing it to another thread ten times that. For the same reason a thread that blocks for a stream or
+an event may run small kernels that come before.
 """
 
 from __future__ import annotations

@@ -83,12 +83,17 @@ class Task:
 
 @final
 class Pace:
-    """How long the blocks of a kernel without loops take, by its last launch: nanoseconds a thread, 0 before it."""
+    """How long a thread of a kernel without loops takes, in nanoseconds, by the last launches; 0 before the first."""
 
-    __slots__ = ("nanoseconds_per_thread",)
+    __slots__ = ("nanoseconds",)
 
     def __init__(self) -> None:
-        self.nanoseconds_per_thread = 0.0
+        self.nanoseconds = 0.0
+
+    def learn(self, nanoseconds: float, *, exact: bool) -> None:
+        """A thread took so long; without ``exact`` the time until the caller had the GIL again may be in it."""
+        known = self.nanoseconds
+        self.nanoseconds = nanoseconds if exact or not known else min(nanoseconds, known)
 
 
 @final
@@ -127,6 +132,19 @@ class BlockRange:
         self.next = 0
         self.workers = 0
         self.nanoseconds_per_block = 0.0
+
+    def expected(self) -> float:
+        """Nanoseconds that the blocks left take on one thread, as far as is known; else 0."""
+        small, left = self.loop_free, self.total - self.next
+        if self.nanoseconds_per_block or small is None:
+            return self.nanoseconds_per_block * left
+        return small.pace.nanoseconds * small.threads * left
+
+    def learn(self, nanoseconds_per_block: float, *, exact: bool) -> None:
+        """Blocks of the launch took so long, with ``exact`` as of ``Pace.learn``."""
+        self.nanoseconds_per_block = nanoseconds_per_block
+        if self.loop_free is not None:
+            self.loop_free.pace.learn(nanoseconds_per_block / self.loop_free.threads, exact=exact)
 
     def renewed(self) -> BlockRange:
         """The same kernel as another launch runs it, none of its blocks handed out."""

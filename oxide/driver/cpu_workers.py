@@ -246,7 +246,7 @@ class WorkerScheduler(Scheduler):
                 self._in_section = True
                 try:
                     if ran:
-                        blocks.nanoseconds_per_block = elapsed / ran
+                        blocks.learn(elapsed / ran, exact=False)
                     first, end = self._take_chunk(stream, blocks)
                     done = first == end
                     last = False
@@ -496,7 +496,7 @@ def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
         return item.brief
     if item.cooperative is not None or (interruptible and item.loop_free is None):
         return False
-    return item.nanoseconds_per_block * (item.total - item.next) < _WORTH_A_WORKER_NS
+    return item.expected() < _WORTH_A_WORKER_NS
 
 
 def _run_some(item: Task | BlockRange) -> bool:
@@ -509,8 +509,8 @@ def _run_some(item: Task | BlockRange) -> bool:
     first, end, run, small = item.next, item.total, item.run, item.loop_free
     if first == end:  # an interrupt came as the last had run
         return True
-    expected = 0.0 if small is None else small.pace.nanoseconds_per_thread * small.threads * (end - first)
-    if small is not None and 0 < expected < _WORTH_THE_GIL_NS:
+    holding = small is not None and 0 < item.expected() < _WORTH_THE_GIL_NS
+    if small is not None and holding:
         run = small.run_holding
     elif end - first > 1 and not item.nanoseconds_per_block:
         end = first + 1
@@ -519,9 +519,7 @@ def _run_some(item: Task | BlockRange) -> bool:
         run(first, end)
     finally:
         item.next = end
-    item.nanoseconds_per_block = per_block = (perf_counter_ns() - started) / (end - first)
-    if small is not None:
-        small.pace.nanoseconds_per_thread = per_block / small.threads
+    item.learn((perf_counter_ns() - started) / (end - first), exact=holding)
     return end == item.total
 
 

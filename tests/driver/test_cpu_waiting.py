@@ -22,6 +22,7 @@ from oxide.driver import cpu_workers
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu_streams import BlockRange, CpuStream, LoopFree, Pace, Point, Record, Task, Wait
 from oxide.driver.cpu_workers import WorkerScheduler
+from oxide.driver.sanitizing import Tracking
 from oxide.testing import use_driver
 from tests.interrupting import interrupts, needs_calls
 
@@ -30,8 +31,11 @@ Ranges = list[tuple[int, int]]
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """No worker looks into the backlog until this is set."""
+    """No worker looks into the backlog until this is set. A test in which a thread waits for one fails."""
     arrived = threading.Event()
+    waited_for: list[bool] = []
+    deadline = threading.Timer(20, lambda: (waited_for.append(True), arrived.set()))
+    deadline.start()
     serve = WorkerScheduler.serve
 
     def serve_later(scheduler: WorkerScheduler, worker: Any) -> None:
@@ -40,7 +44,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
     monkeypatch.setattr(WorkerScheduler, "serve", serve_later)
     yield arrived
+    deadline.cancel()
     arrived.set()
+    assert not waited_for, "the thread that waits left to a worker what it was to run itself"
 
 
 @contextmanager
@@ -143,6 +149,27 @@ def test_a_kernel_that_turns_out_to_be_long_goes_to_the_workers_after_its_first_
     assert ran[0] == ("MainThread", 0, 1)
     assert all(name.startswith("oxide-cpu-") for name, _, _ in ran[1:])
     assert sorted(block for _, first, end in ran for block in range(first, end)) == list(range(40))
+
+
+def test_a_kernel_that_was_long_before_goes_to_the_workers_at_once() -> None:
+    names: list[str] = []
+    pace = Pace()
+    pace.learn(1e6, exact=True)
+    with scheduler_of() as scheduler:
+        stream = CpuStream(0)
+        scheduler.submit(stream, launch(names_into(names), 2, pace=pace))
+        scheduler.synchronize(stream)
+        assert {*names} == {"oxide-cpu-1"}
+    assert pace.nanoseconds < 1e6  # it was short this time
+
+
+def test_a_pace_is_taken_for_longer_only_where_nothing_else_is_in_it() -> None:
+    pace = Pace()
+    learned = []
+    for nanoseconds, exact in ((5.0, False), (7.0, False), (3.0, False), (9.0, True), (10.0, False)):
+        pace.learn(nanoseconds, exact=exact)
+        learned.append(pace.nanoseconds)
+    assert learned == [5, 5, 3, 9, 9]
 
 
 def test_a_kernel_is_run_with_the_gil_held_only_where_its_last_launch_was_short(
@@ -322,7 +349,10 @@ def ones(out: DisjointSlice[f32]) -> None:
 
 
 @pytest.mark.parametrize("run", ["sync", "synchronize", "sync_on"])
-def test_a_launch_and_its_wait_take_no_other_thread(run: str, held: threading.Event) -> None:
+def test_a_launch_and_its_wait_take_no_other_thread(
+    run: str, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracking, "wanted", False)  # a test of the sanitizer's may have left it on
     driver = CpuDriver()
     with use_driver(driver):
         stream = oxide.devices()[0].new_stream()
