@@ -38,7 +38,7 @@ def test_numpy_takes_a_box_without_a_copy_and_oxide_an_array(shape: tuple[int, .
 
 
 def test_importing_many_arrays_looks_through_none_of_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a look through all that were imported, 2000 took 170 µs each."""
+    """With a look through all that were imported, 2000 took 107 µs each and not 11."""
     looks: list[object] = []
     monkeypatch.setattr(Heap, "_in_adopted", lambda *looked: looks.append(looked))
     interop._deleter_at.cache_clear()
