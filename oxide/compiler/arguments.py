@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
@@ -221,8 +222,9 @@ class EnumType(_Described):
 ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | EnumType
 
 
+@lru_cache(maxsize=256)
 def of_box(dtype: np.dtype[Any], ndim: int, strided: bool = False) -> ArrayType | RecordType:
-    """The type of a box."""
+    """The type of a box: the same object for each, so that launches compare it quickly."""
     return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim, strided)
 
 
