@@ -10,6 +10,7 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,12 +86,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the module ``kernels`` and what it imports."""
-    (tmp_path / "kernels.py").write_text(MODULE)
-    (tmp_path / "settings.py").write_text("OFFSET = 8\nUNUSED = 1\n")
+    write_module(tmp_path / "kernels.py", MODULE)
+    write_module(tmp_path / "settings.py", "OFFSET = 8\nUNUSED = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in ("kernels", "settings"):
         sys.modules.pop(name, None)
+
+
+def write_module(path: Path, text: str) -> None:
+    """Writes a module and removes its bytecode: Python tells that of another text by the size and the time in whole
+    seconds alone, and a test writes two of one size within a second."""
+    path.write_text(text)
+    Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def run(source: Path, program: str = PROGRAM, **environment: str) -> str:
@@ -105,7 +113,7 @@ def start(source: Path, program: str = PROGRAM, **environment: str) -> subproces
     paths = os.pathsep.join(filter(None, [str(source), str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={**os.environ, "PYTHONPATH": paths, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,7 +131,7 @@ def load(source: Path, **replaced: str) -> ModuleType:
 
 def load_text(source: Path, text: str) -> ModuleType:
     path = source / "kernels.py"
-    path.write_text(text)
+    write_module(path, text)
     linecache.checkcache(str(path))
     linecache.cache.pop(str(path), None)
     importlib.invalidate_caches()
@@ -217,7 +225,7 @@ except CompileError as error:
     print("denied" if "denies checks" in str(error) else error)
 """
     walk = "\ndef walk(x: Slice[i32], y: DisjointSlice[f32]):\n    at = 0\n    for _ in range(5):\n        at = x[at]\n"
-    (source / "kernels.py").write_text(MODULE + walk)
+    write_module(source / "kernels.py", MODULE + walk)
     assert [run(source, program) for _ in range(2)] == ["denied", "denied"]
     assert run(source, program.replace("deny_checks=True", "block=1")) == ""
     assert run(source, program) == "denied"
@@ -262,9 +270,9 @@ def test_a_change_to_anything_that_a_kernel_reaches_is_another_kernel(source: Pa
 
 def test_what_a_module_of_the_users_holds_counts_if_the_kernel_names_it(source: Path) -> None:
     before = mark(load(source).scale)
-    (source / "settings.py").write_text("OFFSET = 8\nUNUSED = 2\n")
+    write_module(source / "settings.py", "OFFSET = 8\nUNUSED = 2\n")
     assert mark(load(source).scale) == before
-    (source / "settings.py").write_text("OFFSET = 16\nUNUSED = 1\n")
+    write_module(source / "settings.py", "OFFSET = 16\nUNUSED = 1\n")
     assert mark(load(source).scale) != before
 
 
@@ -280,7 +288,7 @@ def test_what_a_module_of_the_users_holds_counts_if_the_kernel_names_it(source: 
 )
 def test_what_the_users_classes_and_functions_hold_counts_too(source: Path, text: str) -> None:
     def marked(number: int) -> str:
-        (source / "settings.py").write_text(text.format(number))
+        write_module(source / "settings.py", text.format(number))
         return mark(load(source).scale)
 
     before = marked(3)
@@ -395,11 +403,11 @@ def test_values_that_differ_have_different_texts_and_equal_ones_the_same() -> No
 def test_a_kernel_that_reaches_a_value_of_an_unknown_kind_is_compiled_in_every_process(
     source: Path, cache: Path
 ) -> None:
-    (source / "settings.py").write_text("class Odd:\n    def __float__(self): return 8.0\n\nOFFSET = 8\nODD = Odd()\n")
+    write_module(source / "settings.py", "class Odd:\n    def __float__(self): return 8.0\n\nOFFSET = 8\nODD = Odd()\n")
     text = MODULE.replace(
         "    return x * f32(FACTOR)", "    if False:\n        settings.ODD\n    return x * f32(FACTOR)"
     )
-    (source / "kernels.py").write_text(text.replace("if False:", "if False or FACTOR == 7.0:"))
+    write_module(source / "kernels.py", text.replace("if False:", "if False or FACTOR == 7.0:"))
     found = load(source).scale
     with pytest.raises(Unknown, match="Odd"):
         mark(found)
@@ -560,6 +568,50 @@ def test_beyond_the_limit_the_files_used_longest_ago_go(cache: Path, monkeypatch
     with pytest.warns(RuntimeWarning, match="OXIDE_CACHE_LIMIT is 'much'"):
         disk.write("new", bytes(1000))
     assert disk.read("new") == bytes(1000)
+
+
+def test_a_limit_that_python_does_not_read_is_warned_about_and_the_usual_one_holds(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OXIDE_CACHE_LIMIT", "9" * 5000)
+    with pytest.warns(RuntimeWarning, match="OXIDE_CACHE_LIMIT is '999") as warned:
+        disk.write("name", b"content")
+    assert len(str(warned[0].message)) < 200
+    assert disk.read("name") == b"content"
+
+
+def test_a_file_larger_than_the_cache_may_be_is_not_read(cache: Path) -> None:
+    disk.write("name", b"content")
+    limit = 256 * 1024 * 1024
+    with open(cache / "name.oxide", "r+b") as file:
+        file.truncate(limit + 1)  # a hole: it takes no room on the disk, and reading it would take memory
+    tracemalloc.start()
+    try:
+        assert disk.read("name") is None
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1_000_000
+    disk.write("name", b"content")
+    assert disk.read("name") == b"content"
+
+
+def test_what_is_larger_than_the_cache_may_be_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.write("small", bytes(1000))
+    monkeypatch.setenv("OXIDE_CACHE_LIMIT", "6000")
+    disk.write("large", bytes(6000))
+    assert disk.read("large") is None
+    assert disk.read("small") == bytes(1000)
+
+
+def test_a_cache_that_may_only_be_read_is_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    disk.write("name", b"content")
+    os.utime(cache / "name.oxide", (1, 1))
+    monkeypatch.setattr(os, "utime", refuse)
+    assert disk.read("name") == b"content"
 
 
 def test_a_kernel_is_compiled_where_its_source_cannot_be_found(cache: Path) -> None:
