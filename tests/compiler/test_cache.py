@@ -3,7 +3,9 @@ any state is survived."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import functools
 import importlib.util
 import linecache
 import os
@@ -13,15 +15,20 @@ import sys
 import tracemalloc
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import numba
+import numba.cuda.random
 import numpy as np
 import pytest
 
 from oxide import CompileError, Kernel, disk, kernel
 from oxide.compiler import fingerprint as fingerprints
+from oxide.compiler import specialization
+from oxide.compiler.arguments import NumberType
 from oxide.compiler.cache import entry_of
 from oxide.compiler.fingerprint import Unknown, fingerprint
 
@@ -90,7 +97,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write_module(tmp_path / "settings.py", "OFFSET = 8\nUNUSED = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("kernels", "settings"):
+    for name in ("adopted", "kernels", "settings"):
         sys.modules.pop(name, None)
 
 
@@ -240,6 +247,129 @@ def test_eight_processes_that_compile_the_same_kernel_at_once_all_succeed(source
     assert not [path for path in files(cache) if "writing" in path.name]
 
 
+ADOPTED = """
+import dataclasses
+import enum
+import math
+from functools import partial
+from math import sqrt
+from operator import add
+from typing import NamedTuple
+import numba
+import numpy as np
+from numba import cuda, float32, int32, njit, types
+from numba.cuda import grid
+from numba.cuda.random import xoroshiro128p_normal_float32, xoroshiro128p_uniform_float32
+from oxide.device.atomic import RELAXED
+from oxide.device.thread import thread_idx
+from oxide import Tiles
+
+class Shape(enum.IntEnum):
+    ROUND = 3
+
+class Corner(NamedTuple):
+    x: int = 1
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    width: int = 4
+
+class settings:
+    size = Settings()
+    shape = {"size": [1, 2], "names": {"a", "b"}, "rest": slice(range(3)), "all": ...}
+    T = partial(max, Settings())
+    x = RELAXED, thread_idx, Tiles(4), np.sum, types.UniTuple(int32, 2), float32(int32)
+
+CORNER = Corner(2)
+TYPE = np.dtype(np.float32)
+HALF = np.float64(0.5)
+LENGTH = 32
+element = float32
+
+@cuda.jit
+def tile(x):
+    shared = cuda.shared.array(LENGTH, float32)
+    shared[cuda.threadIdx.x] = x[grid(1)]
+    x[grid(1)] = float32(2) * shared[cuda.threadIdx.x]
+
+@cuda.jit
+def typed(x):
+    mine = cuda.local.array(3, TYPE)
+    mine[0] = HALF + np.float32(1.5) + math.pi + sqrt(x[0]) + add(CORNER.x, Shape.ROUND)
+    x[0] = element(mine[0])
+
+@cuda.jit
+def reaching(x):
+    if settings.size == 0:
+        x[0] = x.shape[0] + x.T[0]
+    x[0] = settings.x
+
+@cuda.jit
+def random(states, x):
+    x[0] = xoroshiro128p_uniform_float32(states, 0) + xoroshiro128p_normal_float32(states, 0)
+
+def signed(kind):
+    @njit
+    def double(x):
+        return kind(x) + x
+    @cuda.jit
+    def doubled(x):
+        x[0] = double(x[0])
+    return doubled
+
+signed = signed(types.float64)
+"""
+
+ADOPTING = """
+import sys
+import adopted
+import numpy as np
+from oxide import Array, compiler, f32, kernel
+from oxide.compiler import specialization
+runs = []
+real = specialization._front_end
+specialization._front_end = lambda kernel, parameters: runs.append(kernel.name) or real(kernel, parameters)
+from numba.cuda.random import xoroshiro128p_dtype
+for function in (adopted.tile, adopted.typed, adopted.signed, adopted.random):
+    types = {"states": Array[xoroshiro128p_dtype, 1]} if function is adopted.random else {}
+    kernel(function).specialize(x=Array[f32, 1], **types).ptx()
+print(*runs)
+"""
+
+
+def test_kernels_that_name_types_and_functions_of_numba_are_compiled_in_one_process_alone(
+    source: Path, cache: Path
+) -> None:
+    write_module(source / "adopted.py", ADOPTED)
+    assert run(source, ADOPTING) == "tile typed doubled random"
+    assert run(source, ADOPTING) == ""
+
+
+def test_what_a_class_holds_under_a_name_that_the_kernel_uses_elsewhere_is_known(source: Path) -> None:
+    write_module(source / "adopted.py", ADOPTED)
+    found = kernel(import_module("adopted").reaching)
+    parameters = (found.parameters[0].closed(NumberType(np.dtype(np.int64))),)
+    assert fingerprint(found, parameters) == fingerprint(found, parameters)
+
+
+@pytest.mark.parametrize("on", ["1", "0"])
+def test_two_kernels_of_one_function_are_compiled_once(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    monkeypatch.setenv("OXIDE_CACHE", on)
+    runs = []
+    real = specialization._front_end
+    monkeypatch.setattr(specialization, "_front_end", lambda *given: runs.append(given) or real(*given))
+    function = load(source).scale.function
+    texts = {kernel(function).ptx() for _ in range(3)}
+    assert (len(runs), len(texts)) == (1, 1)
+    kernel(fastmath=True)(function).ptx()
+    assert len(runs) == 2
+    sys.modules["settings"].OFFSET = 9  # which the next kernel of the function finds
+    texts.add(kernel(function).ptx())
+    assert (len(runs), len(texts)) == (3, 2)
+
+
 # What makes a kernel another one
 
 
@@ -374,8 +504,17 @@ class Corner(NamedTuple):
     y: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    size: int
+
+
+def numba_type(value: object) -> Any:
+    return numba.types.Dummy(repr(value))
+
+
 def test_values_that_differ_have_different_texts_and_equal_ones_the_same() -> None:
-    from oxide import Slice, device, f32, thread
+    from oxide import Array, Slice, Tiles, atomic, device, f32, thread
 
     def values() -> list[Any]:
         array = np.arange(6.0)
@@ -385,6 +524,11 @@ def test_values_that_differ_have_different_texts_and_equal_ones_the_same() -> No
             thread, thread.index_1d, array, array.astype("f4"), array.reshape(2, 3), array.reshape(3, 2),
             np.asfortranarray(array.reshape(2, 3)), array + 1, device(lambda x: x), device(lambda x: -x), mark,
             list[int], "Ω", 2**70, Shape.ROUND, Shape.FLAT, Shape, Corner(1, 2), Corner, (1, 2),
+            numba.float32, numba.float64, numba.float32[:], numba.float32[:, :], numba.types.UniTuple(numba.int8, 2),
+            numba.float32(numba.int8), numba.int8(numba.float32), numba.cuda.grid, numba.cuda.gridsize, np.sum, np.prod,
+            numba.cuda.random.xoroshiro128p_next, [1], [1, 2], {1: 2}, {1: 3}, {1}, frozenset({1}), range(3), range(4),
+            slice(3), Settings(1), Settings(2), SimpleNamespace(size=1), functools.partial(max, 1), ...,
+            atomic.RELAXED, atomic.ACQUIRE, thread.thread_idx, thread.block_idx, Tiles(2), Tiles(4), Array[f32, 2],
         ]  # fmt: skip
 
     def text(value: Any) -> str:
@@ -395,13 +539,33 @@ def test_values_that_differ_have_different_texts_and_equal_ones_the_same() -> No
     first, second = ([text(value) for value in values()] for _ in range(2))
     assert first == second
     assert len(set(first)) == len(first)
-    for unknown in (object(), [1], {1: 2}, np.array([object()]), (1, object())):
+    for unknown in (object(), [object()], {1: object()}, np.array([object()]), (1, object()), numba_type(object())):
         with pytest.raises(Unknown):
             text(unknown)
 
 
-def test_a_kernel_that_reaches_a_value_of_an_unknown_kind_is_compiled_in_every_process(
-    source: Path, cache: Path
+def test_a_list_that_holds_itself_has_a_text() -> None:
+    def text(number: int) -> str:
+        items: list[Any] = [number]
+        items.append({"items": items})
+        found = fingerprints._Text()
+        found.value(items, ())
+        return found.digest()
+
+    assert text(1) == text(1) != text(2)
+
+
+def test_numbas_type_of_the_users_enumeration_counts_its_members() -> None:
+    def text(members: dict[str, int]) -> str:
+        found = fingerprints._Text()
+        found.value(numba.types.IntEnumMember(enum.IntEnum("Kind", members), numba.int64), ())
+        return found.digest()
+
+    assert text({"A": 1}) == text({"A": 1}) != text({"A": 2})
+
+
+def test_a_kernel_that_reaches_a_value_of_an_unknown_kind_is_compiled_in_every_process_and_says_so(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_module(source / "settings.py", "class Odd:\n    def __float__(self): return 8.0\n\nOFFSET = 8\nODD = Odd()\n")
     text = MODULE.replace(
@@ -411,7 +575,18 @@ def test_a_kernel_that_reaches_a_value_of_an_unknown_kind_is_compiled_in_every_p
     found = load(source).scale
     with pytest.raises(Unknown, match="Odd"):
         mark(found)
-    assert entry_of(found, found.parameters) is None
+    with pytest.warns(RuntimeWarning) as warned:
+        assert entry_of(found, found.parameters) is None
+    (warning,) = warned
+    said = "oxide: kernel scale is compiled in every process: it names settings.ODD, an object of type settings.Odd,"
+    assert str(warning.message).startswith(said)
+    assert (warning.filename, warning.lineno) == (found.function.__code__.co_filename, 18)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert entry_of(found, found.parameters) is None  # once for each function
+        monkeypatch.setenv("OXIDE_CACHE", "0")
+        again = load(source).scale
+        assert entry_of(again, again.parameters) is None  # there is to be no cache
 
 
 def test_names_are_read_off_bytecode_as_dis_reads_them() -> None:
