@@ -134,6 +134,17 @@ class Kernel:
 
             raise no_attribute(self.__dict__.get("name", "?"), name)
 
+    def __reduce__(self) -> str:
+        from .pickling import global_name
+
+        return global_name(self, f"kernel {self.name}")
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        return self  # as a function is its own copy
+
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
 

@@ -71,6 +71,20 @@ class Specialization:
             if self._entry is not None:
                 self._entry.keep_facts(self._facts)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self.kernel.is_generic:
+            return _specialized, (self.kernel,)
+        raise TypeError(
+            f"the specialization of kernel {self.kernel.name} for certain types cannot be pickled; pickle the kernel, "
+            "and specialize it in the other process"
+        )
+
+    def __copy__(self) -> Specialization:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Specialization:
+        return self
+
     @property
     def portable(self) -> PortableKernel:
         """The kernel's IR, which both back ends start from."""
@@ -211,6 +225,11 @@ class Specialization:
         return compile_sanitized(
             kernel.name, portable, self.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked
         )
+
+
+def _specialized(kernel: Kernel) -> Specialization:
+    """Returns the one specialization of a kernel that is not generic: what a pickled one becomes."""
+    return kernel.specialize()
 
 
 def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:

@@ -329,7 +329,10 @@ class ConfiguredKernel:
         self._kernel = kernel
         self._plan: Plan | None = kernel.only_plan
         if isinstance(config, tuple) and len(config) == 2:
-            config = LaunchConfig(*config)
+            try:
+                config = LaunchConfig(*config)
+            except LaunchError as error:
+                raise caused(LaunchError(f"kernel {kernel.name}: {error}"), None) from None
         if config is not None and not isinstance(config, LaunchConfig):
             raise LaunchError(
                 f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
@@ -347,6 +350,15 @@ class ConfiguredKernel:
         if plan is None:
             self._plan = kernel.only_plan
         return launch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConfiguredKernel, (self._kernel, self._config)
+
+    def __copy__(self) -> ConfiguredKernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConfiguredKernel:
+        return self
 
 
 def resources(
