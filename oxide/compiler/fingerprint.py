@@ -37,6 +37,7 @@ from . import libdevice
 from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed
+from .source import as_written
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -123,6 +124,7 @@ class _Text:
         if self._again(function):
             return
         outer, self._path = self._path, []
+        function = as_written(function)
         code: CodeType = function.__code__
         self.add("function", str(function.__module__), function.__qualname__, _source(code))
         self._code(code)

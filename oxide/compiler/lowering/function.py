@@ -19,6 +19,7 @@ from numba.cuda.typing.typeof import typeof_impl
 from ..function import DeviceFunction
 from ..open_parameters import Lifted
 from ..signature import Annotation
+from ..source import as_written
 from .registry import lowering_registry, note, proxy, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
@@ -37,7 +38,7 @@ class DeviceDispatcher(CUDADispatcher):  # type: ignore[misc]
     """What compiles kernels; ``frontend`` sets it, as it imports this module."""
 
     def __init__(self, function: DeviceFunction[..., Any]) -> None:
-        super().__init__(function.function, {"device": True})
+        super().__init__(as_written(function.function), {"device": True})
         self.annotations: dict[str, Annotation] = function.annotations
 
     def get_call_template(self, args: Any, kws: Any) -> Any:

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from numba.core import errors as core_errors
+from numba.cuda.core.bytecode import FunctionIdentity
 from numba.cuda.dispatcher import CUDADispatcher
 
+from ..source import as_written
 from .registry import session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
@@ -30,7 +32,7 @@ class NumbaDispatcher(CUDADispatcher):  # type: ignore[misc]
     those alone, and arguments are converted to what they say."""
 
     def __init__(self, function: Any, options: dict[str, Any], signatures: tuple[Any, ...] = ()) -> None:
-        super().__init__(function, options)
+        super().__init__(as_written(function), options)
         self._explicit = signatures
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
@@ -65,7 +67,8 @@ def twin_of(value: Any) -> Any:
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
     """Has every dispatcher of numba's compile with ``compile_function``, or, where ``session.overloads`` is off, not at
-    all. numba holds its compiler lock through the typing of every function, so nobody else sees the change."""
+    all. Has numba read every function as its file says it, those that it inlines too. numba holds its compiler lock
+    through the typing of every function, so nobody else sees the change."""
 
     def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
         if not session.overloads:
@@ -82,9 +85,12 @@ def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
             result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         return dispatcher.overloads[args]
 
-    original = CUDADispatcher.compile_device
+    original, as_found = CUDADispatcher.compile_device, vars(FunctionIdentity)["from_function"]
+    read = FunctionIdentity.from_function
     CUDADispatcher.compile_device = compile_device
+    FunctionIdentity.from_function = lambda function: read(as_written(function))
     try:
         yield
     finally:
         CUDADispatcher.compile_device = original
+        FunctionIdentity.from_function = as_found
