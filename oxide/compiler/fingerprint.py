@@ -37,7 +37,7 @@ from . import libdevice
 from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed
-from .source import as_written
+from .source import EMPTY, as_written, closure_values
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -133,12 +133,10 @@ class _Text:
         defaults = (function.__defaults__ or ()) + tuple(sorted((function.__kwdefaults__ or {}).items()))
         self.value(defaults, ())
         attributes = tuple(sorted(set(_names(code, attributes=True))))
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        for name, content in closure_values(function):
             self.add("closure", name)
-            try:
-                content = cell.cell_contents
-            except ValueError:
-                self.add("empty")  # a name that is assigned later, or never
+            if content is EMPTY:
+                self.add("empty")
             else:
                 self._named(name, content, attributes)
         names = function.__globals__

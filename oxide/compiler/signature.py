@@ -23,7 +23,7 @@ from ..device.types import ScalarType
 from ..errors import ArgumentError
 from ..messages import is_long, written
 from .arguments import ArgumentType, ArrayType, identity
-from .source import located, parameter_line
+from .source import EMPTY, closure_values, located, parameter_line
 
 if TYPE_CHECKING:
     from .open_parameters import Lifted, OpenFunction, OpenParameter
@@ -340,10 +340,10 @@ class _Names:
 
     def __init__(self, function: Callable[..., Any], local_names: Mapping[str, Any]) -> None:
         self.function = function
-        closure = inspect.getclosurevars(function)
+        closure = {name: value for name, value in closure_values(function) if value is not EMPTY}
         self.globals = getattr(function, "__globals__", {})
         own = {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
-        self.locals = {**local_names, **closure.nonlocals, **own}
+        self.locals = {**local_names, **closure, **own}
 
     def evaluate(self, annotation: Any, what: str, name: str = "return") -> Any:
         if not isinstance(annotation, str):

@@ -64,6 +64,20 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
     return definition, len(first) - len(flat.split("\n", 1)[0])
 
 
+EMPTY = object()
+"""The value of a variable that has none yet."""
+
+
+def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """The variables of the surroundings that a function names, and their values: ``EMPTY`` for one that is assigned
+    later, or never."""
+    for name, cell in zip(function.__code__.co_freevars, getattr(function, "__closure__", None) or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            yield name, EMPTY
+
+
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function as its file says it, where pytest has rewritten the asserts in it: they call functions of
     pytest's, which no kernel can. Any other function is returned as it is, and one whose file has changed since."""
