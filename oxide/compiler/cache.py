@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .ir import PortableKernel
     from .kernel import Kernel
 
-__all__ = ["Entry", "Facts", "entry_of"]
+__all__ = ["Entry", "Facts", "Unknown", "entry_of", "warn_of_unknown"]
 
 
 @final
@@ -132,26 +132,28 @@ _told: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()  # the functions 
 
 
 def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
-    """Returns a kernel's place in the cache for some parameter types; None for a kernel that cannot have one, since it
-    reaches a value that cannot be compared with that of another process. Warns of that, once for each function."""
+    """Returns a kernel's place in the cache for some parameter types; None where the compiler's source cannot be read.
+
+    Raises ``Unknown`` for a kernel that cannot have one, since it reaches a value that cannot be compared with that of
+    another process.
+    """
     try:
         name = fingerprint(kernel, parameters)
     except OSError:
-        return None
-    except Unknown as unknown:
-        if disk.enabled() and kernel.function not in _told:
-            _told.add(kernel.function)
-            _warn_of(kernel, unknown)
         return None
     entries = _entries.setdefault(kernel.function, {})
     return entries.setdefault(name, Entry(name))
 
 
-def _warn_of(kernel: Kernel, unknown: Unknown) -> None:
+def warn_of_unknown(kernel: Kernel, unknown: Unknown) -> None:
+    """Warns, once for each function, that a kernel is compiled in every process."""
+    if not disk.enabled() or kernel.function in _told:
+        return
+    _told.add(kernel.function)
     code = kernel.function.__code__
     problem = (
-        f"kernel {kernel.name} is compiled in every process: it names {unknown}, which the cache cannot compare with "
-        "that of another process; name a number, a string, an array or a function in its place"
+        f"kernel {kernel.name} is compiled in every process: it reaches {unknown}, which the cache cannot compare with "
+        "that of another process; a number, a string, an array or a function in its place could be"
     )
     warnings.warn_explicit(f"oxide: {problem}", RuntimeWarning, code.co_filename, code.co_firstlineno)
 

@@ -207,6 +207,8 @@ class _Text:
         elif (fields := _fields(value)) is not None:
             self.add("fields", _name_of(kind))
             self._sequence(fields, attributes, value)
+        elif kind.__module__.startswith("oxide."):
+            self.add("object", _name_of(kind))  # a kernel, a box: no kernel can use one
         else:
             raise Unknown(f"{'.'.join(self._path) or 'it'}, an object of type {_name_of(kind)}")
 

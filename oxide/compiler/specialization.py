@@ -41,11 +41,15 @@ class Specialization:
     """What answers ``resources``, from the block and its dynamic shared memory too. Set by the runtime."""
 
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
-        from .cache import entry_of
+        from .cache import Unknown, entry_of, warn_of_unknown
 
         self.kernel = kernel
         self.parameters = parameters
-        self._entry = entry_of(kernel, parameters)
+        unknown: Unknown | None = None
+        try:
+            self._entry = entry_of(kernel, parameters)
+        except Unknown as error:
+            self._entry, unknown = None, error
         kept = self._entry.facts() if self._entry is not None else None
         if kept is None:
             from .diagnostics import placed_errors
@@ -70,6 +74,8 @@ class Specialization:
                 deny_checks_in_loops(self)
             if self._entry is not None:
                 self._entry.keep_facts(self._facts)
+            if unknown is not None:
+                warn_of_unknown(kernel, unknown)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.kernel.is_generic:
