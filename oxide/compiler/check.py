@@ -130,7 +130,7 @@ class _Body:
             pass  # numba says what it does not take
         elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
-        elif arguments.defaults:
+        elif arguments.defaults and not is_kernel:
             raise self._error(self.tree, f"{function.__name__}: default values are not supported in kernels")
         self.parameters = [argument.arg for argument in arguments.args]
         self.assigned = {

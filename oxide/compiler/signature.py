@@ -272,18 +272,18 @@ def parse_parameters(
                 f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /",
                 *parameter_line(function, parameter.name),
             )
-        if parameter.default is not inspect.Parameter.empty:
-            raise located(
-                function,
-                f"kernel {name}: parameter {parameter.name} has a default; kernels take every argument",
-                *parameter_line(function, parameter.name),
-            )
         if adopted or parameter.annotation is inspect.Parameter.empty:
             parameters.append(UntypedParameter(name, parameter.name))
             continue
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
         parameters.append(_parameter(function, name, parameter.name, annotation, names))
     return tuple(parameters)
+
+
+def default_values(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the defaults of a function's parameters by name."""
+    code, defaults = function.__code__, getattr(function, "__defaults__", None) or ()
+    return dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
 
 
 @final

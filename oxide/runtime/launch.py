@@ -346,7 +346,9 @@ class ConfiguredKernel:
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
         kernel, plan = self._kernel, self._plan
-        launch = KernelLaunch(kernel, self._config, kernel.positional(args, kwargs) if kwargs else args, plan)
+        if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
+            args = kernel.positional(args, kwargs)
+        launch = KernelLaunch(kernel, self._config, args, plan)
         if plan is None:
             self._plan = kernel.only_plan
         return launch

@@ -575,7 +575,9 @@ def test_a_kernel_that_reaches_a_value_of_an_unknown_kind_is_compiled_in_every_p
     with pytest.warns(RuntimeWarning) as warned:
         kernel(function).specialize()
     (warning,) = warned
-    said = "oxide: kernel scale is compiled in every process: it reaches settings.get_mut, an object of type settings.Odd,"
+    said = (
+        "oxide: kernel scale is compiled in every process: it reaches settings.get_mut, an object of type settings.Odd,"
+    )
     assert str(warning.message).startswith(said)
     assert (warning.filename, warning.lineno) == (function.__code__.co_filename, 16)
     with warnings.catch_warnings():
