@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -127,6 +128,10 @@ class Entry:
         return f"{self.name}.{disk.digest((target.kind, target.arch, target.features, str(target.seeded)))[:16]}.code"
 
 
+_REMEMBERED = 8
+"""How many entries a function has in memory: those used last, as a kernel may be given any number of functions."""
+
+_lock = threading.Lock()
 _entries: weakref.WeakKeyDictionary[Callable[..., Any], dict[str, Entry]] = weakref.WeakKeyDictionary()
 _told: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()  # the functions that were warned of
 
@@ -141,8 +146,13 @@ def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
         name = fingerprint(kernel, parameters)
     except OSError:
         return None
-    entries = _entries.setdefault(kernel.function, {})
-    return entries.setdefault(name, Entry(name))
+    with _lock:
+        entries = _entries.setdefault(kernel.function, {})
+        found = entries.pop(name, None)
+        entry = entries[name] = found or Entry(name)
+        if len(entries) > _REMEMBERED:
+            del entries[next(iter(entries))]
+    return entry
 
 
 def warn_of_unknown(kernel: Kernel, unknown: Unknown) -> None:

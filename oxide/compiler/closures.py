@@ -21,6 +21,7 @@ import functools
 import itertools
 import linecache
 import operator
+import weakref
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -129,7 +130,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))
-_lifted: dict[Hashable, DeviceFunction[..., Any]] = {}
+_lifted: weakref.WeakValueDictionary[Hashable, DeviceFunction[..., Any]] = weakref.WeakValueDictionary()
 
 
 @final

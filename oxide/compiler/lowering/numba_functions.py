@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from numba.core import errors as core_errors
+from numba.cuda import utils
 from numba.cuda.core.bytecode import FunctionIdentity
 from numba.cuda.dispatcher import CUDADispatcher
 
@@ -27,7 +28,24 @@ CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 _twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Any]] = weakref.WeakKeyDictionary()
 
 
-class NumbaDispatcher(CUDADispatcher):  # type: ignore[misc]
+class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
+    """A dispatcher whose functions are compiled in oxide's contexts, and forgotten there when it is dropped: numba-cuda
+    would look for them in its own."""
+
+    def _make_finalizer(self) -> Callable[[], None]:
+        overloads = self.overloads
+
+        def forget(shutting_down: Callable[[], bool] = utils.shutting_down) -> None:
+            if shutting_down():
+                return
+            for result in overloads.values():
+                with suppress(KeyError):
+                    result.target_context.remove_user_function(result.entry_point)
+
+        return forget
+
+
+class NumbaDispatcher(ContextDispatcher):
     """A device function of a numba user, compiled in oxide's contexts. With explicit signatures it is compiled for
     those alone, and arguments are converted to what they say."""
 
