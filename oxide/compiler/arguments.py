@@ -219,7 +219,27 @@ class EnumType(_Described):
         return self.value.flatten(value.value)
 
 
-ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | EnumType
+@final
+class NoneType(_Described):
+    """None: numba prunes the branches of ``if x is None`` that are not taken."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._describe()
+
+    def __str__(self) -> str:
+        return "None"
+
+    words: ClassVar[tuple[str, ...]] = ("ptr",)
+    format: ClassVar[str] = "Q"
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The null pointer that numba passes."""
+        return (0,)
+
+
+ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | EnumType | NoneType
 
 
 @lru_cache(maxsize=256)
@@ -248,6 +268,7 @@ _PLAIN: dict[type, ArgumentType] = {
     float: NumberType(np.dtype(np.float64)),
     bool: NumberType(np.dtype(np.bool_)),
     complex: NumberType(np.dtype(np.complex128)),
+    type(None): NoneType(),
 }
 
 

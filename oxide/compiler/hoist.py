@@ -23,6 +23,7 @@ import llvmlite.binding as llvm
 from .affine import Range, Undecidable
 from .contracts import Contract
 from .ir import PortableKernel
+from .optimise import run_passes
 from .patterns import BOUNDS_CHECK, BRANCH, CHECK, called_by, fails_an_assert
 from .prove import Prover
 from .signature import Closed
@@ -171,11 +172,7 @@ def _may_meet(line: str) -> bool:
 def _run(module: Any, passes: Sequence[str]) -> str:
     from .native import host_machine, host_target
 
-    builder = llvm.create_pass_builder(host_machine(host_target()), llvm.create_pipeline_tuning_options(speed_level=1))
-    manager = llvm.create_new_module_pass_manager()
-    for name in passes:
-        getattr(manager, f"add_{name}_pass")()
-    manager.run(module, builder)
+    run_passes(module, host_machine(host_target()), passes, speed_level=1)
     return str(module)
 
 

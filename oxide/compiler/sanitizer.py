@@ -25,6 +25,7 @@ from ..errors import CompileError
 from . import clearing, native, native_primitives, sanitizer_runtime
 from .hoist import threads_may_wait
 from .ir import PortableKernel, link
+from .optimise import run_passes
 from .patterns import BRANCH
 from .sanitizer_origins import NAME, Origins
 from .sanitizer_regions import HELD_LOCAL, REGION_KINDS, UNKNOWN, Region, Regions, pointers_of
@@ -95,10 +96,7 @@ def _local_arrays_held(text: str) -> str:
 
 def _simplified(module: Any, machine: Any) -> str:
     """With all calls inlined that can be, and no variables on the stack."""
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
-    passes.add_sroa_pass()
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3)))
+    run_passes(module, machine, ("always_inliner", "sroa"))
     return str(module)
 
 
