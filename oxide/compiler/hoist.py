@@ -50,7 +50,6 @@ _INLINING = ("always_inliner", "global_dead_code_eliminate", "sroa", "instructio
 _PASSES = (
     "instruction_combine",
     "sroa",
-    "new_gvn",
     "simplify_cfg",
     "jump_threading",
     "simplify_cfg",
