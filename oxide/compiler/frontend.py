@@ -122,7 +122,7 @@ def lower(
     try:
         with compiled_with(compile_function):
             result = compile_function(function, args, types.void)
-    except OxideError:
+    except (OxideError, RecursionError):
         raise
     except Exception as error:
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)

@@ -46,7 +46,8 @@ class Placement:
 
 _HARMLESS = (*ALONE, "oxide.atomic.")
 _LARGEST_COPY = 2000
-_INLINING = ("always_inliner", "global_dead_code_eliminate", "sroa", "instruction_namer")
+# First within each function: what is inlined many times is copied without its variables.
+_INLINING = ("sroa", "always_inliner", "global_dead_code_eliminate", "sroa", "instruction_namer")
 _PASSES = (
     "instruction_combine",
     "sroa",

@@ -58,7 +58,7 @@ def leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
 
 
 def threads_may_wait(kernel: PortableKernel, text: str) -> bool:
-    """Whether a thread of the kernel, all of whose code is ``text``, may wait for another: none may leave early then."""
+    """Whether a thread of the kernel, whose code is ``text``, may wait for another: none may leave early then."""
     if kernel.suspends or kernel.cooperative:
         return True
     lines = text.split("\n")

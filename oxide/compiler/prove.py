@@ -34,8 +34,7 @@ Shape: TypeAlias = tuple[tuple[tuple[str, ...], int], ...]
 """A polynomial without its constant, sorted."""
 
 BUDGET = 600
-"""The most steps, values read as polynomials and polynomials bounded, for one access or one test. The proofs of the
-kernels in ``oxide_kernels`` and of the tests take STEPS_SEEN."""
+"""The most steps, values read as polynomials and polynomials bounded, for one access or one test."""
 
 _MISSING: Any = object()
 _DEPTH = 8

@@ -257,11 +257,6 @@ def down(x, i):  # type: ignore[no-untyped-def]
     return 1 if i <= 9 else down(x, i - 1)
 
 
-@cuda.jit  # type: ignore[untyped-decorator]
-def descends(x, y):  # type: ignore[no-untyped-def]
-    y[0] = down(x, y[0])
-
-
 def test_a_fault_in_a_function_that_calls_itself_ends_the_thread_too() -> None:
     @kernel
     def descending(x: Slice[i64], y):  # type: ignore[no-untyped-def]
