@@ -53,15 +53,16 @@ KEPT: list[Any] = [
     double[1, 32],
     double[LaunchConfig(1, 32)],
 ]
+NAMES = ["kernel", "adopted", "device function", "library kernel", "generic", "configured", "with a config"]
 
 
-@pytest.mark.parametrize("kept", KEPT[:5], ids=repr)
+@pytest.mark.parametrize("kept", KEPT[:5], ids=NAMES[:5])
 def test_what_a_module_holds_is_pickled_by_name(kept: Any) -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(kept, protocol)) is kept
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=repr)
+@pytest.mark.parametrize("kept", KEPT, ids=NAMES)
 def test_a_copy_is_the_thing_itself(kept: Any) -> None:
     assert copy.copy(kept) is kept
     assert copy.deepcopy([kept]) == [kept]
