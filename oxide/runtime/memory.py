@@ -22,6 +22,7 @@ from oxide.runtime.room import allocate_when_free
 if TYPE_CHECKING:
     from oxide.runtime.address_ranges import Known
     from oxide.runtime.context import Device
+    from oxide.runtime.dead_work import Visible
     from oxide.runtime.timeline import Timeline
 
 _WORDS: Final = struct.Struct("@QQ")
@@ -46,6 +47,7 @@ class Allocation:
         "nbytes",
         "reads",
         "shape",
+        "visible",
         "written_by",
     )
 
@@ -68,6 +70,7 @@ class Allocation:
         self._written_at = 0
         self.reads: dict[Timeline, int] = {}  # since then
         self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
+        self.visible: Visible | None = None  # of the run that made it, if that may be dropped
 
     def obtain(self) -> None:
         """Allocates on its stream, which counts as the first write: other streams wait for it.

@@ -27,6 +27,7 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.drops_work: bool = device.driver.drops_work
         self._timeline: Timeline = device.take_timeline()
         self._loose = LooseResults(self._timeline)
         device.loose.add(self._loose)

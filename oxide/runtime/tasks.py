@@ -62,6 +62,7 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
     except BaseException:
         for future in futures:
             _leave(future)
+        futures.clear()  # what a traceback holds is not dropped: see dead_work
         raise
 
 
