@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.numbers import arange, randn
     from oxide.runtime.peer import to_device
+    from oxide.runtime.preparing import prepare
     from oxide.runtime.resources import KernelResources
 
 __version__ = "0.1.0"
@@ -82,6 +83,7 @@ _LATER = {
     "from_cuda_array_interface": "runtime.interop",
     "from_dlpack": "runtime.interop",
     "intrinsics": "device.intrinsics",
+    "prepare": "runtime.preparing",
     "randn": "runtime.numbers",
     "to_device": "runtime.peer",
     "zip_exact": "device.views",
@@ -184,6 +186,7 @@ __all__ = [
     "ones",
     "pinned_empty",
     "policy_of",
+    "prepare",
     "randn",
     "reclaim",
     "shared",
