@@ -207,14 +207,16 @@ class DeviceFuture(Generic[T]):
 
     def outcome(self) -> T:
         """The result, or the error raised. Only once the device is past the submission."""
-        submission = self._submission  # another thread's loop may take it away
-        if submission is not None:
-            try:
-                self._result = submission.finish()
-            except Exception as error:
-                self._error, self._trace = error, error.__traceback__
-            self._submission = None
-            self._state = _COMPLETE
+        if self._submission is not None:
+            with self._lock:  # nobody has the result before it is counted, in another thread's loop either
+                submission = self._submission
+                if submission is not None:
+                    try:
+                        self._result = submission.finish()
+                    except Exception as error:
+                        self._error, self._trace = error, error.__traceback__
+                    self._submission = None
+                    self._state = _COMPLETE
         if self._error is not None:
             raise self._error.with_traceback(self._trace)
         return self._result

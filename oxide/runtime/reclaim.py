@@ -163,9 +163,16 @@ class Reclaimer:
         """Keeps what the work before ``mark`` uses, until ``release`` or ``abandon``."""
         self._in_flight[mark] = kept
 
-    def release(self, mark: Mark) -> None:
-        """The device is past ``mark``."""
-        self._in_flight.pop(mark, None)
+    def release(self, mark: Mark) -> bool:
+        """The device is past ``mark``. False if that was said before: of several threads, one gets True."""
+        return self._in_flight.pop(mark, None) is not None
+
+    def unnoticed(self) -> int:
+        """Submissions that the device was seen past, and whose outcome nobody has asked for."""
+        abandoned = set(self._abandoned.copy())
+        return sum(
+            mark.position <= mark.timeline.seen and mark not in abandoned for mark in list(self._in_flight.copy())
+        )
 
     def abandon(self, mark: Mark) -> None:
         """Nobody waits for ``mark``: into the limbo. Only appends, for finalisers."""

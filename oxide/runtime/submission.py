@@ -331,9 +331,9 @@ class Submission(Generic[T]):
     def finish(self) -> T:
         """The result, once the device is past the submission; raises the fault that a kernel reported."""
         if self._open:
+            if self._reclaimer.release(self.mark):  # of several threads, one counts it
+                self.mark.timeline.device.runtime.counters.completed.add()
             self._open = False
-            self._reclaimer.release(self.mark)
-            self.mark.timeline.device.runtime.counters.completed.add()
         for report in self._faults:
             if report.claimed():
                 _raise_fault(report, self._title, self.mark.timeline)
@@ -360,7 +360,8 @@ class Submission(Generic[T]):
             self._reclaimer.abandon(self.mark)
             if self._visible is not None:
                 self._reclaimer.drop_when_dead(self.mark, self._visible.run)
-            self.mark.timeline.device.runtime.counters.cancelled.add()
+            counters, seen = self.mark.timeline.device.runtime.counters, self.mark.timeline.seen
+            (counters.completed if self.mark.position <= seen else counters.cancelled).add()
 
     def __del__(self) -> None:
         try:
