@@ -200,11 +200,7 @@ class ExecutionContext:
         if report is None or len(report.launches) == REPORT_RECORDS:
             report = self._report = self.runtime.fault_records.acquire()
             self._faults.append(report)
-        launches = report.launches
-        word = report.words[len(launches)]
-        report.places.append(self.place)
-        launches.append(specialization)
-        return word
+        return report.next_word(specialization, self.place)
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
