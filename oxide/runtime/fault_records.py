@@ -55,15 +55,21 @@ class FaultReport:
     record for all launches that the kernel's number tells apart, took longer: to look through them at each launch.
     """
 
-    __slots__ = ("_pool", "_records", "launches", "places", "words")
+    __slots__ = ("_pool", "_records", "launches", "places")
 
     def __init__(self, pool: FaultRecordPool, records: ReportRecords) -> None:
         self._pool = pool
         self._records = records
-        self.words = records.words
-        """The records' addresses, as a kernel's parameters end with them: the next launch takes that of its number."""
         self.launches: list[Specialization] = []
         self.places: list[Place | None] = []  # where in the operation each was launched
+
+    def next_word(self, special: Specialization, place: Place | None) -> bytes:
+        """Where a launch of ``special``, which is the next one, reports: the address, as its parameters end with it."""
+        launches = self.launches
+        word = self._records.word(len(launches))
+        self.places.append(place)
+        launches.append(special)
+        return word
 
     def claimed(self) -> bool:
         """Whether a kernel reported a fault. Asked at every completion: a memoryview answers ten times faster than a
@@ -99,9 +105,16 @@ class ReportRecords:
     def __init__(self, block: int, address: int, records: NDArray[Any]) -> None:
         self.block = block  # the address of what the driver gave
         self.records = records
-        self.words = [(address + number * RECORD_BYTES).to_bytes(8, sys.byteorder) for number in range(REPORT_RECORDS)]
+        self.words = [address.to_bytes(8, sys.byteorder)]  # as many as were asked for so far: most runs launch once
         self.flags = records.view(np.uint32).data
         self.used = 0  # by the report before
+
+    def word(self, number: int) -> bytes:
+        """The address of a record, as a kernel's parameters end with it; numbers are asked for in order."""
+        if number == len(self.words):
+            address = int.from_bytes(self.words[0], sys.byteorder) + number * RECORD_BYTES
+            self.words.append(address.to_bytes(8, sys.byteorder))
+        return self.words[number]
 
     def clean(self) -> None:
         """Makes all records zero: no fault. What no kernel claimed, none has written."""

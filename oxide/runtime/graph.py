@@ -325,6 +325,21 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
     return _finish(context, recording, output)
 
 
+def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
+    """Captures ``operation`` and throws that away: all that it launches is compiled and loaded, and nothing is run."""
+    operation.consume()
+    recording = Recording(require_stream(stream), allocates=True)
+    context = ExecutionContext(stream, recording)
+    with recording:
+        try:
+            operation.run(context)
+        except BaseException as error:
+            raise_if_nested(error, operation)
+            raise
+        finally:
+            _discard(context)
+
+
 def _finish(context: ExecutionContext, recording: Recording, output: T) -> CudaGraph[T]:
     """Makes the graph of a recording, and waits for what ran beside it: sources of shared operations."""
     context.runtime.reclaimer.sweep()  # earlier graphs, where nothing is run in between
@@ -357,7 +372,7 @@ def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Capt
 
 
 def _discard(context: ExecutionContext) -> None:
-    """Keeps what ran beside a capture that failed until the device is past it."""
+    """Keeps what ran beside a capture, of which nothing comes, until the device is past it."""
     with suppress(DeviceError):
         context.wait_for_joined()
     context.runtime.reclaimer.strand(context.timeline, [*context.kept, *context.faults])

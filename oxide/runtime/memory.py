@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from oxide.runtime.address_ranges import Known
     from oxide.runtime.context import Device
+    from oxide.runtime.dead_work import Visible
     from oxide.runtime.timeline import Timeline
 
 _WORDS: Final = struct.Struct("@QQ")
@@ -51,6 +52,7 @@ class Allocation:
         "nbytes",
         "reads",
         "shape",
+        "visible",
         "written_by",
     )
 
@@ -73,6 +75,7 @@ class Allocation:
         self._written_at = 0
         self.reads: dict[Timeline, int] = {}  # since then
         self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
+        self.visible: Visible | None = None  # of the run that made it, if that may be dropped
 
     def obtain(self) -> None:
         """Allocates on its stream, which counts as the first write: other streams wait for it.

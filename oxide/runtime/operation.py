@@ -241,7 +241,7 @@ class DeviceOperation(Generic[T]):
         loop = current_loop()  # refuses before a stream is picked
         runtime = current_runtime()
         stream = picked_stream(runtime.policy, self._home(runtime))
-        return DeviceFuture(self, stream).wait(loop).__await__()
+        return DeviceFuture(self, stream).wait(loop, alone=True).__await__()
 
     # What the runtime uses
 

@@ -33,10 +33,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.device.types import ScalarType
+    from oxide.runtime.dead_work import Visible
 
     DType = ScalarType | np.dtype[Any] | type | str
 
-_SMALLEST = 4096
+_PAGE = 4096
+"""What is asked of the driver at least, which locks whole pages: smaller buffers share one. A hundred thousand small
+results that are held would be 400 MB with a page each."""
+
+_SMALLEST = 256
 
 AT_ONCE_BYTES = 1 << 20
 """The largest buffer that is page-locked on an event loop's thread."""
@@ -56,10 +61,12 @@ class PinnedBuffer:
         self.address = block.address
         self.nbytes = nbytes
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The memory as an array, C-contiguous."""
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: Visible | None = None) -> NDArray[Any]:
+        """The memory as an array, C-contiguous. It holds ``visible``, the token of the run that fills it."""
         held = _new_array(_Held, self._block.nbytes, _BYTES, self._block.exported)
         held.buffer = self
+        if visible is not None:
+            held.visible = visible
         return np.ndarray(shape, dtype, held)
 
     def fill(self, array: NDArray[Any]) -> None:
@@ -80,24 +87,28 @@ class _Held(np.ndarray[Any, Any]):
     """A buffer's bytes, which keep the buffer: the base of its arrays, and so of theirs. An array made of an object's
     interface keeps that object too, and takes NumPy twice as long, 1.2 µs."""
 
-    __slots__ = ("buffer",)
+    __slots__ = ("buffer", "visible")
 
     buffer: PinnedBuffer
+    visible: object  # a ``Visible``: a class of Python's own looks its annotations up
 
 
 _BYTES: Final = np.dtype(np.uint8)
+_pop_first: Final = deque.popleft
 _new_array: Final[Any] = np.ndarray.__new__
 
 
 @final
 class Block:
-    """Page-locked memory as the driver gave it, and as an array: making one of an address takes NumPy a microsecond."""
+    """Page-locked memory as the driver gave it, or a part of a ``page``; and as an array, as making one of an address
+    takes NumPy a microsecond."""
 
-    __slots__ = ("address", "exported", "memory", "nbytes")
+    __slots__ = ("address", "exported", "memory", "nbytes", "page")
 
-    def __init__(self, address: int, nbytes: int) -> None:
+    def __init__(self, address: int, nbytes: int, page: int = 0) -> None:
         self.address = address
         self.nbytes = nbytes
+        self.page = page  # its address; 0 for a block that is all of what the driver gave
         # Of ctypes, not of NumPy, which would see through a base of its own to what that is based on.
         self.exported: Any = (ctypes.c_ubyte * nbytes).from_address(address)
         self.memory: NDArray[np.uint8] = _new_array(np.ndarray, nbytes, _BYTES, self.exported)
@@ -105,7 +116,8 @@ class Block:
 
 @final
 class PinnedPool:
-    """Page-locked buffers by size class, eight to each power of two, from 4 KiB; ``OXIDE_PINNED_LIMIT`` bytes at most.
+    """Page-locked buffers by size class, from 256 bytes, eight to each power of two from 64 KiB; ``OXIDE_PINNED_LIMIT``
+    bytes at most.
 
     It never gives memory back while work may be in flight: on a GPU that waits for the device (300 ms beside a 300 ms
     kernel). Only ``reclaim.drain``, which blocks anyway, does it. So at the limit a buffer that is free is used again,
@@ -132,11 +144,13 @@ class PinnedPool:
             found = self._take(capacity)
             if found is not None:
                 return PinnedBuffer(self, found, nbytes)
-            if self._held + capacity > self.limit:
+            if self._held + _given(capacity) > self.limit:
                 return None
             if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
                 return None
-            self._held += capacity  # before the lock is released, so that two threads never pass the limit together
+            self._held += _given(
+                capacity
+            )  # before the lock is released, so that two threads never pass the limit together
         return self._make(capacity, nbytes)
 
     def want(self, nbytes: int, count: int) -> None:
@@ -156,9 +170,9 @@ class PinnedPool:
         with self._lock:
             self._collect()
             found = self._take(capacity)
-            room = self._held + capacity <= self.limit
+            room = self._held + _given(capacity) <= self.limit
             if found is None and room:
-                self._held += capacity
+                self._held += _given(capacity)
         if found is not None:
             return PinnedBuffer(self, found, nbytes)
         buffer = self._make(capacity, nbytes) if room else None
@@ -197,6 +211,9 @@ class PinnedPool:
         with self._lock:
             self._collect()
             for capacity, blocks in self._free.items():
+                if capacity < _PAGE:
+                    self._trim_pages(capacity, blocks)
+                    continue
                 while blocks:
                     block = blocks.pop()  # before: an interrupt behind the driver's call would leave what was freed
                     self._held -= capacity
@@ -207,19 +224,41 @@ class PinnedPool:
                         self._held += capacity
                         raise
 
+    def _trim_pages(self, capacity: int, blocks: list[Block]) -> None:
+        """``trim`` for buffers that share pages: those go of which no part is in use. Called with the lock held."""
+        by_page: dict[int, list[Block]] = {}
+        for block in blocks:
+            by_page.setdefault(block.page, []).append(block)
+        for page, parts in by_page.items():
+            if len(parts) < _PAGE // capacity:
+                continue
+            blocks[:] = [block for block in blocks if block.page != page]
+            self._held -= _PAGE
+            try:
+                self._driver.free_host(page)
+            except DeviceError:
+                blocks += parts
+                self._held += _PAGE
+                raise
+
     def _make(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
         """A new buffer, whose size is counted as held already."""
+        given = _given(capacity)
         try:
-            address = self._driver.allocate_host(capacity)
+            address = self._driver.allocate_host(given)
         except BaseException as error:
             with self._lock:
-                self._held -= capacity
+                self._held -= given
             if isinstance(error, OutOfMemoryError):
                 return None
             raise
+        page = 0 if given == capacity else address
+        parts = [Block(address + offset, capacity, page) for offset in range(0, given, capacity)]
         with self._lock:
             self._used += capacity
-        return PinnedBuffer(self, Block(address, capacity), nbytes)
+            if page:
+                self._free.setdefault(capacity, []).extend(parts[1:])
+        return PinnedBuffer(self, parts[0], nbytes)
 
     def _grow(self, capacity: int, wanted: int) -> None:
         """Has the thread beside make buffers of a size, up to ``wanted`` that nothing uses. Called with the lock held.
@@ -260,7 +299,7 @@ class PinnedPool:
     def _take(self, capacity: int) -> Block | None:
         """A free block of this class, or where no new one may be made, the smallest of a larger."""
         blocks = self._free.get(capacity)
-        if not blocks and self._held + capacity > self.limit:
+        if not blocks and self._held + _given(capacity) > self.limit:
             larger = [other for other, free in self._free.items() if other > capacity and free]
             blocks = self._free[min(larger)] if larger else None
         if not blocks:
@@ -271,9 +310,10 @@ class PinnedPool:
 
     def _collect(self) -> None:
         while self._returned:
-            block = self._returned.popleft()
-            self._used -= block.nbytes
-            self._free.setdefault(block.nbytes, []).append(block)
+            nbytes = self._returned[0].nbytes
+            # One step, so that an interrupt loses no block: its page could never be given back.
+            self._free.setdefault(nbytes, []).extend(map(_pop_first, (self._returned,)))
+            self._used -= nbytes
 
 
 def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDArray[Any]:
@@ -317,11 +357,16 @@ def _buffer_of(array: NDArray[Any]) -> PinnedBuffer | None:
 
 
 def _capacity(nbytes: int) -> int:
-    """The size class: at most an eighth more than asked for."""
-    if nbytes <= _SMALLEST:
-        return _SMALLEST
-    step = max(_SMALLEST, 1 << ((nbytes - 1).bit_length() - 4))
+    """The size class: a power of two up to a page, and at most an eighth more than asked for, or a page."""
+    if nbytes <= _PAGE:
+        return max(_SMALLEST, 1 << (nbytes - 1).bit_length())
+    step = max(_PAGE, 1 << ((nbytes - 1).bit_length() - 4))
     return -(-nbytes // step) * step
+
+
+def _given(capacity: int) -> int:
+    """What the driver is asked for, for a buffer of a size class: a page that it shares, or all of it."""
+    return max(_PAGE, capacity)
 
 
 def _limit() -> int:

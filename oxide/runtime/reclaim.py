@@ -29,6 +29,7 @@ from oxide.runtime.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
+    from oxide.runtime.dead_work import Run
     from oxide.runtime.timeline import Mark, Timeline
 
 T = TypeVar("T")
@@ -144,6 +145,7 @@ class Reclaimer:
         self._events: deque[EventHandle] = deque()
         self._graphs: deque[GraphHandle] = deque()
         self._abandoned: deque[Mark] = deque()
+        self._dying: deque[tuple[Mark, Run]] = deque()  # abandoned, and to be dropped once nobody sees it
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: dict[Timeline, int] = {}  # the last free on each stream, of those that may be to come
@@ -161,13 +163,24 @@ class Reclaimer:
         """Keeps what the work before ``mark`` uses, until ``release`` or ``abandon``."""
         self._in_flight[mark] = kept
 
-    def release(self, mark: Mark) -> None:
-        """The device is past ``mark``."""
-        self._in_flight.pop(mark, None)
+    def release(self, mark: Mark) -> bool:
+        """The device is past ``mark``. False if that was said before: of several threads, one gets True."""
+        return self._in_flight.pop(mark, None) is not None
+
+    def unnoticed(self) -> int:
+        """Submissions that the device was seen past, and whose outcome nobody has asked for."""
+        abandoned = set(self._abandoned.copy())
+        return sum(
+            mark.position <= mark.timeline.seen and mark not in abandoned for mark in list(self._in_flight.copy())
+        )
 
     def abandon(self, mark: Mark) -> None:
         """Nobody waits for ``mark``: into the limbo. Only appends, for finalisers."""
         self._abandoned.append(mark)
+
+    def drop_when_dead(self, mark: Mark, run: Run) -> None:
+        """``run``, whose work ends before ``mark``, is abandoned. Only appends, for finalisers."""
+        self._dying.append((mark, run))
 
     def strand(self, timeline: Timeline, kept: list[Any]) -> None:
         """Keeps what half-submitted work uses until the stream has run it."""
@@ -203,7 +216,7 @@ class Reclaimer:
     @property
     def idle(self) -> bool:
         """Whether nothing is pending. Cheap: asked at every submission."""
-        waiting = self._abandoned or self._limbo or self._stranded
+        waiting = self._abandoned or self._dying or self._limbo or self._stranded
         return not (waiting or self._retired or self._adopted or self._events or self._graphs)
 
     def pending(self) -> tuple[int, int, int, int]:
@@ -306,6 +319,13 @@ class Reclaimer:
         while self._limbo and clock() < until and (passed := self._limbo.pop_passed(_FEW)):
             for kept in passed:
                 kept.clear()
+        for _ in range(min(len(self._dying), _FEW)):
+            mark, run = self._dying[0]
+            timeline = mark.timeline
+            if run.drop() or mark.position <= timeline.seen or timeline.device.lost is not None:
+                self._dying.popleft()
+            else:
+                self._dying.rotate(-1)
         empty: dict[Timeline, bool] = {}  # each stream is asked once, however much is stranded on it
         for _ in range(len(self._stranded)):
             timeline, _ = self._stranded[0]

@@ -30,8 +30,8 @@ class StreamStatistics(NamedTuple):
 class Statistics(NamedTuple):
     """What the runtime has done. Every number counts from the moment the runtime was set up.
 
-    - ``submitted``: executions of an operation; of these ``completed`` are known to be done, ``cancelled`` were
-      abandoned before that (a task was cancelled, a future dropped), and ``in_flight`` is the rest.
+    - ``submitted``: executions of an operation; of these the device was seen past ``completed``, whoever looked,
+      ``cancelled`` were abandoned before that (a task was cancelled, a future dropped), and ``in_flight`` is the rest.
     - ``waits_inserted``: event waits put into a stream because it uses what another one wrote or read;
       ``waits_avoided``: times that this was not needed, since the device was known to be past it.
     - ``polling_seconds``: time that awaiting tasks spent asking the device, in all; ``completion="poll"`` keeps none.
@@ -111,7 +111,8 @@ def statistics_of(runtime: Runtime) -> Statistics:
         for timeline in device.timelines
     )
     # Outcomes before submissions: whatever happens in between, none is counted that was not submitted.
-    completed, cancelled = counters.completed.value, counters.cancelled.value
+    cancelled, completed = counters.cancelled.value, counters.completed.value
+    completed += runtime.reclaimer.unnoticed()
     return Statistics(
         submitted=counters.submitted.value,
         completed=completed,

@@ -27,6 +27,7 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.drops_work: bool = device.driver.drops_work
         self._timeline: Timeline = device.take_timeline()
         self._loose = LooseResults(self._timeline)
         device.loose.add(self._loose)
@@ -202,11 +203,19 @@ class Event:
 
     def query(self) -> bool:
         """Whether the device has passed the event."""
-        return self._device.driver.query_event(self._handle)
+        passed = self._device.driver.query_event(self._handle)
+        if passed:
+            self._note_passed()
+        return passed
 
     def synchronize(self) -> None:
         """Blocks the thread until the device has passed the event."""
         self._device.driver.synchronize_event(self._handle)
+        self._note_passed()
+
+    def _note_passed(self) -> None:
+        if self._timeline is not None:
+            self._timeline.note_passed(self._position)
 
     def elapsed_ms(self, end: Given[Event]) -> float:
         """Milliseconds from this event to ``end``; both must have been passed."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
     from oxide.driver.base import Driver
     from oxide.runtime.context import Device, Runtime
+    from oxide.runtime.dead_work import Run, Visible
     from oxide.runtime.fault_records import FaultReport, Report
     from oxide.runtime.operation import DeviceOperation
     from oxide.runtime.places import Place
@@ -60,16 +61,21 @@ class ExecutionContext:
         "stream",
         "submission_lock",
         "timeline",
+        "visible",
     )
 
-    def __init__(self, stream: Stream, recording: Recording | None = None) -> None:
+    def __init__(self, stream: Stream, recording: Recording | None = None, visible: Visible | None = None) -> None:
+        """``visible`` is the token of a run that may be dropped: see ``dead_work``."""
         self.stream = stream
+        self.visible = visible
         self.device: Device = stream.device
         self.recording = recording
         self.place: Place | None = None
         self.levels = _recursion_limit()  # that operations may still be nested
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
+        if visible is not None:
+            self.driver = self.driver.for_run(visible.run)
         self.timeline: Timeline = stream._timeline
         self.submission_lock = self.runtime.submission
         self._joined: tuple[Mark, ...] = ()
@@ -127,6 +133,10 @@ class ExecutionContext:
         for allocation in writes:
             if allocation.written_by is not timeline or allocation.claims or allocation.reads:
                 allocation.order_write(timeline)
+        if self.visible is not None:
+            for allocation in writes:
+                if allocation.visible is not self.visible:
+                    self.visible.run.used_by_others = True
 
     def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
         """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was. Another
@@ -138,9 +148,13 @@ class ExecutionContext:
                 allocation.reads[timeline] = position
                 if allocation.adopted:
                     self._kept.append(allocation.known_to_others())
+                if allocation.visible is not None and allocation.visible is not self.visible:
+                    allocation.visible.run.used_by_others = True
             for allocation in writes:  # note_write, without a call
                 if allocation.adopted:
                     self._kept.append(allocation.known_to_others())
+                if allocation.visible is not None and allocation.visible is not self.visible:
+                    allocation.visible.run.used_by_others = True
                 allocation.written_by = timeline
                 allocation._written_at = position
                 if allocation.reads:
@@ -186,11 +200,7 @@ class ExecutionContext:
         if report is None or len(report.launches) == REPORT_RECORDS:
             report = self._report = self.runtime.fault_records.acquire()
             self._faults.append(report)
-        launches = report.launches
-        word = report.words[len(launches)]
-        report.places.append(self.place)
-        launches.append(specialization)
-        return word
+        return report.next_word(specialization, self.place)
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
@@ -248,6 +258,9 @@ class ExecutionContext:
         for box in boxes:
             allocation = box._allocation
             self.keep(box)
+            for visible in (self.visible, allocation.visible):
+                if visible is not None:
+                    visible.run.used_by_others = True
             with self.runtime.submission:
                 (allocation.order_write if writes else allocation.order_read)(self.timeline)
                 allocation.claim(self.timeline, writes=writes)
@@ -278,7 +291,7 @@ class Ordered:
 class Submission(Generic[T]):
     """One execution, submitted. ``submit`` makes it."""
 
-    __slots__ = ("_faults", "_open", "_reclaimer", "_result", "_title", "mark")
+    __slots__ = ("_faults", "_open", "_reclaimer", "_result", "_title", "_visible", "mark")
 
     def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
         self._open = False
@@ -293,7 +306,9 @@ class Submission(Generic[T]):
         if context._declared:
             context.settle(self.mark.position)
         context._declared = None
-        context._kept.append(result)
+        self._visible = context.visible
+        if self._visible is None:  # else what it yields is let go as soon as nobody can ask for it
+            context._kept.append(result)
         context._kept.append(context._faults)
         self._reclaimer.hold(self.mark, context._kept)
         self._open = True
@@ -312,9 +327,9 @@ class Submission(Generic[T]):
     def finish(self) -> T:
         """The result, once the device is past the submission; raises the fault that a kernel reported."""
         if self._open:
+            if self._reclaimer.release(self.mark):  # of several threads, one counts it
+                self.mark.timeline.device.runtime.counters.completed.add()
             self._open = False
-            self._reclaimer.release(self.mark)
-            self.mark.timeline.device.runtime.counters.completed.add()
         for report in self._faults:
             if report.claimed():
                 _raise_fault(report, self._title, self.mark.timeline)
@@ -339,7 +354,10 @@ class Submission(Generic[T]):
         if self._open:
             self._open = False
             self._reclaimer.abandon(self.mark)
-            self.mark.timeline.device.runtime.counters.cancelled.add()
+            if self._visible is not None:
+                self._reclaimer.drop_when_dead(self.mark, self._visible.run)
+            counters, seen = self.mark.timeline.device.runtime.counters, self.mark.timeline.seen
+            (counters.completed if self.mark.position <= seen else counters.cancelled).add()
 
     def __del__(self) -> None:
         try:
@@ -350,12 +368,13 @@ class Submission(Generic[T]):
             self.abandon()
 
 
-def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
+def submit(operation: DeviceOperation[T], stream: Stream, run: Run | None = None) -> Submission[T]:
     """Executes ``operation`` on ``stream``: everything is submitted when this returns, nothing has been waited for.
+    With a ``run``, what nobody can see any more once it is abandoned need not be done.
 
     If it raises, what had been submitted until then keeps its memory until the device is past it.
     """
-    context = _context_for(operation, stream)
+    context = _context_for(operation, stream, None if run is None else run.visible())
     try:
         return Submission(context, operation.run(context), operation.title())
     except BaseException as error:
@@ -397,7 +416,7 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
     return result
 
 
-def _context_for(operation: DeviceOperation[T], stream: Stream) -> ExecutionContext:
+def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
     """What a run of ``operation`` on ``stream`` executes in, unless nothing can run there."""
     operation.consume()
     refuse_in_capture("running an operation")
@@ -407,7 +426,7 @@ def _context_for(operation: DeviceOperation[T], stream: Stream) -> ExecutionCont
         device.raise_if_lost()
     if not reclaimer.idle:
         reclaimer.sweep()
-    return ExecutionContext(stream)
+    return ExecutionContext(stream, None, visible)
 
 
 def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:

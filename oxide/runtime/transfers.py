@@ -43,6 +43,7 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
         context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
     nbytes = number_of_elements(shape) * dtype.itemsize
     allocation = Allocation(context.timeline, nbytes, shape, dtype)
+    allocation.visible = context.visible
     allocation.obtain()
     return DeviceBox(allocation, shape, dtype)
 
