@@ -97,10 +97,12 @@ class Generator:
         self.tiles: dict[str, Array] = {}
         self.elements: list[Array] = []
         self.views: dict[str, str] = {}
+        self.given: list[Parameter] = []
+        """The slices that the function is given that is being made."""
         self.pure = False
         """Whether what is generated must be the same in all threads and fault in none."""
         self.allow_leave = True
-        self.budget = 60
+        self.budget = rng.choice((8, 16, 30, 60))
 
     # Choices
 
@@ -167,6 +169,7 @@ class Generator:
         options: list[Callable[[], Expr]] = []
         options += [lambda n=n: name(n, kind) for n, k in self.variables.items() if k == kind] * 2
         options += [lambda n=n: name(n, kind) for n in self.loops if self.variables.get(n) == kind]
+        options += [lambda p=p: self.read(p) for p in self.given if p.type == kind] * 2
         if not self.in_function:
             for parameter in self.program.parameters:
                 if parameter.kind == "scalar" and parameter.type == kind:
@@ -230,7 +233,9 @@ class Generator:
             elif self.chance(0.96) or (tile and self.pure):
                 found.append(self.index(literal(side)))
             else:
-                found.append(convert(self.expr("i64", 1), "i64"))
+                found.append(self.typed("i64", 1))
+            if tile and found[-1].op == "literal":
+                found[-1] = literal(self.rng.randrange(side))  # any other is refused
         return found
 
     def index(self, limit: Expr) -> Expr:
@@ -383,7 +388,10 @@ class Generator:
     def function(self, function: Function, depth: int) -> Expr:
         given = []
         for _, kind in function.parameters:
-            if function.annotated and self.chance(0.3) and kind in INTEGERS:
+            if kind.startswith("slice "):
+                slices = [each.name for each in self.slices() if each.type == kind[6:]]
+                given.append(Expr("slice", kind, [], self.pick(slices)))
+            elif function.annotated and self.chance(0.3) and kind in INTEGERS:
                 given.append(self.typed(self.pick(INTEGERS), depth - 1))
             else:
                 given.append(self.typed(kind, depth - 1))
@@ -586,9 +594,12 @@ class Generator:
         other = self.block(self.rng.randint(1, 2), depth - 1) if self.chance(0.5) else []
         if other and self.chance(0.4):
             # A name that both branches bind has a value behind them.
-            kind, variable = self.kind(), self.fresh()
-            body.append(Stmt("assign", [self.typed(kind, 2)], [], variable))
-            other.append(Stmt("assign", [self.typed(kind, 2)], [], variable))
+            variable = self.fresh()
+            kinds = [self.kind()] * 2 if self.chance(0.6) else list(self.pick(_JOINED))
+            kind = kinds[0]
+            self.rng.shuffle(kinds)
+            for branch, each in zip((body, other), kinds, strict=True):
+                branch.append(Stmt("join", [self.typed(each, 2)], [], (variable, kind)))
             self.variables[variable] = kind
         return [Stmt("if", [test], [body, other])]
 
@@ -633,7 +644,15 @@ class Generator:
             running, total_kind = self.fresh("s"), self.pick(("i64", "u64", "f32", "f64", *self.palette))
             if total_kind == "bool":
                 total_kind = "f32"
-            zero = constant(total_kind, 0.0 if total_kind in FLOATS else 0)
+            # Begun with a narrower type, it has the wider one throughout the loop.
+            narrower = {
+                "i64": ("i8", "i32", "u16", "u32"),
+                "u64": ("u8", "u32"),
+                "f64": ("f32", "f16"),
+                "f32": ("f16",),
+            }
+            begun = self.pick(narrower[total_kind]) if total_kind in narrower and self.chance(0.2) else total_kind
+            zero = constant(begun, 0.0 if begun in FLOATS else 0)
             before.append(Stmt("assign", [zero], [], running))
             variables[running] = total_kind
             self.variables[running] = total_kind
@@ -747,15 +766,44 @@ class Generator:
         if parameter is None:
             return self.assign(depth)
         width = self.pick((2, 4))
-        index = binary("i64", "*", self.small(), literal(width))
+        index = total("*", self.small(), literal(width))
+        if self.chance(0.15):
+            index = total("+", index, literal(self.pick((1, 2))))
         names = [self.fresh() for _ in range(width)]
         statement = Stmt("load", [index], [], (parameter.name, names, parameter.type))
         self.variables |= dict.fromkeys(names, parameter.type)
         return [statement]
 
+    def commuting(self, kind: str) -> str:
+        """An atomic operation whose results do not depend on the order of threads."""
+        methods = ["fetch_add", "fetch_min", "fetch_max"]
+        if kind in INTEGERS:
+            methods += ["fetch_sub", "fetch_and", "fetch_or", "fetch_xor"]
+        return self.pick(methods)  # type: ignore[no-any-return]
+
+    def fetch(self, parameter: Parameter) -> Expr:
+        """An atomic operation on the element that is this thread's alone, and what it gives."""
+        kind = parameter.type
+        methods = ["fetch_add", "exchange", "load"]
+        if kind in INTEGERS:
+            methods += ["fetch_sub", "fetch_min", "fetch_max", "fetch_and", "fetch_or", "fetch_xor", "compare_exchange"]
+        method = self.pick(methods)
+        count = {"load": 0, "compare_exchange": 2}.get(method, 1)
+        given = [self.atomic_value(kind, method) for _ in range(count)]
+        return Expr("fetch", kind, [name("i", "i64"), *given], (parameter.name, method))
+
     def atomic(self, depth: int) -> list[Stmt]:
         parameter = self.pick([each for each in self.program.parameters if each.kind == "atomic"])
         kind = parameter.type
+        if parameter.name == "mine":
+            if self.chance(0.3):
+                return [
+                    Stmt("atomic", [name("i", "i64"), self.atomic_value(kind, "store")], [], ("mine", "store", kind))
+                ]
+            variable = self.fresh()
+            statement = Stmt("assign", [self.fetch(parameter)], [], variable)
+            self.variables[variable] = kind
+            return [statement]
         method = self.methods[parameter.name]
         value = self.atomic_value(kind, method)
         return [Stmt("atomic", [self.index(length(parameter.name)), value], [], (parameter.name, method, kind))]
@@ -793,11 +841,11 @@ class Generator:
         atomic = self.chance(0.12)
         if atomic:
             kind = self.pick(("i32", "u32", "i64", "u64", "f32", "f64"))
-            methods = ["fetch_add", "fetch_min", "fetch_max"]
-            if kind in INTEGERS:
-                methods += ["fetch_sub", "fetch_and", "fetch_or", "fetch_xor"]
             program.parameters.append(Parameter("counts", "atomic", kind))
-            self.methods["counts"] = self.pick(methods)
+            self.methods["counts"] = self.commuting(kind)
+            if self.chance(0.5):
+                kind = self.pick(("i32", "u32", "i64", "u64", "f32", "f64", "f16", "bf16"))
+                program.parameters.append(Parameter("mine", "atomic", kind))
         tiles = not atomic and self.chance(0.2)
         shared = not tiles and program.shape == "1d" and self.chance(0.2)
         outputs = []
@@ -809,7 +857,12 @@ class Generator:
                 kind = kind if kind != "bool" else "f32"
             outputs.append(Parameter(f"y{number}", "out", kind, tile=tile))
         program.parameters += outputs
+        self.wide = None
+        if program.shape == "1d" and self.chance(0.12):
+            self.wide = Parameter("wide", "out", self.pick(self.palette))
+            program.parameters.append(self.wide)
         self.make_generic(outputs)
+        self.make_contracts(outputs)
         if program.shape == "2d":
             program.parameters.insert(0, Parameter("width", "scalar", self.pick(("u32", "i64", "u64", "i32"))))
         if shared:
@@ -822,10 +875,13 @@ class Generator:
         for _ in range(self.rng.choice((0, 0, 1, 2))):
             self.in_function = True
             parameters = [(self.fresh("a"), self.kind()) for _ in range(self.rng.randint(1, 3))]
+            if self.chance(0.3):
+                parameters.append((self.fresh("a"), f"slice {self.pick(self.slices()).type}"))
             returns = self.kind()
-            self.variables = dict(parameters)
+            self.given = [Parameter(each, "slice", kind[6:]) for each, kind in parameters if kind.startswith("slice ")]
+            self.variables = {each: kind for each, kind in parameters if not kind.startswith("slice ")}
             body = self.block(self.rng.randint(0, 3), 1)
-            self.variables = dict(parameters)
+            self.variables = {each: kind for each, kind in parameters if not kind.startswith("slice ")}
             if self.chance(0.3):
                 body.append(
                     Stmt("if", [self.condition(2)], [[Stmt("return", [self.typed(returns, 2)], [], returns)], []])
@@ -834,7 +890,7 @@ class Generator:
             function = Function(self.fresh("fun"), parameters, returns, body, annotated=self.chance(0.7))
             self.program.functions.append(function)
             self.in_function = False
-            self.variables = {}
+            self.variables, self.given = {}, []
 
     def make_arrays(self) -> None:
         if self.chance(0.2):
@@ -857,6 +913,22 @@ class Generator:
                     if each.kind in ("slice", "out") and each.type == kind:
                         each.generic = True
                 return
+
+    def make_contracts(self, outputs: list[Parameter]) -> None:
+        """Contracts that launches keep, nearly all: what is inside by them need not be checked."""
+        if not self.chance(0.15):
+            return
+        counts = [p.name for p in self.program.parameters if p.kind == "scalar" and p.name.startswith("n")]
+        found = []
+        for _ in range(self.rng.randint(1, 2)):
+            longer = f"len({self.pick(self.slices()).name})"
+            shorter = f"len({self.pick([*outputs, *self.slices()]).name})"
+            if counts and self.chance(0.7):
+                shorter = f"{self.pick(counts)} * {self.rng.randint(1, 3)} + {self.rng.randint(-1, 2)}"
+            found.append(f"{longer} >= {shorter}")
+        if counts and self.chance(0.3):
+            found.append(f"{self.pick(counts)} <= 7")
+        self.program.requires = tuple(found)
 
     def cleared(self, array: Array) -> Stmt:
         """Loops that give every element of a local array a value."""
@@ -911,6 +983,8 @@ class Generator:
         guarded += self.block_keeping(rng.randint(2, 7), 2)
         for ref, parameter in refs.items():
             guarded += self.final(ref, parameter)
+        if self.wide is not None:
+            guarded += self.wide_stores(self.wide)
         self.refs, self.tiles = {}, {}
         for rest, parameter in rests.items():
             saved = dict(self.variables)
@@ -960,6 +1034,25 @@ class Generator:
             del self.variables[each]
         return [statement]
 
+    def wide_stores(self, parameter: Parameter) -> list[Stmt]:
+        """Four elements a thread of an output, without its rules: as a vector, or one after the other."""
+        kind = parameter.type
+        first = binary("i64", "*", name("i", "i64"), literal(4))
+        test = Expr("compare", "bool", [binary("i64", "+", first, literal(4)), length(parameter.name)], "<=")
+        if self.chance(0.6):
+            stores = [Stmt("vector", [first, *(self.typed(kind, 2) for _ in range(4))], [], (parameter.name, kind))]
+        else:
+            stores = [
+                Stmt(
+                    "unchecked",
+                    [binary("i64", "+", first, literal(each)), self.typed(kind, 2)],
+                    [],
+                    (parameter.name, kind),
+                )
+                for each in range(4)
+            ]
+        return [Stmt("if", [test], [stores, []])]
+
     def make_shared_kernel(self, outputs: list[Parameter]) -> None:
         """A kernel in phases: each thread writes its own element of a shared array, all meet, each reads any."""
         rng, program, body = self.rng, self.program, self.program.body
@@ -980,6 +1073,15 @@ class Generator:
                 value = self.typed(array.type, 3)
                 body.append(Stmt("put", [name("t", "i64"), value], [], (array.name, "", array.type, array.type)))
             body.append(Stmt("barrier"))
+            for array in arrays:
+                if array.type in ("i32", "u32", "i64", "u64", "f32", "f64") and self.chance(0.3):
+                    if array.type in FLOATS:
+                        # What is there must add up exactly, and in any order.
+                        body[-1:-1] = [Stmt("put", [name("t", "i64"), constant(array.type, 3.0)], [],
+                                            (array.name, "", array.type, array.type))]  # fmt: skip
+                    method = self.commuting(array.type)
+                    given = [self.index(literal(size)), self.atomic_value(array.type, method)]
+                    body += [Stmt("atomic", given, [], (array.name, method, array.type)), Stmt("barrier")]
             self.elements = arrays
             budget, self.budget = self.budget, 8
             reads = []
@@ -1037,6 +1139,11 @@ class Generator:
         return found
 
 
+_JOINED = (
+    ("i64", "i8"), ("i64", "i32"), ("i64", "u32"), ("i64", "u64"), ("u64", "u8"), ("f64", "f32"), ("f64", "f16"),
+    ("f64", "i32"), ("f32", "bf16"), ("f16", "i32"), ("bf16", "u8"),
+)  # fmt: skip
+"""Types that a name has in two branches; behind them it has the first."""
 _COMPARES = ("<", "<=", ">", ">=", "==", "!=")
 _CLASSES = ("math.isnan", "math.isinf", "math.isfinite")
 _SATURATING = ("intrinsics.saturating_add", "intrinsics.saturating_sub")
@@ -1105,12 +1212,24 @@ def _launch(program: Program, rng: random.Random, number: int) -> Launch:
                 count = size + rng.choice(spare)
                 if rng.random() < 0.12:
                     count = rng.choice((0, 1, 2, max(size - 1, 0), size // 2))
+                if name == "wide":
+                    count = size * 4 + rng.choice((0, 1, 3, -2 if size else 0))
                 if parameter.kind == "atomic":
-                    count = rng.choice((1, 3, 8))
+                    count = rng.choice((1, 3, 8)) if name == "counts" else count
                     arguments[name] = [_small(kind, rng) for _ in range(count)]
                 else:
                     arguments[name] = [values.number(kind) for _ in range(count)]
+    if rng.random() < 0.9:
+        for contract in program.requires:
+            longer = contract.split(" ")[0].removeprefix("len(").removesuffix(")")
+            while longer in arguments and isinstance(arguments[longer], list) and not keeps(contract, arguments):
+                arguments[longer].append(values.number(program.parameter(longer).type))
     return Launch(grid, block, arguments)
+
+
+def keeps(contract: str, arguments: dict[str, Any]) -> bool:
+    """Whether arguments keep a contract, which is Python over their numbers and lengths."""
+    return bool(eval(contract, {"len": len, "__builtins__": {}}, arguments))
 
 
 def _small(kind: str, rng: random.Random) -> Any:

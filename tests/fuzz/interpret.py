@@ -76,6 +76,13 @@ class _Thread:
         if not self.goes_on:
             raise _Leave
 
+    def mistake(self, line: int) -> None:
+        """Records a fault that has no index: a vector's address, or views of different lengths."""
+        if self.fault is None:
+            self.fault = Fault("", 0, 0, "", self.bi, self.ti, line)
+        if not self.goes_on:
+            raise _Leave
+
     def fail(self, text: str, line: int) -> None:
         if self.fault is None:
             self.fault = Fault("", 0, 0, text, self.bi, self.ti, line)
@@ -107,10 +114,6 @@ class _Thread:
                 inside = False
             place = place * length + index
         return place if inside else None
-
-    def load(self, elements: list[Any], first: int, count: int, what: str, line: int, zero: Any) -> tuple[Any, ...]:
-        """A vector: inside as a whole, and aligned as a multiple of its length."""
-        raise NotImplementedError
 
 
 class _View:
@@ -315,6 +318,8 @@ class _Translator:
                 return f"math.{e.value}"
             case "name":
                 return str(e.value)
+            case "slice":
+                return f"{e.value}, '{e.value}'"
             case "field":
                 return f"{e.value[1]}[{e.value[2]}]"
             case "convert":
@@ -348,7 +353,8 @@ class _Translator:
             case "function":
                 function = next(each for each in self.program.functions if each.name == e.value)
                 given = [
-                    self.converted(each, kind) for each, (_, kind) in zip(e.args, function.parameters, strict=True)
+                    self.expr(each) if each.op == "slice" else self.converted(each, kind)
+                    for each, (_, kind) in zip(e.args, function.parameters, strict=True)
                 ]
                 return f"{e.value}({', '.join(['T', *given])})"
             case "thread":
@@ -357,7 +363,8 @@ class _Translator:
                 return self.length(e.value)
             case "read" | "unchecked":
                 index = self.expr(e.args[0])
-                return f"T.read({e.value}, '{e.value}', A.i64({index}), {self.line}, {_ZERO[e.type]})"
+                called = f"{e.value}_name" if e.value in self.given else f"'{e.value}'"
+                return f"T.read({e.value}, {called}, A.i64({index}), {self.line}, {_ZERO[e.type]})"
             case "element":
                 array = self.program.array(e.value)
                 indices = ", ".join(f"A.i64({self.expr(each)})" for each in e.args)
@@ -377,10 +384,6 @@ class _Translator:
             case "view":  # view[i]
                 index = f"A.i64({self.expr(e.args[0])})"
                 return f"_of_view(T, {e.value}, {index}, {self.line}, {_ZERO[e.type]})"
-            case "lane":
-                name, width, lane = e.value
-                given = f"A.i64({self.expr(e.args[0])}), {width}, {self.line}, {_ZERO[e.type]}"
-                return f"_lanes(T, {name}, '{name}', {given})[{lane}]"
         raise NotImplementedError(e.op)
 
     def coordinate(self, text: str) -> str:
@@ -440,13 +443,14 @@ class _Translator:
                 self.put(f"{', '.join(v[1])} = {v[0]}")
             case "load":
                 name, targets, kind = v
-                given = f"A.i64({self.expr(s.exprs[0])}), {len(targets)}, {s.line}, {_ZERO[kind]}"
-                self.put(f"{', '.join(targets)} = _lanes(T, {name}, {self.shown(name)!r}, {given})")
-            case "vector":
-                given = f"A.i64({self.expr(s.exprs[0])})"
-                array = self.program.array(v)
-                values = ", ".join(self.converted(each, array.type) for each in s.exprs[1:])
-                self.put(f"_store_lanes(T, {v}, {shown(array)!r}, {given}, ({values}), {s.line})")
+                given = f"A.i64({self.expr(s.exprs[0])}), {len(targets)}, '{kind}', {s.line}"
+                self.put(f"{', '.join(targets)} = _lanes(T, {name}, '{name}', {given})")
+            case "vector" | "unchecked":
+                values = ", ".join(self.converted(each, v[1]) for each in s.exprs[1:])
+                self.put(f"_at = {self.expr(s.exprs[0])}")
+                self.put(f"{v[0]}[_at : _at + {len(s.exprs) - 1}] = [{values}]")
+            case "join":
+                self.put(f"{v[0]} = {self.converted(s.exprs[0], v[1])}")
             case "store":
                 self.store(s)
             case "put":
@@ -533,10 +537,6 @@ class _Translator:
             case _:
                 raise NotImplementedError(s.op)
 
-    def shown(self, name: str) -> str:
-        array = next((each for each in self.program.arrays if each.name == name), None)
-        return shown(array) if array is not None else name
-
     def is_there(self, name: str) -> str:
         if name in self.tiles:
             return f"{name}.there"
@@ -582,11 +582,16 @@ class _Translator:
     def run(self) -> str:
         program = self.program
         self.refs: dict[str, tuple[str, int]] = {}
+        self.given: list[str] = []
+        """The names of the slices that a function is given."""
         self.tiles: set[str] = set()
         self.views: set[str] = set()
         for function in program.functions:
-            self.put(f"def {function.name}({', '.join(['T', *(name for name, _ in function.parameters)])}):")
+            self.given = [name for name, kind in function.parameters if kind.startswith("slice ")]
+            names = [f"{name}, {name}_name" if name in self.given else name for name, _ in function.parameters]
+            self.put(f"def {function.name}({', '.join(['T', *names])}):")
             self.block(function.body)
+        self.given = []
         names = [parameter.name for parameter in program.parameters]
         constants = [array.name for array in program.arrays if array.kind == "constant"]
         shared = [array.name for array in program.arrays if array.kind == "shared"]
@@ -729,10 +734,7 @@ def _side_by_side(thread: _Thread, line: int, *views: _View) -> Any:
     if len(views) == 1:
         return list(views[0].rows[0])
     if len({len(view.rows[0]) for view in views}) > 1:
-        if thread.fault is None:
-            thread.fault = Fault("", 0, 0, None, thread.bi, thread.ti, line)
-        if not thread.goes_on:
-            raise _Leave
+        thread.mistake(line)
         return []
     return list(zip(*(view.rows[0] for view in views), strict=True))
 
@@ -757,26 +759,18 @@ def _of_view(thread: _Thread, view: _View, index: int, line: int, zero: Any) -> 
     return thread.read(view.rows[0], f"a view of {view.what}", index, line, zero)
 
 
-def _lanes(thread: _Thread, elements: list[Any], what: str, first: int, count: int, line: int, zero: Any) -> Any:
-    if not 0 <= first <= len(elements) - count:
-        at = first if not 0 <= first < len(elements) else first + count - 1
-        thread.outside(what, at, len(elements), line)
-        return (zero,) * count
-    if first % count:
-        if thread.fault is None:
-            thread.fault = Fault("", 0, 0, "", thread.bi, thread.ti, line)
-        if not thread.goes_on:
-            raise _Leave
-        return (zero,) * count
+def _lanes(thread: _Thread, elements: list[Any], what: str, first: int, count: int, kind: str, line: int) -> Any:
+    """A vector: both its ends are checked, and its address, which is a multiple of its size or of 16 bytes."""
+    zeros = (0.0 if kind in FLOATS else 0,) * count
+    for index in (first, first + count - 1):
+        if not 0 <= index < len(elements):
+            thread.outside(what, index, len(elements), line)
+            return zeros
+    size = BITS[kind] // 8
+    if first * size % min(count * size, 16):
+        thread.mistake(line)
+        return zeros
     return tuple(elements[first : first + count])
-
-
-def _store_lanes(
-    thread: _Thread, elements: list[Any], what: str, first: int, values: tuple[Any, ...], line: int
-) -> None:
-    fine = _lanes(thread, [0] * len(elements), what, first, len(values), line, None)
-    if fine[0] is not None:
-        elements[first : first + len(values)] = values
 
 
 def _atomic(

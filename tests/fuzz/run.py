@@ -27,7 +27,7 @@ import oxide
 from oxide import BoundsError, Kernel, KernelAssertionError, KernelFault, d2h, h2d, kernel
 
 from . import arithmetic, tree
-from .generate import launches_of, program_of
+from .generate import keeps, launches_of, program_of
 from .interpret import Fault, Launch, Outcome, Reference, TooLong
 from .tree import Parameter, Program
 
@@ -114,8 +114,11 @@ def check(program: Program, launches: list[Launch], ways: list[Way], settings: S
     counts.cases += 1
     module = load(program, settings)
     reference = Reference(program)
-    expected: list[tuple[Launch, Outcome]] = []
+    expected: list[tuple[Launch, Outcome | None]] = []
     for launch in launches:
+        if not all(keeps(contract, launch.arguments) for contract in program.requires):
+            expected.append((launch, None))
+            continue
         try:
             expected.append((launch, reference.run(launch)))
         except TooLong:
@@ -125,14 +128,14 @@ def check(program: Program, launches: list[Launch], ways: list[Way], settings: S
         k = kernels.setdefault(way.name, kernel(**_options(program), **_OF_WAYS[way.name])(module.k))
         try:
             if way.name == "ptx":
-                assemble(k, settings)
+                assemble(_of_types(k, program), settings)
                 continue
             with _on(way.device, settings):
                 for launch, outcome in expected:
-                    if way.name == "unchecked" and outcome.faults:
+                    if way.name == "unchecked" and outcome is not None and outcome.faults:
                         continue
                     counts.launches += 1
-                    counts.faulting += bool(outcome.faults)
+                    counts.faulting += outcome is not None and bool(outcome.faults)
                     try:
                         _launch_and_compare(program, k, launch, outcome, module)
                     except Finding as finding:
@@ -211,8 +214,14 @@ def _launch_and_compare(program: Program, k: Kernel, launch: Launch, outcome: Ou
         fault = error
     except oxide.CompileError:
         raise
+    except oxide.LaunchError as error:
+        if outcome is None and "requires" in str(error):
+            return
+        raise Finding("LaunchError", str(error)) from error
     except oxide.OxideError as error:
         raise Finding(type(error).__name__, str(error)) from error
+    if outcome is None:
+        raise Finding("contract", f"a launch that breaks one of {program.requires} was not refused")
     for parameter in program.parameters:
         if parameter.name in boxes:
             found = d2h(boxes[parameter.name]).sync()
@@ -298,7 +307,13 @@ def _same(found: Fault, expected: Fault) -> bool:
     return same_text and found.line == expected.line
 
 
-def assemble(k: Kernel, settings: Settings) -> None:
+def _of_types(k: Kernel, program: Program) -> Any:
+    """A generic kernel for the types of its arguments."""
+    generic = [parameter.type for parameter in program.parameters if parameter.generic]
+    return k.specialize(T=getattr(oxide, generic[0])) if generic else k
+
+
+def assemble(k: Any, settings: Settings) -> None:
     """Makes the PTX of a kernel, and has ``ptxas`` assemble it where there is one."""
     text = k.ptx(cc=(9, 0))
     if settings.ptxas is None:

@@ -60,7 +60,7 @@ class Parameter:
 
 @dataclass(slots=True)
 class Function:
-    """A ``@device`` function of scalars: its parameters' names and types, and its body, which returns."""
+    """A ``@device`` function: its parameters with their types, ``slice f32`` of a slice, and a body that returns."""
 
     name: str
     parameters: list[tuple[str, str]]
@@ -94,8 +94,6 @@ class Program:
     """The only shape of a block that the kernel is right for, if there is one."""
     fma: bool = True
     requires: tuple[str, ...] = ()
-    once: bool = False
-    """Whether the order of threads would change the result of a kernel that goes on after a fault."""
 
     def array(self, name: str) -> Array:
         return next(each for each in self.arrays if each.name == name)
@@ -140,7 +138,7 @@ def show(e: Expr) -> str:
     match e.op:
         case "literal":
             return f"({e.value!r})" if e.value < 0 or (e.value == 0 and str(e.value)[0] == "-") else repr(e.value)
-        case "name" | "thread":
+        case "name" | "thread" | "slice":
             return str(e.value)
         case "field":
             return str(e.value[0])
@@ -213,7 +211,11 @@ class _Writer:
             case "load":  # a vector
                 s.line = self.put(f"{', '.join(v[1])} = {v[0]}.load{len(v[1])}({e[0]})")
             case "vector":  # a store of one
-                s.line = self.put(f"{v}.store{len(e) - 1}({', '.join(e)})")
+                s.line = self.put(f"{v[0]}.unchecked_mut.store{len(e) - 1}({', '.join(e)})")
+            case "unchecked":
+                s.line = self.put(f"{v[0]}.unchecked_mut[{e[0]}] = {e[1]}")
+            case "join":  # in each branch of an if: the name has the type of both
+                s.line = self.put(f"{v[0]} = {e[0]}")
             case "store":
                 s.line = self.put(f"{v[0]}.value {v[1]}= {e[0]}")
             case "put":
@@ -291,6 +293,10 @@ def annotation(parameter: Parameter) -> str:
     return f"DisjointSlice[{kind}, {'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})]"
 
 
+def _given(kind: str) -> str:
+    return f"Slice[{type_name(kind.removeprefix('slice '))}]" if kind.startswith("slice ") else type_name(kind)
+
+
 _HEAD = """import math
 from typing import NamedTuple, TypeVar
 
@@ -329,7 +335,7 @@ def source(program: Program) -> str:
         writer.put("")
         writer.put("@device")
         if function.annotated:
-            given = ", ".join(f"{name}: {type_name(kind)}" for name, kind in function.parameters)
+            given = ", ".join(f"{name}: {_given(kind)}" for name, kind in function.parameters)
             writer.put(f"def {function.name}({given}) -> {type_name(function.returns)}:")
         else:
             writer.put(f"def {function.name}({', '.join(name for name, _ in function.parameters)}):")
