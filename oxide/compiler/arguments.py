@@ -97,23 +97,25 @@ class NumberType(_Described):
 
 @final
 class ArrayType(_Described):
-    """A box: C-contiguous, of ``ndim`` axes, with all that numba-cuda does with an array."""
+    """A box of ``ndim`` axes, with all that numba-cuda does with an array: C-contiguous, or a ``strided`` view."""
 
-    __slots__ = ("dtype", "ndim")
-    __match_args__ = ("dtype", "ndim")
+    __slots__ = ("dtype", "ndim", "strided")
+    __match_args__ = ("dtype", "ndim", "strided")
 
     SIZE: ClassVar[int] = 2
     ADDRESS: ClassVar[int] = 4
-    """Which of the words say how many elements there are, and where."""
+    AXES: ClassVar[int] = 5
+    """Which of the words say how many elements there are, and where; and where the shape begins, before the strides."""
 
     dtype: np.dtype[Any]
     ndim: int
+    strided: bool
 
-    def __init__(self, dtype: np.dtype[Any], ndim: int) -> None:
-        self._describe(dtype, ndim)
+    def __init__(self, dtype: np.dtype[Any], ndim: int, strided: bool = False) -> None:
+        self._describe(dtype, ndim, strided)
 
     def __str__(self) -> str:
-        return f"Array[{self.dtype if self.dtype.names else self.dtype.name}, {self.ndim}]"
+        return f"Array[{self.dtype if self.dtype.names else self.dtype.name}, {self.ndim}]{', strided' * self.strided}"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -126,12 +128,7 @@ class ArrayType(_Described):
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
         """The words of a box of this type."""
-        item = self.dtype.itemsize
-        strides, step = [], item
-        for length in reversed(value.shape):
-            strides.append(step)
-            step *= length
-        return 0, 0, value.size, item, value.ptr, *value.shape, *reversed(strides)
+        return 0, 0, value.size, self.dtype.itemsize, value.ptr, *value.shape, *value.strides
 
 
 @final
@@ -224,9 +221,23 @@ class EnumType(_Described):
 ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | EnumType
 
 
-def of_box(dtype: np.dtype[Any], ndim: int) -> ArrayType | RecordType:
+def of_box(dtype: np.dtype[Any], ndim: int, strided: bool = False) -> ArrayType | RecordType:
     """The type of a box."""
-    return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim)
+    return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim, strided)
+
+
+def laid_out(kind: ArgumentType, value: Any, strided: Callable[[ArrayType, Any], bool]) -> ArgumentType:
+    """A type with each of its arrays strided or not, as ``strided`` says of that array and of its part of ``value``."""
+    if isinstance(kind, ArrayType):
+        wanted = strided(kind, value)
+        return kind if wanted is kind.strided else ArrayType(kind.dtype, kind.ndim, wanted)
+    if isinstance(kind, TupleType):
+        values = (
+            value if isinstance(value, tuple) and len(value) == len(kind.elements) else (None,) * len(kind.elements)
+        )
+        parts = tuple(laid_out(part, each, strided) for part, each in zip(kind.elements, values, strict=True))
+        return kind if parts == kind.elements else TupleType(parts, kind.kind)
+    return kind
 
 
 _INT64 = NumberType(np.dtype(np.int64))

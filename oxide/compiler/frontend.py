@@ -44,6 +44,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
     barrier,
     constant,
+    contraction,
     half,
     inference,
     mathematics,
@@ -74,6 +75,7 @@ from .lowering.types import (
     lower_mixed_comparison,
     mixed_arguments,
     mixed_signature,
+    unary_signature,
     unify_mixed,
 )
 from .open_parameters import Lifted
@@ -104,16 +106,21 @@ def lower(
     fastmath: bool,
     style: Style,
     *,
+    fma: bool = True,
     located: bool = False,
     constants: Mapping[int, str] | None = None,
 ) -> LoweredKernel:
-    """Types and lowers a kernel; with ``located``, its loads, stores and calls carry their places in the source.
-    ``constants`` are what it calls the arrays outside it, by ``id``. Raises ``CompileError`` in the user's terms."""
+    """Types and lowers a kernel. Raises ``CompileError`` in the user's terms.
+
+    With ``fma``, products are fused into sums as ``contraction`` says. With ``located``, its loads, stores and calls
+    carry their places in the source. ``constants`` are what it calls the arrays outside it, by ``id``.
+    """
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = word("OXIDE_TRACEBACK", ("full",)) is not None  # before anything fails, as a wrong one is an error itself
     session.notes.clear()
     session.failures.clear()
     session.fastmath = fastmath
+    session.fma = fma and not fastmath  # which lets LLVM choose
     session.located = located
     session.constants = constants or {}
     session.numba_style, session.overloads = style == "numba", style != "oxide"
@@ -207,7 +214,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if getattr(func, "typing_key", func) is range:
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
             args = mixed_arguments(func, args)
-            return mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
+            resolved = mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
+            return unary_signature(func, args) or resolved
         except core_errors.TypingError as error:
             # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
             raise errors.TypingError(str(error)) from error
@@ -333,6 +341,10 @@ class _Lower(CUDALower):  # type: ignore[misc]
         debug_lowering.lower_print(self.context, self.builder, kinds, values)
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
+        if session.fma:
+            fused = contraction.lower_fused(self, resty, expr, op)
+            if fused is not None:
+                return fused
         kinds = self.fndesc.calltypes[expr].args
         if session.numba_style or not is_mixed_comparison(op, kinds):
             return super().lower_binop(resty, expr, op)

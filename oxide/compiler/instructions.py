@@ -174,22 +174,27 @@ def _bits() -> dict[str, _Maker]:
     }
 
 
-def _quotients() -> dict[str, _Maker]:
-    def reciprocal_root(kind: str) -> _Maker:
-        suffix, flags = ("f64", "arcp") if kind == "double" else ("f32", "arcp afn")
-        lines = [f"%root = call {flags} {kind} @llvm.sqrt.{suffix}({kind} %p0)", f"%r = fdiv {flags} {kind} 1.0, %root"]
-        return lambda symbol: f"declare {kind} @llvm.sqrt.{suffix}({kind})\n" + _function(symbol, kind, (kind,), lines)
-
-    return {
-        "fast_fdividef": lambda symbol: _function(
-            symbol, "float", ("float", "float"), [f"%r = fdiv {FAST} float %p0, %p1"]
-        ),
-        "rsqrt": reciprocal_root("double"),
-        "rsqrtf": reciprocal_root("float"),
-    }
+_EXACT: dict[str, _Maker] = {**_float_calls(), **_integer_calls(), **_classes(), **_bits()}
 
 
-_EXACT: dict[str, _Maker] = {**_float_calls(), **_integer_calls(), **_classes(), **_bits(), **_quotients()}
+QUOTIENTS = ("__nv_fast_fdividef", "__nv_rsqrtf", "__nv_rsqrt")
+"""Functions that a GPU approximates by an instruction."""
+
+
+def quotient(symbol: str, *, approximate: bool) -> list[str]:
+    """What defines one of ``QUOTIENTS``: by an approximation, or rounded as IEEE 754 has it.
+
+    The CPU gets the latter. LLVM approximates a processor's quotients in vectors alone, and equal arguments would have
+    unequal results.
+    """
+    if symbol == "__nv_fast_fdividef":
+        flags = f"{FAST} " if approximate else ""
+        return [_function(symbol, "float", ("float", "float"), [f"%r = fdiv {flags}float %p0, %p1"])]
+    suffix, kind, flags = ("f32", "float", "arcp afn ") if symbol.endswith("f") else ("f64", "double", "arcp ")
+    flags = flags if approximate else ""
+    lines = [f"%root = call {flags}{kind} @llvm.sqrt.{suffix}({kind} %p0)", f"%r = fdiv {flags}{kind} 1.0, %root"]
+    return [f"declare {kind} @llvm.sqrt.{suffix}({kind})", _function(symbol, kind, (kind,), lines)]
+
 
 _CONVERSION = re.compile(
     r"(?P<source>float|double|int|uint|ll|ull)2(?P<target>float|double|int|uint|ll|ull)_r(?P<how>[nzdu])"

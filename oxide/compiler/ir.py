@@ -8,7 +8,8 @@ Four things happen to the text:
 - integer and conversion arithmetic is made total: a wrapping sum, a shift by too much, a division by zero or a
   conversion out of range has a defined result. LLVM may otherwise assume that they do not happen, and a bounds check
   on such an index could be argued away;
-- products and sums may be fused, as CUDA compilers do, on both devices alike.
+- under ``fastmath`` floating point may be reassociated and fused. Else it stays as it is: ``lowering/contraction.py``
+  has decided which products are fused into sums.
 
 Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
 ``oxide.register.*``, ``oxide.fault_record``, those of ``primitives.py``: shared memory, barriers and warps; and
@@ -55,19 +56,20 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     """One module with the kernel and all it calls. Raises ``CompileError`` for a call that no back end can resolve."""
     modules = check_local_memory(function, lowered.modules, lowered.symbol, lowered.array_places)
     context_functions = _defined_names(modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
-    module = link(_modernise(text, context_functions, fastmath) for text in modules)
+    module = link(_LAYOUT + _modernise(text, context_functions, fastmath) for text in modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
     shared_conversions = half.portable_definitions(str(module))
     module = link(
-        [
-            str(module),
+        _LAYOUT + part
+        for part in (
+            _without_layout(module),
             shared_conversions,
             clearing.portable_definitions(str(module)),
             decimal_rounding.portable_definitions(str(module)),
             _site_definitions(used),
             atomics.definitions(str(module)),
             _known_functions(function, module),
-        ]
+        )
     )
     waits, cooperative = suspends(module), cooperates(module)
     for defined in module.functions:
@@ -76,7 +78,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
         if waits:
             # LLVM may otherwise move a call past a branch that threads of a warp take differently.
             defined.add_function_attribute("convergent")
-    text = _assembly_of_all_threads(_pure_mathematics(str(module)))
+    text = _assembly_of_all_threads(_pure_mathematics(_without_layout(module)))
     text, shared = place_shared_memory(function, text, lowered.array_places)
     places = tuple(lowered.sites[number] for number in used)
     return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
@@ -89,6 +91,14 @@ def link(texts: Iterable[str]) -> Any:
         first.link_in(module)
     first.verify()
     return first
+
+
+_LAYOUT = 'target datalayout = "e-i64:64-i128:128"\n'
+"""What both back ends' layouts share. Without it LLVM aligns an i64 to 4 bytes, and a GPU loads it as two halves."""
+
+
+def _without_layout(module: Any) -> str:
+    return "".join(line for line in str(module).splitlines(keepends=True) if not line.startswith("target datalayout"))
 
 
 _DROPPED = ("target ", "!nvvm", '@"llvm.used"', '@"_ZN08NumbaEnv')
@@ -171,7 +181,8 @@ _FLOAT_SUFFIX = {"float": "f32", "double": "f64"}
 
 def _total_arithmetic(text: str, fastmath: bool) -> str:
     text = _FLAGS.sub(r"\1 ", text)
-    text = _FLOATING.sub(rf"\1 {instructions.FAST if fastmath else 'contract'} ", text)
+    if fastmath:
+        text = _FLOATING.sub(rf"\1 {instructions.FAST} ", text)
     helpers: dict[str, str] = {}
 
     def call_helper(match: re.Match[str]) -> str:

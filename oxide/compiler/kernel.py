@@ -52,6 +52,7 @@ class Kernel:
         block: int | tuple[int, ...] | None = None,
         items_per_thread: int | tuple[int, ...] = 1,
         fastmath: bool = False,
+        fma: bool = True,
         unchecked: bool = False,
         deny_checks: bool = False,
         requires: Iterable[str] = (),
@@ -78,10 +79,12 @@ class Kernel:
             options = dispatcher.targetoptions  # type: ignore[attr-defined]
             self.signatures = adopted_signatures(dispatcher)
             fastmath = fastmath or bool(options.get("fastmath"))
+            fma = fma and bool(options.get("fma", True))
             max_registers = max_registers or options.get("max_registers")
         self.default_block: Dim3 | None = None if block is None else checked_block(function, self.name, block)
         self.items_per_thread: Dim3 = checked_items(function, self.name, items_per_thread)
         self.fastmath = fastmath
+        self.fma = fma
         check_unchecked(function, self.name, unchecked, deny_checks)
         self.unchecked = unchecked
         self.deny_checks = deny_checks
@@ -93,6 +96,8 @@ class Kernel:
         check_max_registers(function, self.name, max_registers)
         self.max_registers = max_registers
         self.sanitize = sanitizing.kinds_of(sanitize, self.name)
+        self.sanitizable = True
+        """False of a kernel of oxide's own, which copies what nothing has written as any copy does."""
         self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Closed))
         """The places of the parameters whose types the arguments decide."""
         self.is_generic = bool(self.open_places)
@@ -228,6 +233,7 @@ def kernel(
     block: int | tuple[int, ...] | None = None,
     items_per_thread: int | tuple[int, ...] = 1,
     fastmath: bool = False,
+    fma: bool = True,
     unchecked: bool = False,
     deny_checks: bool = False,
     requires: Iterable[str] = (),
@@ -241,6 +247,7 @@ def kernel(
     block: int | tuple[int, ...] | None = None,
     items_per_thread: int | tuple[int, ...] = 1,
     fastmath: bool = False,
+    fma: bool = True,
     unchecked: bool = False,
     deny_checks: bool = False,
     requires: Iterable[str] = (),
@@ -255,7 +262,9 @@ def kernel(
 
     ``block`` is the block's shape in threads for launches that name none, and ``items_per_thread``, CUB's term, how
     many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
-    ``fastmath`` allows floating point reassociation and approximate division. ``unchecked`` leaves the bounds checks
+    ``fastmath`` allows floating point reassociation and approximate division. ``fma=False`` rounds every product;
+    else a product that is written as an operand of a sum is fused with it, as C's ``FP_CONTRACT`` has it, and
+    ``fastmath`` leaves the choice to the compiler. ``unchecked`` leaves the bounds checks
     out: an index outside a slice then touches other memory. ``deny_checks`` makes a check that would stay inside a loop
     a ``CompileError`` at the first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each
     launch is checked against them on the host, and accesses that follow from them are not checked in the kernel.
@@ -266,6 +275,7 @@ def kernel(
         "block": block,
         "items_per_thread": items_per_thread,
         "fastmath": fastmath,
+        "fma": fma,
         "unchecked": unchecked,
         "deny_checks": deny_checks,
         "requires": requires,

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import CompileError
 from . import libdevice_rounding, libdevice_special, libdevice_words, plain_math
+from .instructions import QUOTIENTS, quotient
 
 _UNARY = """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p logb cbrt
 erf erfc tgamma lgamma round j0 j1 y0 y1"""
@@ -54,6 +55,8 @@ def definitions(kernel: str, module: Any) -> str:
 
 def _definitions(symbol: str) -> list[str]:
     """What defines a function: texts that each declare or define one, so that several functions may share them."""
+    if symbol in QUOTIENTS:
+        return quotient(symbol, approximate=False)
     return (
         plain_math.definitions(symbol)
         or _of_c(symbol)

@@ -31,6 +31,7 @@ def definitions(symbol: str) -> list[str]:
     body = bodies[name]() if name in bodies else _exp(name) if name.startswith("exp") else _log(name)
     declared = ["declare float @llvm.copysign.f32(float, float)"] if name == "tanh" else []
     return [
+        "declare double @llvm.fma.f64(double, double, double)",
         *declared,
         f"define float @{symbol}(float %x) alwaysinline {{\n  %wide = fpext float %x to double\n{body}\n}}",
     ]
@@ -167,9 +168,10 @@ def _horner(result: str, variable: str, coefficients: list[float]) -> str:
     *others, last = coefficients
     lines, value = [], _bits(last)
     for number, coefficient in reversed(list(enumerate(others))):
-        product, total = f"{result}.product.{number}", result if number == 0 else f"{result}.{number}"
-        lines.append(f"  {product} = fmul contract double {value}, {variable}")
-        lines.append(f"  {total} = fadd contract double {product}, {_bits(coefficient)}")
+        total = result if number == 0 else f"{result}.{number}"
+        lines.append(
+            f"  {total} = call double @llvm.fma.f64(double {value}, double {variable}, double {_bits(coefficient)})"
+        )
         value = total
     return "\n".join(lines)
 

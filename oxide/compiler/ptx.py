@@ -11,9 +11,11 @@ import llvmlite.binding as llvm
 from ..driver.base import Code, Target
 from ..errors import CompileError
 from . import bounds, debugging, half, parameters, ptx_primitives
+from .instructions import QUOTIENTS, quotient
 from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
+from .ptx_integers import wrapping
 from .signature import Closed
 from .streaming import hinted
 
@@ -30,6 +32,9 @@ _FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
     "sm_88": "+ptx90",
     "sm_110": "+ptx90",
 }
+
+
+_DEFAULT = Target("ptx", "sm_90", FEATURES)
 
 
 def target_of(name: str, cc: tuple[int, int]) -> Target:
@@ -71,7 +76,7 @@ def compile_ptx(
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
     """The sites of the accesses that LLVM could not prove to be inside."""
     entry = re.sub(r"\W", "_", name)
-    module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), bounds.REPORTING, None)
+    module, _ = _module(kernel, entry, signature, _DEFAULT, bounds.REPORTING, None)
     return frozenset(int(site) for site in re.findall(r"@oxide\.report\(i32 (\d+)\)", str(module)))
 
 
@@ -93,6 +98,7 @@ def _module(
             _HEADER + check,
             _HEADER + _registers(),
             _HEADER + _fast_tanh(kernel.text, target.arch),
+            _HEADER + _quotients(kernel.text),
             _HEADER + debugging.ptx_definitions(kernel.text),
             _HEADER + half.ptx_definitions(kernel.text, int(re.sub(r"\D", "", target.arch))),
             _HEADER + ptx_primitives.definitions(kernel.text, kernel.shared, target.arch),
@@ -102,7 +108,7 @@ def _module(
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry)
-    return module, machine
+    return wrapping(module, machine), machine
 
 
 def _fast_tanh(text: str, arch: str) -> str:
@@ -113,6 +119,11 @@ def _fast_tanh(text: str, arch: str) -> str:
     if int(re.sub(r"\D", "", arch)) >= 75:
         return f'{head}asm "tanh.approx.f32 $0, $1;", "=f,f"(float %x)\n  ret float %r\n}}'
     return f"declare float @__nv_tanhf(float)\n{head}@__nv_tanhf(float %x)\n  ret float %r\n}}"
+
+
+def _quotients(text: str) -> str:
+    called = (quotient(symbol, approximate=True) for symbol in QUOTIENTS if f"@{symbol}(" in text)
+    return "\n".join(dict.fromkeys(part for parts in called for part in parts))
 
 
 _CONSTANT = re.compile(r"^(@oxide\.constant[\w.]*) = (.*?)\bconstant\b", re.MULTILINE)

@@ -116,19 +116,22 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
     layout, words = "@", 0
     for parameter in signature:
         kinds = word_types((parameter,))
-        memory: list[tuple[int, int | None, int]] = []  # an address's word, its number of elements', an element's bytes
+        memory: list[tuple[int, int | None, int, int]] = []
         if isinstance(parameter, NumbaParameter):
             memory = _memory(parameter.type)
         elif kinds == ["ptr", "i64"]:
-            memory = [(0, 1, parameter.dtype.itemsize)]
-        for address, length, itemsize in memory:
+            memory = [(0, 1, parameter.dtype.itemsize, 0)]
+        for address, length, itemsize, ndim in memory:
             views[words + address] = len(found)
+            axes = address - ArrayType.ADDRESS + ArrayType.AXES
             found.append(
                 PointerWord(
                     parameter.name,
                     _place_of(layout, parameter.struct_format, address),
                     None if length is None else _place_of(layout, parameter.struct_format, length),
                     itemsize,
+                    ndim,
+                    _place_of(layout, parameter.struct_format, axes) if ndim else 0,
                 )
             )
         layout += parameter.struct_format
@@ -136,13 +139,14 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
     return tuple(found), views
 
 
-def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int]]:
-    """The arrays and records of an argument that numba-cuda's semantics hold for, which begins with word ``before``."""
+def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int, int]]:
+    """The arrays and records of an argument that numba-cuda's semantics hold for, which begins with word ``before``:
+    the word of the address, that of the number of elements, an element's bytes, and the axes of a strided view."""
     match kind:
-        case ArrayType(dtype, _):
-            return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize)]
+        case ArrayType(dtype, ndim, strided):
+            return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize, ndim if strided else 0)]
         case RecordType(dtype):
-            return [(before, None, dtype.itemsize)]
+            return [(before, None, dtype.itemsize, 0)]
         case TupleType(elements, _):
             found = []
             for element in elements:

@@ -336,7 +336,9 @@ try:
   %try.hi = load i64, ptr %try.hi.at
   %try.above = icmp uge i64 %at, %try.lo
   %try.below = icmp ult i64 %at, %try.hi
-  %try.in = and i1 %try.above, %try.below
+  %try.between = and i1 %try.above, %try.below
+  %try.element = call i1 @oxide.sanitize.is_element(ptr %try.lo.at, i64 %at, i64 1)
+  %try.in = and i1 %try.between, %try.element
   br i1 %try.in, label %found, label %other
 other:
   %number.next = add i64 %number, 1
@@ -371,9 +373,43 @@ found:
   %own = load i64, {{known[%thread]}}
   %block = load i64, {{block_known}}
   %known = call i64 @llvm.umax.i64(i64 %own, i64 %block)
-  %go = call ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %hi,
+  %element = call i1 @oxide.sanitize.is_element(ptr %lo.at, i64 %at, i64 %size)
+  %end = select i1 %element, i64 %hi, i64 %lo
+  %go = call ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %end,
       i64 %start, ptr %init, ptr %cells, i64 %shift, i64 %known)
   ret ptr %go
+}
+
+; Whether an access to bytes between a view's first and last address is to an element of it; true outside of these.
+define i1 @oxide.sanitize.is_element(ptr %row, i64 %at, i64 %size) {
+  %elements.at = getelementptr i64, ptr %row, i64 6
+  %elements = load ptr, ptr %elements.at
+  %all = icmp eq ptr %elements, null
+  br i1 %all, label %yes, label %strided
+strided:
+  %lo = load i64, ptr %row
+  %hi.at = getelementptr i64, ptr %row, i64 1
+  %hi = load i64, ptr %hi.at
+  %end = add i64 %at, %size
+  %above = icmp uge i64 %at, %lo
+  %below = icmp ule i64 %end, %hi
+  %within = icmp ult i64 %at, %hi
+  %both = and i1 %above, %below
+  %inside = and i1 %both, %within
+  br i1 %inside, label %look, label %yes
+look:
+  %first.offset = sub i64 %at, %lo
+  %last.offset.past = sub i64 %end, %lo
+  %last.offset = sub i64 %last.offset.past, 1
+  %first.at = getelementptr i8, ptr %elements, i64 %first.offset
+  %first = load i8, ptr %first.at
+  %last.at = getelementptr i8, ptr %elements, i64 %last.offset
+  %last = load i8, ptr %last.at
+  %ends = and i8 %first, %last
+  %result = icmp ne i8 %ends, 0
+  ret i1 %result
+yes:
+  ret i1 true
 }
 
 ; A shared array, which lies at an offset in the block's shared memory.

@@ -131,7 +131,7 @@ class Specialization:
         """Machine code for a target, made the first time; from any thread."""
         with self._lock:
             code = self._codes.get(target)
-            kinds = self.kernel.sanitize | sanitizing.requested()
+            kinds = self.kernel.sanitize | sanitizing.requested() if self.kernel.sanitizable else frozenset()
             # What is sanitized is for this run, and no file of the cache takes what comes with it.
             entry = self._entry if target.kind == "ptx" or not kinds else None
             if code is None and target.kind == "ptx" and kinds:
@@ -201,6 +201,7 @@ class Specialization:
             self.parameters,
             kernel.fastmath,
             style,
+            fma=kernel.fma,
             located=True,
             constants=uses.constants,
         )
@@ -231,7 +232,9 @@ def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
     from .ir import translate
 
     uses, style = _style(kernel, parameters)
-    lowered = lower(kernel.name, kernel.function, parameters, kernel.fastmath, style, constants=uses.constants)
+    lowered = lower(
+        kernel.name, kernel.function, parameters, kernel.fastmath, style, fma=kernel.fma, constants=uses.constants
+    )
     portable = translate(kernel.function, lowered, kernel.fastmath)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:

@@ -39,7 +39,7 @@ class Array(Generic[T, *Axes]):
     """An array of ``T`` with ``ndim`` axes, ``Array[f32, 2]``; ``Array[f32]`` has one. A type checker wants the number
     as ``Literal[2]``. ``T`` is a scalar type or a NumPy dtype, structured and complex ones included.
 
-    A launch passes a ``DeviceBox`` of that dtype and number of axes.
+    A launch passes a ``DeviceBox`` of that dtype and number of axes, a strided view too.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
 from oxide.driver.cpu_cooperative import CooperativeRun, check_fits
-from oxide.driver.sanitizing import ATOMIC, CELL_WORDS, OFFSETS, REPORT_WORDS, VIEW_WORDS, WRITE, Sanitized
+from oxide.driver.sanitizing import ATOMIC, CELL_WORDS, OFFSETS, REPORT_WORDS, VIEW_WORDS, WRITE, PointerWord, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
 
 if TYPE_CHECKING:
@@ -117,6 +117,11 @@ class SanitizedLaunch:
             address = _word(params, pointer.address_at)
             length = 1 if pointer.length_at is None else _word(params, pointer.length_at)
             nbytes = length * pointer.itemsize
+            if pointer.axes and length:
+                below, elements = _elements(params, pointer)
+                address, nbytes = address - below, len(elements)
+                kept.append(elements)
+                row[6] = elements.ctypes.data
             found = self._tracked(address, nbytes) if nbytes else None
             start = found[0] if found else address
             row[:3] = address, address + nbytes, start
@@ -160,9 +165,14 @@ class SanitizedLaunch:
         if (number := self._pointer(place.what, address, start, views)) is not None:
             lo, hi, pointer = int(views[number][0]), int(views[number][1]), self._sanitized.pointers[number]
             offset = address - lo
-            inside = f"{pointer.name} has {(hi - lo) // pointer.itemsize} elements of {pointer.itemsize} bytes; "
-            inside += f"this is byte {offset}, element {offset // pointer.itemsize}"
-            element = f" (element {offset // pointer.itemsize})"
+            if pointer.axes:
+                inside = f"{pointer.name} is a strided view, whose elements lie among {hi - lo} bytes; "
+                inside += f"this is byte {offset}, and no element's"
+                element = f" (byte {offset})"
+            else:
+                inside = f"{pointer.name} has {(hi - lo) // pointer.itemsize} elements of {pointer.itemsize} bytes; "
+                inside += f"this is byte {offset}, element {offset // pointer.itemsize}"
+                element = f" (element {offset // pointer.itemsize})"
         elif start:
             inside = f"this is byte {address - start}"
         problem = {
@@ -198,6 +208,17 @@ _GRAVITY = {sanitizing.OUT_OF_BOUNDS: 0, sanitizing.MISALIGNED: 1, sanitizing.RA
 def _cells(nbytes: int, shift: int) -> Words:
     """The shadow of so many bytes; memory that is not touched takes no room."""
     return np.zeros(((nbytes >> shift) + 1) * CELL_WORDS, np.int64)
+
+
+def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Of a strided view: how far below its first element its bytes begin, and for each whether it is an element's."""
+    axes = np.frombuffer(params, np.int64, 2 * pointer.axes, pointer.axes_at).reshape(2, pointer.axes)
+    shape, strides = axes.tolist()
+    reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
+    below = -sum(way for way in reach if way < 0)
+    elements = np.zeros(below + sum(way for way in reach if way > 0) + pointer.itemsize, np.uint8)
+    np.ndarray((*shape, pointer.itemsize), np.uint8, elements.data, below, (*strides, 1))[...] = 1
+    return below, elements
 
 
 def _word(params: bytes, at: int) -> int:

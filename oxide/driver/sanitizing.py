@@ -34,12 +34,15 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class PointerWord:
     """A parameter's memory: where its address and its length are in the packed parameters, and an element's bytes.
-    A record is one element, and nothing says so there. All accesses are to whole multiples of ``granule`` bytes."""
+    A record is one element, and nothing says so there. Of a strided view, the sizes of its ``axes`` are there too, and
+    the strides behind them. All accesses are to whole multiples of ``granule`` bytes."""
 
     name: str
     address_at: int
     length_at: int | None
     itemsize: int
+    axes: int = 0
+    axes_at: int = 0
     granule: int = 1
 
 
@@ -120,7 +123,9 @@ class Tracking:
 MAX_REPORTS = 32
 REPORT_WORDS = 5  # the kind, who, the address, who else, and where the array begins, if that is known
 CELL_WORDS = 13  # time and who of a write, two reads, an atomic read, two atomic writes; what acquiring makes known
-VIEW_WORDS = 6  # first and last address of a parameter; address, shadow of values, cells and cell size of its memory
+VIEW_WORDS = 7
+"""First and last address of a parameter; address, shadow of values, cells and cell size of its memory; of a strided
+view, where a byte for each of its bytes says whether it is an element's, else 0."""
 THREADS = 1024
 
 _FIELDS = {

@@ -172,9 +172,11 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
             if type(found) is NumberType and (type(box) in _NUMBERS or isinstance(box, np.generic)):
                 pieces.append(slot.pack(*found.flatten(box))[slot.rest :])
                 continue
-            if not isinstance(box, DeviceBox) or found != of_box(box.dtype, len(box.shape)):
+            if not isinstance(box, DeviceBox) or found != of_box(box._dtype, len(box._shape), box._strides is not None):
                 return None
-        elif kind == _OTHER or not isinstance(box, DeviceBox) or box._dtype is not slot.dtype:
+        elif (
+            kind == _OTHER or not isinstance(box, DeviceBox) or box._dtype is not slot.dtype or box._strides is not None
+        ):
             return None
         allocation = box._allocation
         if device is None:

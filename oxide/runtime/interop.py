@@ -3,66 +3,68 @@
 Out: the consumer's stream is made to wait for the box's uses so far (on the CPU device, the calling thread). In: the
 producer makes one of oxide's streams wait for its own, and from there every use of the box is ordered as usual. What
 either side does with the memory afterwards the other cannot see: oxide's own side is declared with ``ctx.reads`` and
-``ctx.writes``. Two boxes on one memory, however it came, have one history (``address_ranges.py``). The capsule is built
-with ctypes on the structures of DLPack 1.0, or on those before it for a consumer that does not say it takes them.
+``ctx.writes``. Two boxes on one memory, however it came, have one history (``address_ranges.py``). What a producer says
+of its memory is judged before any of it is used (``foreign_layout.py``, ``dlpack.py``).
 """
 
 from __future__ import annotations
 
-import ctypes
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxide.errors import DeviceError
+from oxide.errors import DeviceError, OxideError
 from oxide.host_arrays import refuse_masked
 from oxide.messages import written
+from oxide.runtime import dlpack
 from oxide.runtime.context import current_runtime
+from oxide.runtime.dlpack import CPU, CUDA
+from oxide.runtime.foreign_layout import MOST_AXES, ForeignLayout
 from oxide.runtime.memory import Allocation, DeviceBox
 from oxide.runtime.operation import picked_stream
+from oxide.runtime.transfers import require_data
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oxide.runtime.address_ranges import Known
     from oxide.runtime.context import Device, Runtime
     from oxide.runtime.timeline import Timeline
 
-_CPU, _CUDA = 1, 2  # DLDeviceType
 _NO_SYNCHRONISATION = -1
 _LEGACY_DEFAULT_STREAM = 1
-
-# DLDataTypeCode and NumPy's kinds. bfloat16 comes in as uint16, the type of its storage.
-_CODE_OF_KIND = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_KIND_OF_CODE = {0: "i", 1: "u", 2: "f", 4: "u", 5: "c", 6: "b"}
 
 
 def from_dlpack(x: Any) -> DeviceBox:
     """A box on the memory of another library's array, without a copy; ``x`` has ``__dlpack__``.
 
-    The array must be C-contiguous, on a device of the runtime's: a CUDA array with CUDA, a host array (NumPy's, say)
-    on the CPU device. Its memory is kept until the box is dropped and no longer in use. Uses of the array by its own
-    library after this call are that library's to order. Raises ``TypeError`` for what has no ``__dlpack__``,
-    ``BufferError`` for memory of another layout, ``DeviceError`` for another kind of device, ``ValueError`` for a
-    masked array in which something is masked.
+    The array is on a device of the runtime's: a CUDA array with CUDA, a host array (NumPy's, say) on the CPU device.
+    The box of one that is not C-contiguous is a strided view. The memory is kept until the box is dropped and no longer
+    in use. Uses of the array by its own library after this call are that library's to order.
+
+    Raises ``TypeError`` for what has no ``__dlpack__``, ``DeviceError`` for another kind of device, ``ValueError`` for
+    a masked array in which something is masked, and ``BufferError`` for an array that cannot be written, whose elements
+    share memory, or whose description cannot be true.
     """
     if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
         raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")
     refuse_masked(x, "from_dlpack")
     runtime = current_runtime()
-    kind, number = (int(part) for part in x.__dlpack_device__())
-    wanted = _CUDA if runtime.driver.name == "cuda" else _CPU
+    announced = kind, number = _announced_device(x)
+    wanted = CUDA if runtime.driver.name == "cuda" else CPU
     if kind != wanted:
         raise DeviceError(
             f"from_dlpack: the array is on DLPack device type {kind}, and the runtime's devices are "
             f"{runtime.driver.name} devices (type {wanted}); copy it to the host and use h2d"
         )
-    if kind == _CPU:
-        tensor = _Imported(_ask(x))
-        return tensor.box(runtime, None)
-    timeline = picked_stream(runtime.policy, runtime.device(number))._timeline
-    tensor = _Imported(_ask(x, stream=timeline.name()))
-    return tensor.box(runtime, timeline)
+    timeline: Timeline | None = None
+    if kind == CPU:
+        capsule = _ask(x)
+    else:
+        timeline = picked_stream(runtime.policy, runtime.device(number))._timeline
+        capsule = _ask(x, stream=timeline.name())
+    tensor = dlpack.ImportedTensor(capsule, announced)
+    return _box_on(runtime, tensor.layout, timeline, tensor.take, "from_dlpack", written=timeline is not None)
 
 
 def from_cuda_array_interface(x: Any) -> DeviceBox:
@@ -70,27 +72,60 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
 
     Where the interface names a stream, uses of the box wait for what that stream holds now.
     """
+    what = "from_cuda_array_interface"
     interface = getattr(x, "__cuda_array_interface__", None)
     if not isinstance(interface, dict):
-        raise TypeError(f"from_cuda_array_interface takes an object with the interface, not {type(x).__name__}")
+        raise TypeError(f"{what} takes an object with the interface, not {type(x).__name__}")
     runtime = current_runtime()
     if runtime.driver.name != "cuda":
-        raise DeviceError("from_cuda_array_interface: the runtime's devices are no CUDA devices; set OXIDE_DEVICE=cuda")
-    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-    address, read_only = interface["data"]
-    _require_contiguous(shape, interface.get("strides"), dtype.itemsize)
-    if read_only or interface.get("mask") is not None:
-        raise BufferError("from_cuda_array_interface: a box can be written and has no mask, the array cannot or has")
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    address = address if nbytes else 0
-    known = _known(runtime, address, nbytes)
-    device = _device_of(runtime, address, nbytes, known)
-    timeline = picked_stream(runtime.policy, device)._timeline
-    if interface.get("stream") is not None:
-        theirs = device.foreign_timeline(int(interface["stream"]))
-        timeline.wait_for(theirs, theirs.mark().position)
-        theirs.forget_marks()
-    return _box_on(known, timeline, address, shape, dtype, x, written=True)
+        raise DeviceError(f"{what}: the runtime's devices are no CUDA devices; set OXIDE_DEVICE=cuda")
+    layout, stream = _read_interface(interface, what)
+
+    def ordered(timeline: Timeline) -> None:
+        if stream is not None:
+            theirs = timeline.device.foreign_timeline(stream)
+            timeline.wait_for(theirs, theirs.mark().position)
+            theirs.forget_marks()
+
+    return _box_on(runtime, layout, None, lambda: x, what, written=True, order=ordered)
+
+
+def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout, int | None]:
+    """Where an array lies, and the stream that it is ordered by. Raises ``BufferError``, ``TypeError`` for a dtype that
+    no box has."""
+
+    def refusal(name: str, expected: str) -> BufferError:
+        return BufferError(f"{what}: {name} is {written(interface.get(name))}; the interface has {expected}")
+
+    def is_integers(given: Any) -> bool:
+        return isinstance(given, (tuple, list)) and all(
+            isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in given
+        )
+
+    shape: Any = interface.get("shape")
+    strides: Any = interface.get("strides")
+    data: Any = interface.get("data")
+    if not is_integers(shape) or len(shape) > MOST_AXES:
+        raise refusal("shape", f"a tuple of {MOST_AXES} ints at most")
+    if strides is not None and not (is_integers(strides) and len(strides) == len(shape)):
+        raise refusal("strides", f"None or a tuple of as many ints as the shape, {len(shape)}")
+    if not isinstance(data, (tuple, list)) or len(data) != 2 or not is_integers(data[:1]) or data[0] < 0:
+        raise refusal("data", "a pair of an address and whether it is read-only")
+    try:
+        dtype = np.dtype(interface.get("typestr"))
+    except (TypeError, ValueError):
+        dtype = None
+    if dtype is None or not dtype.itemsize or not isinstance(interface.get("typestr"), str):
+        raise refusal("typestr", "a type as NumPy writes it, such as '<f4'")
+    require_data(dtype, what)
+    if data[1] or interface.get("mask") is not None:
+        raise BufferError(f"{what}: a box can be written and has no mask, the array cannot or has")
+    stream: Any = interface.get("stream")
+    if stream is not None and not (is_integers((stream,)) and stream > 0):
+        raise refusal("stream", "None or a stream's number, 1 for the default stream")
+    sizes = tuple(map(int, shape))
+    steps = None if strides is None else list(map(int, strides))
+    return ForeignLayout(what, int(data[0]), sizes, steps, dtype), None if stream is None else int(stream)
 
 
 def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
@@ -105,50 +140,95 @@ def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
     return known[0] if known else None
 
 
-def _device_of(runtime: Runtime, address: int, nbytes: int, known: Known | None) -> Device:
-    """The device of an array's memory, which its driver has adopted then unless a box is on it."""
-    if not nbytes:
-        return runtime.default_device
-    if known is not None and runtime.shared_ranges.covers(known, address, nbytes):
-        return known.allocation.device
-    return runtime.device(runtime.driver.adopt(address, nbytes))
-
-
 def _box_on(
-    known: Known | None,
-    timeline: Timeline,
-    address: int,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    owner: object,
+    runtime: Runtime,
+    layout: ForeignLayout,
+    timeline: Timeline | None,
+    take: Callable[[], object],
+    what: str,
     *,
     written: bool,
+    order: Callable[[Timeline], None] | None = None,
 ) -> DeviceBox:
-    """A box on another library's memory, ordered as one with other boxes on it. ``written``: the library has made
-    ``timeline`` wait for its work."""
-    runtime = timeline.device.runtime
+    """A box on another library's memory, ordered as one with other boxes on it; ``take`` gives what keeps the memory.
+
+    ``written``: the library has made ``timeline`` wait for its work, or ``order`` does so with the one that is picked.
+    """
+    known = _known(runtime, layout.low, layout.nbytes)
+    covered = known is not None and runtime.shared_ranges.covers(known, layout.low, layout.nbytes)
+    adopted = False
+    device = runtime.default_device if timeline is None else timeline.device
+    try:
+        if layout.nbytes and not covered:
+            ordinal = runtime.driver.adopt(layout.low, layout.nbytes)
+            adopted = True
+            found = runtime.device(ordinal)
+        else:
+            found = known.allocation.device if known is not None else device
+        if timeline is None:
+            timeline = picked_stream(runtime.policy, found)._timeline
+        elif found is not device:
+            raise BufferError(
+                f"{what}: the array's memory is on {found.label}, and it says that it is on {device.label}"
+            )
+        if order is not None:
+            order(timeline)
+        owner = take()
+    except BaseException:
+        if adopted:
+            runtime.driver.disown(layout.low, layout.nbytes)
+        raise
+    return _box(known, covered, timeline, layout, owner, written=written)
+
+
+def _box(
+    known: Known | None, covered: bool, timeline: Timeline, layout: ForeignLayout, owner: object, *, written: bool
+) -> DeviceBox:
+    shape, dtype, strides, offset = layout.shape, layout.dtype, layout.strides, layout.address - layout.low
     if known is None:
         use = (timeline, timeline.advance()) if written else None
-        box = DeviceBox(Allocation.of_another_library(timeline, address, shape, dtype, owner, use), shape, dtype)
+        allocation = Allocation.of_another_library(timeline, layout.low, shape, dtype, owner, use, layout.nbytes)
+        box = DeviceBox(allocation, shape, dtype, offset, strides)
         box._become_known()
         return box
-    allocation, nbytes = known.allocation, math.prod(shape) * dtype.itemsize
-    if not runtime.shared_ranges.covers(known, address, nbytes):
-        allocation.extend(address, nbytes, owner)
-        runtime.shared_ranges.add(allocation, address, nbytes)
+    runtime, allocation = timeline.device.runtime, known.allocation
+    if not covered:
+        allocation.extend(layout.low, layout.nbytes, owner)
+        runtime.shared_ranges.add(allocation, layout.low, layout.nbytes)
     if written:
         with runtime.submission:
             allocation.note_foreign_write(timeline)
-    box = DeviceBox(allocation, shape, dtype, address - allocation.address)
+    box = DeviceBox(allocation, shape, dtype, layout.address - allocation.address, strides)
     box._known = known
     return box
 
 
+def _announced_device(x: Any) -> tuple[int, int]:
+    """What an array says it is on. Raises ``BufferError`` for what is no DLPack device."""
+    try:
+        found = x.__dlpack_device__()
+    except (BufferError, OxideError):
+        raise
+    except Exception as error:
+        raise BufferError(f"from_dlpack: __dlpack_device__ failed: {type(error).__name__}: {error}") from error
+    if not isinstance(found, (tuple, list)) or len(found) != 2 or not all(isinstance(part, int) for part in found):
+        raise BufferError(
+            f"from_dlpack: __dlpack_device__ gave {written(found):.80}; it must be a pair of ints, a device's type "
+            "and its number"
+        )
+    return int(found[0]), int(found[1])
+
+
 def _ask(x: Any, **stream: int) -> Any:
     try:
-        return x.__dlpack__(max_version=_VERSION, **stream)
-    except TypeError:  # from before version 1, which brought the argument
-        return x.__dlpack__(**stream)
+        try:
+            return x.__dlpack__(max_version=dlpack.VERSION, **stream)
+        except TypeError:  # from before version 1, which brought the argument
+            return x.__dlpack__(**stream)
+    except (BufferError, OxideError):
+        raise
+    except Exception as error:
+        raise BufferError(f"from_dlpack: __dlpack__ failed: {type(error).__name__}: {error}") from error
 
 
 # What DeviceBox offers
@@ -156,7 +236,7 @@ def _ask(x: Any, **stream: int) -> Any:
 
 def dlpack_device(device: Device) -> tuple[int, int]:
     """DLPack's name for a device. All memory of CPU devices is host memory."""
-    return (_CUDA, device.id) if device.kind == "cuda" else (_CPU, 0)
+    return (CUDA, device.id) if device.kind == "cuda" else (CPU, 0)
 
 
 def to_dlpack(
@@ -173,11 +253,14 @@ def to_dlpack(
         raise BufferError("a box is exported without a copy only; dup(box) copies it")
     if dl_device is not None and tuple(dl_device) != dlpack_device(box.device):
         raise BufferError(f"the box is on {box.device.label}, not on DLPack device {dl_device}; d2h copies it")
-    if box.dtype.kind not in _CODE_OF_KIND:
-        raise BufferError(f"DLPack has no type for {box.dtype}")
+    dlpack.require_code(box.dtype)
+    if stream is not None and (isinstance(stream, bool) or not isinstance(stream, int)):
+        raise TypeError(f"__dlpack__: stream is {written(stream)}; it must be a stream's number, or None")
     if box.device.kind == "cuda":
         if stream == 0:
             raise BufferError("stream 0 is ambiguous: pass 1 for the legacy default stream, 2 for the thread's own")
+        if stream is not None and stream < _NO_SYNCHRONISATION:
+            raise BufferError(f"stream {written(stream)} is none; pass -1 for no synchronisation")
         if stream != _NO_SYNCHRONISATION:
             theirs = box.device.foreign_timeline(_LEGACY_DEFAULT_STREAM if stream is None else stream)
             _order_after_uses(box, theirs)
@@ -187,8 +270,8 @@ def to_dlpack(
     else:
         box._become_known()
         _wait_for_uses(box)
-    versioned = max_version is not None and max_version[0] >= _VERSION[0]
-    return _export(box, b"dltensor_versioned" if versioned else b"dltensor")
+    versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
+    return dlpack.export(box, dlpack_device(box.device), versioned=versioned)
 
 
 def _require_pair(name: str, given: object) -> None:
@@ -223,7 +306,8 @@ def array_interface(box: DeviceBox) -> dict[str, Any]:
 
 
 def _description(box: DeviceBox) -> dict[str, Any]:
-    return {"shape": box.shape, "typestr": box.dtype.str, "data": (box.ptr, False), "strides": None}
+    strides = None if box.is_contiguous else box.strides
+    return {"shape": box.shape, "typestr": box.dtype.str, "data": (box.ptr, False), "strides": strides}
 
 
 def _uses(box: DeviceBox) -> tuple[tuple[Timeline, int], ...]:
@@ -240,166 +324,3 @@ def _wait_for_uses(box: DeviceBox) -> None:
     for timeline, position in _uses(box):
         if not timeline.passed(position):
             (timeline.covering(position) or timeline.mark()).synchronize()
-
-
-# The capsule
-
-
-class _Tensor(ctypes.Structure):
-    """``DLTensor``."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class _Managed(ctypes.Structure):
-    """``DLManagedTensor``, of DLPack before 1.0."""
-
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
-class _ManagedVersioned(ctypes.Structure):
-    """``DLManagedTensorVersioned``, of DLPack 1.x. Consumers take it for memory that they may write."""
-
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    )
-
-
-_READ_ONLY = 1  # in flags
-_VERSION = (1, 0)
-
-_KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
-    b"dltensor": (_Managed, b"used_dltensor"),
-    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),
-}
-_python = ctypes.pythonapi
-# A capsule keeps the pointer to its name: these are never freed.
-_NAMES = {name: ctypes.create_string_buffer(name) for kind, entry in _KINDS.items() for name in (kind, entry[1])}
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
-    ("PyCapsule_New", _python)
-)
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
-_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetName", _python))
-
-_exported: dict[int, tuple[Any, Any, DeviceBox]] = {}
-
-
-def _export(box: DeviceBox, name: bytes) -> object:
-    managed: Any = _KINDS[name][0]()
-    if name != b"dltensor":
-        managed.major, managed.minor = _VERSION
-    tensor = managed.tensor
-    # Strides too: consumers were slow to take the null pointer that means C-contiguous.
-    strides = [1] * len(box.shape)
-    for axis in range(len(box.shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * box.shape[axis + 1]
-    numbers = (ctypes.c_int64 * (2 * len(box.shape)))(*box.shape, *strides)
-    tensor.data = box.ptr
-    tensor.device_type, tensor.device_id = dlpack_device(box.device)
-    tensor.ndim = len(box.shape)
-    tensor.code, tensor.bits, tensor.lanes = _CODE_OF_KIND[box.dtype.kind], 8 * box.dtype.itemsize, 1
-    start = ctypes.addressof(numbers)
-    tensor.shape = ctypes.cast(start, ctypes.POINTER(ctypes.c_int64))
-    tensor.strides = ctypes.cast(start + 8 * len(box.shape), ctypes.POINTER(ctypes.c_int64))
-    managed.deleter = ctypes.cast(_delete_export, ctypes.c_void_p)
-    address = ctypes.addressof(managed)
-    _exported[address] = (managed, numbers, box)
-    return _new_capsule(address, _name(name), ctypes.cast(_drop_capsule, ctypes.c_void_p))
-
-
-def _name(name: bytes) -> int:
-    return ctypes.addressof(_NAMES[name])
-
-
-def _delete(address: int | None, exported: dict[int, Any] = _exported) -> None:
-    """The consumer is done. From any thread, at any moment: only takes the box out, whose finaliser only appends."""
-    if address is not None:
-        exported.pop(address, None)
-
-
-def _drop(
-    capsule: int,
-    is_valid: Callable[..., Any] = _is_valid,
-    pointer: Callable[..., Any] = _pointer,
-    names: tuple[bytes, ...] = tuple(_KINDS),
-) -> None:
-    """The capsule dies. A consumer that took the tensor has renamed it."""
-    for name in names:
-        if is_valid(capsule, name):
-            _delete(pointer(capsule, name))
-
-
-_delete_export = _Deleter(_delete)
-_drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
-
-
-@final
-class _Imported:
-    """Another library's tensor, which is let go when this is dropped."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._address: int | None = None
-        name = next((name for name in _KINDS if _is_valid(id(capsule), name)), None)
-        if name is None:
-            raise BufferError("from_dlpack: __dlpack__ gave no DLPack capsule that nobody has used yet")
-        kind, used = _KINDS[name]
-        self._address = _pointer(id(capsule), name)
-        assert self._address is not None
-        self._managed: Any = kind.from_address(self._address)
-        _rename(capsule, _name(used))
-        if isinstance(self._managed, _ManagedVersioned):
-            if self._managed.major != _VERSION[0]:
-                raise BufferError(f"from_dlpack: a tensor of DLPack version {self._managed.major}; 1 is understood")
-            if self._managed.flags & _READ_ONLY:
-                raise BufferError("from_dlpack: the array is read-only, and a box can be written; use h2d")
-
-    def box(self, runtime: Runtime, timeline: Timeline | None) -> DeviceBox:
-        """A box on it. The producer has made ``timeline`` wait for its work; None on the CPU device."""
-        tensor = self._managed.tensor
-        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-        if tensor.lanes != 1 or tensor.code not in _KIND_OF_CODE or tensor.bits % 8:
-            raise BufferError(f"from_dlpack: no dtype for code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes")
-        dtype = np.dtype(f"{_KIND_OF_CODE[tensor.code]}{tensor.bits // 8}")
-        strides = [tensor.strides[axis] for axis in range(tensor.ndim)] if tensor.strides else None
-        _require_contiguous(shape, strides, 1)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        address = (tensor.data or 0) + tensor.byte_offset if nbytes else 0
-        known = _known(runtime, address, nbytes)
-        device = _device_of(runtime, address, nbytes, known)
-        home = picked_stream(runtime.policy, device)._timeline if timeline is None else timeline
-        return _box_on(known, home, address, shape, dtype, self, written=timeline is not None)
-
-    def __del__(self) -> None:
-        if self._address is not None and self._managed.deleter:
-            _Deleter(self._managed.deleter)(self._address)
-
-
-def _require_contiguous(shape: tuple[int, ...], strides: Any, unit: int) -> None:
-    """Raises ``BufferError`` unless strides, in ``unit`` per element, are those of a C-contiguous array."""
-    if strides is None or 0 in shape:
-        return
-    expected = unit
-    for size, stride in zip(reversed(shape), reversed(list(strides)), strict=True):
-        if size > 1 and stride != expected:
-            raise BufferError(f"an array of shape {shape} and strides {tuple(strides)} is not C-contiguous; copy it")
-        expected *= size

@@ -37,7 +37,9 @@ def kinds(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             argument = argument.value
         if type(kernel.parameters[place]) is UntypedParameter:
             parts.append(
-                (argument.dtype, len(argument.shape)) if type(argument) is DeviceBox else argument_type_of(argument)
+                (argument.dtype, len(argument.shape), argument.is_contiguous)
+                if type(argument) is DeviceBox
+                else argument_type_of(argument)
             )
         elif type(argument) is DeviceBox:
             parts.append(argument.dtype)

@@ -31,7 +31,7 @@ from oxide.runtime.loading import announce, loaded_function
 from oxide.runtime.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission import ExecutionContext
-from oxide.runtime.untyped import check_argument
+from oxide.runtime.untyped import check_argument, take_strides
 
 if TYPE_CHECKING:
     from oxide.compiler.contracts import Contract
@@ -62,6 +62,10 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._plan = plan
         special = self._specialization = plan.special
         self._binding = bind(plan, arguments)
+        if self._binding is None and (other := take_strides(special, arguments)) is not special:
+            plan = self._plan = _plan_of(other)
+            special = self._specialization = other
+            self._binding = bind(plan, arguments)
         if self._binding is not None:  # the fast path: see binding.py
             if config is None and plan.outputs and kernel.default_block is not None:
                 place = self._output = plan.outputs[0]
@@ -191,6 +195,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             output = results[self._output]
             config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
             self._check_shape(config)
+        specialization = take_strides(specialization, results)
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
         self._submit(context, function, config, params, reads, writes)
@@ -452,6 +457,14 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     box = argument.value if isinstance(argument, Arc) else argument
     if isinstance(box, DeviceBox):
         _check_dtype(kernel, parameter, box.dtype)
+        if not box.is_contiguous:
+            element = parameter.scalar.name if isinstance(parameter, Parameter) else parameter.variable
+            raise _refusal(
+                kernel,
+                parameter,
+                f"a strided view, of shape {box.shape} and strides {box.strides} bytes: {parameter.annotation} takes "
+                f"contiguous memory; dup(view) makes a contiguous box, and Array[{element}, {box.ndim}] takes strides",
+            )
         # Of an open parameter this is known, and looked at again, once it is closed.
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
             raise _refusal(

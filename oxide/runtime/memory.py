@@ -18,13 +18,17 @@ from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.messages import written
 from oxide.native import Given, caused
 from oxide.runtime.room import allocate_when_free
+from oxide.runtime.strides import Geometry, contiguous_strides, indexed, is_contiguous, span
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from oxide.runtime.address_ranges import Known
     from oxide.runtime.context import Device
     from oxide.runtime.timeline import Timeline
 
 _WORDS: Final = struct.Struct("@QQ")
+_BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
 
 
 @final
@@ -92,9 +96,10 @@ class Allocation:
         dtype: np.dtype[Any],
         owner: object,
         written: tuple[Timeline, int] | None,
+        nbytes: int,
     ) -> Allocation:
         """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
-        allocation = Allocation(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
+        allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
         allocation._owner = owner
         allocation.address = address
@@ -212,17 +217,30 @@ def number_of_elements(shape: tuple[int, ...]) -> int:
 
 @final
 class DeviceBox:
-    """An array in device memory: C-contiguous, of one dtype, freed when dropped and no longer in use.
+    """An array in device memory, of one dtype, freed when dropped and no longer in use.
 
-    ``h2d``, ``zeros`` and their like make one; several may look at the same memory (``reshape``).
+    ``h2d``, ``zeros`` and their like make one, in C order. Several may look at the same memory: ``box[1:3]``,
+    ``box[:, 2]``, ``box[::-1]``, ``box.T`` and ``reshape`` are views, which keep the memory and are ordered as one with
+    it. Each index of a view is an integer, a slice or ``...``, as in NumPy.
     """
 
-    __slots__ = ("_allocation", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_words")
+    __slots__ = (
+        "_allocation", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_strides", "_words"
+    )  # fmt: skip
 
-    def __init__(self, allocation: Allocation, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
+    def __init__(
+        self,
+        allocation: Allocation,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        offset: int = 0,
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
+        """``offset`` is where the first element is; ``strides`` are for what is not contiguous, and else None."""
         self._allocation = allocation
         self._offset = offset
         self._shape = shape
+        self._strides = strides
         self._dtype = dtype
         # Worked out once: each of the dozen looks that an upload and a launch take would cost as much again.
         self._size = number_of_elements(shape)
@@ -259,14 +277,54 @@ class DeviceBox:
         return len(self.shape)
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """The distance between neighbours along each axis, in bytes."""
+        return self._strides or contiguous_strides(self._shape, self._dtype.itemsize)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one behind the other in C order, as slice parameters of a kernel need them."""
+        return self._strides is None
+
+    @property
     def device(self) -> Device:
         """The device whose memory it is."""
         return self._allocation.device
 
     @property
     def ptr(self) -> int:
-        """The address, 0 for an empty box. Work that oxide does not submit must be ordered by its submitter."""
+        """The first element's address, 0 for an empty box. Work that oxide does not submit must be ordered by its
+        submitter."""
         return self._ptr
+
+    @property
+    def T(self) -> DeviceBox:
+        """The same memory with the axes in reverse order."""
+        return self._view_of((self._shape[::-1], self.strides[::-1], 0))
+
+    def __getitem__(self, key: Any) -> DeviceBox:
+        """The same memory, as far as integers, slices and ``...`` pick it. A box without axes where they pick one
+        element.
+
+        Raises ``IndexError`` and ``TypeError``.
+        """
+        return self._view_of(indexed(self._shape, self.strides, key))
+
+    def host_view(self) -> NDArray[Any]:
+        """Returns a NumPy array on the same memory, once the box's uses so far are over. For the CPU device only.
+
+        What is done with the array from then on the box does not see. Raises ``DeviceError`` on a GPU.
+        """
+        if self.device.kind != "cpu":
+            raise DeviceError(f"host_view: the box is on {self.device.label}; d2h copies it to the host")
+        return np.asarray(self).view(self._dtype)  # the interface says of a structure only how long it is
+
+    def _span(self) -> tuple[int, int]:
+        """The addresses that the elements lie between."""
+        if self._strides is None:
+            return self._ptr, self._ptr + self._nbytes
+        low, high = span(self._shape, self._strides, self._dtype.itemsize)
+        return self._ptr + low, self._ptr + high
 
     def words(self) -> bytes:
         """The address and the number of elements as a kernel's parameters hold them. What launches use."""
@@ -287,15 +345,12 @@ class DeviceBox:
             raise ValueError(
                 f"a box of shape {self.shape} has no pieces of {written(rows)} rows: ask for 1 or more, of an axis"
             )
-        total, rest = self.shape[0], self.shape[1:]
-        stride = math.prod(rest) * self.dtype.itemsize
-        return tuple(
-            self._view((min(int(rows), total - first), *rest), first * stride) for first in range(0, total, int(rows))
-        )
+        pieces = int(rows)
+        return tuple(self[first : first + pieces] for first in range(0, self._shape[0], pieces))
 
     def reshape(self, *shape: SupportsIndex | tuple[SupportsIndex, ...]) -> DeviceBox:
-        """The same memory with another shape of the same size; one axis may be -1. Raises ``ValueError``, and
-        ``TypeError`` for what is no integer."""
+        """The same memory with another shape of the same size; one axis may be -1. Raises ``ValueError``, for a strided
+        view too, and ``TypeError`` for what is no integer."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         try:
             asked = [operator.index(size) for size in sizes]  # type: ignore[arg-type]
@@ -309,13 +364,28 @@ class DeviceBox:
             given[given.index(-1)] = self.size // rest if rest else 0
         if any(size < 0 for size in given) or math.prod(given) != self.size:
             raise ValueError(f"a box of shape {self.shape} cannot be reshaped to {written(tuple(asked))}")
-        return self._view(tuple(given), 0)
+        if self._strides is not None:
+            raise ValueError(
+                f"reshape: the box of shape {self._shape} is a strided view (strides {self._strides} bytes), and a "
+                "reshape copies nothing; dup(view) makes a contiguous box, which can be reshaped"
+            )
+        result = tuple(given)
+        return self._view_of((result, contiguous_strides(result, self._dtype.itemsize), 0))
 
-    def _view(self, shape: tuple[int, ...], offset: int) -> DeviceBox:
-        """A box on the same memory, from ``offset`` bytes on."""
-        view = DeviceBox(self._allocation, shape, self.dtype, self._offset + offset)
+    def _view_of(self, geometry: Geometry) -> DeviceBox:
+        """A box on the same memory."""
+        shape, strides, offset = geometry
+        contiguous = is_contiguous(shape, strides, self._dtype.itemsize)
+        view = DeviceBox(self._allocation, shape, self._dtype, self._offset + offset, None if contiguous else strides)
         view._known = self._known
         return view
+
+    def _bytes(self) -> DeviceBox:
+        """All that lies between the elements, with them."""
+        low, high = self._span()
+        whole = DeviceBox(self._allocation, (high - low,), _BYTE, self._offset + low - self._ptr)
+        whole._known = self._known
+        return whole
 
     def _become_known(self) -> Allocation:
         """Another library knows the memory from now: should it come back, it is known whose it is."""
@@ -346,10 +416,10 @@ class DeviceBox:
     def __dlpack__(
         self,
         *,
-        stream: int | None = None,
+        stream: Given[int | None] = None,
         max_version: Given[tuple[int, int] | None] = None,
         dl_device: Given[tuple[int, int] | None] = None,
-        copy: bool | None = None,
+        copy: Given[bool | None] = None,
     ) -> Any:
         """The memory for another library, without a copy: its ``stream`` waits for the box's uses so far.
 

@@ -37,6 +37,13 @@ class Stream:
         refuse_in_capture("naming the stream to another library, whose work would be left out,", self)
         return self._timeline.name()
 
+    @property
+    def __cuda_stream__(self) -> Callable[[], tuple[int, int]]:
+        """The CUDA stream protocol, version 0, by which CuPy's ``Stream.from_external`` and cuda.core take streams."""
+        if self.device.kind != "cuda":
+            raise AttributeError(f"a stream on {self.device.label} is no CUDA stream")
+        return lambda: (0, self.handle)
+
     def synchronize(self) -> None:
         """Blocks the thread until all that was submitted has run.
 

@@ -91,7 +91,7 @@ class HostToDevice(DeviceOperation[DeviceBox]):
 
 
 def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
-    """Copies an array to the device: a box of the array's shape and dtype.
+    """Copies an array to the device: a box of the array's shape and dtype, in C order whatever the array's strides.
 
     The array is read when the operation runs, each time it runs, and must not change until the run has completed: a
     large one is staged while the device works, and one of ``pinned_empty`` is read by the device itself. Raises
@@ -103,7 +103,7 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
     host = array if type(array) is np.ndarray else _host_array(array, "h2d")
-    _require_data(host.dtype, "h2d")
+    require_data(host.dtype, "h2d")
     return HostToDevice(host)
 
 
@@ -126,11 +126,12 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
             return np.empty(box.shape, box.dtype)
         if box.nbytes > AT_ONCE_BYTES:
             large_copy_was_run()
-        return download(context, box)
+        return download(context, contiguous(context, box))
 
 
 def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[NDArray[Any]]:
-    """Copies a box to the host: a new NumPy array of its shape and dtype, filled once the run has completed.
+    """Copies a box to the host: a new NumPy array of its shape and dtype, filled once the run has completed. What is
+    copied of a strided view is its elements, in C order.
 
     The array is in page-locked memory, which goes back to a pool when it is dropped; beyond ``OXIDE_PINNED_LIMIT``
     it is an ordinary one, filled through a small ring of pinned memory.
@@ -256,7 +257,8 @@ class Duplicate(DeviceOperation[DeviceBox]):
 
 
 def dup(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[DeviceBox]:
-    """A copy of a box on its device. Takes a box, an ``Arc`` of one, or an operation that yields one."""
+    """A copy of a box on its device, in C order also where the box is a strided view. Takes a box, an ``Arc`` of one,
+    or an operation that yields one."""
     if not isinstance(box, DeviceOperation):
         require_box(box, "dup")
     return Duplicate(box)
@@ -289,8 +291,10 @@ class Memcpy(DeviceOperation[DeviceBox]):
                     "between launches, with graph.update(memcpy(box, array))"
                 )
             if source.nbytes:
-                upload(context, destination, source)
+                whole = destination if destination.is_contiguous else new_box(context, source.shape, source.dtype)
+                upload(context, whole, source)
                 _note_run(source.nbytes)
+                copy_box(context, destination, whole)
         return destination
 
 
@@ -300,10 +304,11 @@ def memcpy(
     """Copies ``src`` into ``dst``, of the same dtype and as many elements, and yields ``dst``. It allocates nothing.
 
     Numbers of elements are compared and shapes are not: the elements are copied in C order, and ``dst`` keeps its
-    shape. ``src`` is a box or a NumPy array, which is read until the operation has completed: do not change it before.
-    The two boxes may be on different devices if the operation runs on one of them. Raises ``TypeError`` where the
-    dtypes differ, ``ValueError`` where the numbers of elements do or where something in ``src`` is masked, and
-    ``DeviceError`` when it is run on a third device.
+    shape. Either may be a strided view, and the two may overlap: ``src`` is read as it was before. ``src`` is a box or
+    a NumPy array, which is read until the operation has completed: do not change it before. The two boxes may be on
+    different devices if the operation runs on one of them; on that of ``dst``, where it is a strided view. Raises
+    ``TypeError`` where the dtypes differ, ``ValueError`` where the numbers of elements do or where something in ``src``
+    is masked, and ``DeviceError`` when it is run on another device.
     """
     destination = require_box(dst, "memcpy")
     source: DeviceBox | NDArray[Any]
@@ -338,15 +343,78 @@ def require_box(thing: object, what: str) -> DeviceBox:
 
 
 def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies a box into another of its size, on the same device or on two."""
-    if not source.nbytes or source.ptr == destination.ptr:
+    """Copies a box into another of its size, in C order, on the same device or on two."""
+    if not source.nbytes or _is_same(destination, source):
         return
+    if not (destination.is_contiguous and source.is_contiguous) or _overlap(destination, source):
+        _copy_views(context, destination, source)
+        return
+    _copy_bytes(context, destination, source)
+
+
+def _copy_bytes(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+    """The copy of one contiguous box into another."""
     to, origin, stream = destination.device, source.device, context.timeline.handle
     with context.submission_lock, context.ordered([source._allocation], [destination._allocation]):
         if to is origin:
             context.driver.copy_on_device(destination.ptr, source.ptr, source.nbytes, stream)
         else:
             context.driver.copy_peer(destination.ptr, to.id, source.ptr, origin.id, source.nbytes, stream)
+
+
+def _copy_views(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+    """``copy_box`` where a box is a strided view, or where the two have bytes in common."""
+    if source.device is not destination.device:
+        if destination.is_contiguous and source.device is context.device:
+            source = contiguous(context, source)
+        else:  # what the view lies in goes over as it is, and is taken apart where it has arrived
+            require_device(destination, context.device, "a copy into a strided view of another device's box")
+            source = _arrived(context, source)
+    elif _overlap(destination, source):
+        source = contiguous(context, source, copied=True)
+    if source.shape != destination.shape:
+        if destination.is_contiguous:
+            destination = destination.reshape(source.shape)
+        else:
+            source = contiguous(context, source).reshape(destination.shape)
+    if destination.is_contiguous and source.is_contiguous:
+        _copy_bytes(context, destination, source)
+        return
+    from oxide.runtime.strided_copy import copy_with_strides
+
+    copy_with_strides(context, destination, source)
+
+
+def _arrived(context: ExecutionContext, source: DeviceBox) -> DeviceBox:
+    """Another device's box as one here, of its shape and strides."""
+    low, high = source._span()
+    there = source._bytes()
+    here = new_box(context, (high - low,), there.dtype)
+    _copy_bytes(context, here, there)
+    strides = None if source.is_contiguous else source.strides
+    return DeviceBox(here._allocation, source.shape, source.dtype, source.ptr - low, strides)
+
+
+def contiguous(context: ExecutionContext, box: DeviceBox, *, copied: bool = False) -> DeviceBox:
+    """The elements in C order, in memory of their own: the box itself where it is so, unless it is to be ``copied``."""
+    if box.is_contiguous and not copied:
+        return box
+    copy = new_box(context, box.shape, box.dtype)
+    copy_box(context, copy, box)
+    return copy
+
+
+def _is_same(destination: DeviceBox, source: DeviceBox) -> bool:
+    """Whether two boxes of one size are the same elements in the same order."""
+    return source.ptr == destination.ptr and (
+        (source.is_contiguous and destination.is_contiguous)
+        or (source.shape == destination.shape and source.strides == destination.strides)
+    )
+
+
+def _overlap(destination: DeviceBox, source: DeviceBox) -> bool:
+    (low, high), (begin, end) = destination._span(), source._span()
+    return destination.device is source.device and low < end and begin < high
 
 
 def _require_number(dtype: np.dtype[Any], what: str) -> None:
@@ -362,16 +430,16 @@ def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
 def _data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
     """A box's dtype. Raises ``TypeError`` for what is none."""
     resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
-    _require_data(resolved, what)
+    require_data(resolved, what)
     return resolved
 
 
-def _require_data(dtype: np.dtype[Any], what: str) -> None:
+def require_data(dtype: np.dtype[Any], what: str) -> None:
     """What may be in device memory: numbers, dates, strings of a fixed length, and structures of these."""
     if dtype.isbuiltin == 1 and dtype.kind in _KINDS:  # nearly all, asked for each upload
         return
     if dtype.fields is not None:
         for field, *_ in dtype.fields.values():
-            _require_data(field.base, what)
+            require_data(field.base, what)
     elif dtype.kind not in "mMSU" or not dtype.isnative:
         _require_number(dtype, what)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from oxide.compiler.arguments import ArgumentType, ArrayType, NumberType, RecordType, of_box, type_of
+from oxide.compiler.arguments import ArgumentType, ArrayType, NumberType, RecordType, laid_out, of_box, type_of
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature import NumbaParameter, UntypedParameter
+from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError
 from oxide.messages import written
 from oxide.runtime.arc import Arc
@@ -27,7 +29,9 @@ def argument_type_of(argument: Any) -> ArgumentType | None:
 
 
 def _box_type(argument: Any) -> ArrayType | RecordType | None:
-    return of_box(argument.dtype, argument.ndim) if isinstance(argument, DeviceBox) else None
+    return (
+        of_box(argument.dtype, argument.ndim, not argument.is_contiguous) if isinstance(argument, DeviceBox) else None
+    )
 
 
 def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
@@ -48,6 +52,35 @@ def _typed(parameter: UntypedParameter, argument: Any) -> ArgumentType:
     found = argument_type_of(argument)
     assert found is not None
     return found
+
+
+def take_strides(special: Specialization, arguments: Sequence[Any]) -> Specialization:
+    """The specialization for the arguments that are strided views, where ``special``, which was found without looking
+    at that, takes contiguous boxes: an ``Array`` annotation and an explicit signature say nothing of strides.
+
+    Raises ``CompileError``.
+    """
+    parameters = tuple(
+        NumbaParameter(parameter.kernel, parameter.name, laid_out(parameter.type, _plain(argument), _strided))
+        if isinstance(parameter, NumbaParameter)
+        else parameter
+        for parameter, argument in zip(special.parameters, arguments, strict=False)
+    )
+    if len(parameters) < len(special.parameters) or parameters == special.parameters:
+        return special
+    return special.kernel.specialization(parameters)
+
+
+def _strided(kind: ArrayType, argument: Any) -> bool:
+    fits = isinstance(argument, DeviceBox) and (argument.ndim, argument.dtype.itemsize) == (
+        kind.ndim,
+        kind.dtype.itemsize,
+    )
+    return kind.strided or (fits and not argument.is_contiguous)
+
+
+def _plain(argument: Any) -> Any:
+    return argument.value if isinstance(argument, Arc) else argument
 
 
 def check_argument(parameter: UntypedParameter | NumbaParameter, argument: Any) -> None:
@@ -97,8 +130,9 @@ def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
 
 def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[ArgumentType, ...]:
     """The explicit signature that arguments of certain types are taken by: the same, or the first they convert to."""
-    if found in kernel.signatures:
-        return found
+    plain = tuple(laid_out(kind, None, lambda *_: False) for kind in found)  # see take_strides
+    if plain in kernel.signatures:
+        return plain
     for types in kernel.signatures:
         if len(types) == len(found) and all(map(converts, found, types)):
             return types
@@ -117,7 +151,7 @@ def converts(found: ArgumentType, wanted: ArgumentType) -> bool:
         one, other = found.dtype, wanted.dtype
         # numba-cuda does not look at the elements' type where there is one signature; a sign is all it may change here.
         same = one == other or (one.kind in "iu" and other.kind in "iu" and one.itemsize == other.itemsize)
-        return same and found.ndim == wanted.ndim
+        return same and found.ndim == wanted.ndim  # strides are no part of what a parameter is declared to be
     return found == wanted
 
 

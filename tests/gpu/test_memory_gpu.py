@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from numba import cuda
 
 import oxide
 from oxide import DeviceBox, DeviceOperation, ExecutionContext, d2h, from_dlpack, h2d, pinned_empty, value, with_context
@@ -33,6 +34,7 @@ def torch_matmul(a: DeviceBox, b: DeviceBox) -> DeviceOperation[DeviceBox]:
     return with_context(multiply)
 
 
+@pytest.mark.filterwarnings("error::DeprecationWarning")
 def test_a_torch_matmul_inside_a_chain() -> None:
     pytest.importorskip("torch")
     for _ in range(20):
@@ -40,6 +42,7 @@ def test_a_torch_matmul_inside_a_chain() -> None:
         np.testing.assert_allclose(chain.sync(), A.astype(float) @ B.astype(float), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("error::DeprecationWarning")
 def test_torch_tensors_and_boxes_share_memory_and_order_on_any_streams() -> None:
     torch = pytest.importorskip("torch")
     for turn in range(20):
@@ -71,6 +74,7 @@ def test_a_box_dropped_while_the_default_stream_of_torch_uses_it_keeps_its_memor
         del others
 
 
+@pytest.mark.filterwarnings("error::DeprecationWarning")
 def test_cupy_arrays_and_boxes_share_memory_and_order() -> None:
     cupy = pytest.importorskip("cupy")
     for turn in range(20):
@@ -84,6 +88,7 @@ def test_cupy_arrays_and_boxes_share_memory_and_order() -> None:
         assert (one.ptr, two.ptr) == (theirs.data.ptr, described.data.ptr)
 
 
+@pytest.mark.filterwarnings("error::DeprecationWarning")
 def test_cublas_through_cupy_on_the_stream_of_a_chain() -> None:
     cupy = pytest.importorskip("cupy")
 
@@ -91,7 +96,7 @@ def test_cublas_through_cupy_on_the_stream_of_a_chain() -> None:
         def put(context: ExecutionContext) -> DeviceOperation[DeviceBox]:
             context.reads(a, b)
             context.writes(c)
-            with cupy.cuda.ExternalStream(context.stream.handle):
+            with cupy.cuda.Stream.from_external(context.stream):
                 cupy.matmul(*(cupy.from_dlpack(box) for box in (a, b)), out=cupy.from_dlpack(c))
             return value(c)
 
@@ -105,6 +110,39 @@ def test_cublas_through_cupy_on_the_stream_of_a_chain() -> None:
         second.synchronize()
         np.testing.assert_allclose(result, A.astype(float) @ B.astype(float), rtol=1e-3, atol=1e-3)
     first.synchronize()
+
+
+def test_strided_tensors_are_boxes_and_strided_boxes_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(2 * 3 * 40, dtype=torch.float32, device="cuda").reshape(2, 3, 40)
+    for theirs in (tensor[1], tensor[:, 1], tensor[..., ::3], tensor.permute(2, 0, 1), tensor[:, :, 5]):
+        box = from_dlpack(theirs)
+        expected = theirs.cpu().numpy()
+        assert (box.ptr, box.shape) == (theirs.data_ptr(), tuple(theirs.shape))
+        np.testing.assert_array_equal(d2h(box).sync(), expected)
+        np.testing.assert_array_equal(d2h(box.T[::-1]).sync(), expected.T[::-1])
+        np.testing.assert_array_equal(torch.from_dlpack(box.T).cpu().numpy(), expected.T)
+        np.testing.assert_array_equal(oxide.dup(box).to_host().sync(), expected)
+    oxide.memcpy(from_dlpack(tensor)[:, 0, ::2], np.full((2, 20), -1, np.float32)).sync()
+    assert bool((tensor[:, 0, ::2] == -1).all())
+    assert bool((tensor[:, 0, 1::2] >= 0).all())
+
+
+@oxide.kernel
+def doubled(x: oxide.Array[oxide.f32, 2], y: oxide.Array[oxide.f32, 2]) -> None:
+    row, column = cuda.grid(2)
+    if row < x.shape[0] and column < x.shape[1]:
+        y[row, column] = x[row, column] * 2
+
+
+def test_a_kernel_of_arrays_takes_strided_views() -> None:
+    data = RNG.standard_normal((48, 100), np.float32)
+    box = h2d(data).sync()
+    out = oxide.zeros((100, 24)).sync()
+    doubled[(13, 3), (8, 8)](box[::2].T, out).sync()
+    np.testing.assert_array_equal(d2h(out).sync(), data[::2].T * 2)
+    doubled[(3, 13), (8, 8)](box[::-2], out.T).sync()
+    np.testing.assert_array_equal(d2h(out).sync(), data[::-2].T * 2)
 
 
 @pytest.mark.parametrize("limit", [None, 0], ids=["pool", "ring"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import oxide
 from oxide import d2h, from_cuda_array_interface, from_dlpack, h2d
 from oxide.runtime.context import current_runtime
 from oxide.testing import DelegatingDriver, step_driver, use_driver
+from tests.runtime.capsules import Exporter
 
 
 class Foreign(DelegatingDriver):
     """Looks like CUDA: another library's streams are known by number, 1 is the default stream."""
 
-    def __init__(self) -> None:
-        super().__init__(step_driver())
+    def __init__(self, devices: int = 1) -> None:
+        super().__init__(step_driver(devices))
         self.name = "cuda"
         self.theirs = {number: self.inner.create_stream(0) for number in (1, 77)}
 
@@ -60,7 +62,7 @@ class OnCuda:
         event = self.driver.inner.create_event(0, timing=False)
         self.driver.inner.record_event(event, self.driver.theirs[77])
         self.driver.inner.wait_event(ours, event)
-        return self.array.__dlpack__(max_version=max_version)
+        return Exporter(self.array.ctypes.data, self.array.shape, dtype=(2, 64, 1), device=(2, 0)).capsule()
 
 
 def run(driver: Any, stream: Any) -> None:
@@ -121,6 +123,40 @@ def test_uses_of_an_imported_array_wait_for_its_librarys_stream(kind: str) -> No
         np.testing.assert_array_equal(result, np.full(4, 5.0))
 
 
+class TheirStream:
+    """What CuPy 14 makes of a stream by ``Stream.from_external``; ``ExternalStream(number)`` is deprecated there."""
+
+    def __init__(self, stream: Any) -> None:
+        version, self.number = stream.__cuda_stream__()
+        assert (type(version), version, type(self.number)) == (int, 0, int)
+        self.keeps = stream
+
+
+def test_another_library_takes_the_stream_of_a_chain_by_the_cuda_stream_protocol() -> None:
+    with use_driver(Foreign()) as driver:
+        seen: list[Any] = []
+
+        def put(context: Any) -> Any:
+            context.writes(box)
+            theirs = TheirStream(context.stream)
+            assert theirs.number == context.stream.handle
+            (stream,) = [t.handle for t in oxide.devices()[0]._timelines if t.handle.number == theirs.number]
+            driver.inner.launch_host_function(lambda: seen.append(memory.copy()), stream)
+            return oxide.value(box)
+
+        box = h2d(np.arange(4.0)).sync()
+        memory = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_double * 4).from_address(box.ptr))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            oxide.with_context(put).sync()
+        np.testing.assert_array_equal(seen[0], np.arange(4.0))
+
+
+def test_a_stream_of_the_cpu_device_is_no_cuda_stream() -> None:
+    with use_driver(step_driver()):
+        assert not hasattr(oxide.devices()[0].new_stream(), "__cuda_stream__")
+
+
 def test_an_exported_box_is_freed_after_what_the_default_stream_holds() -> None:
     with use_driver(Foreign()) as driver:
         home = oxide.devices()[0].new_stream()
@@ -143,8 +179,11 @@ def test_interfaces_that_a_box_cannot_stand_for_are_refused() -> None:
     with use_driver(Foreign()):
         with pytest.raises(BufferError, match="written"):
             from_cuda_array_interface(Described(np.zeros(3), stream=None, read_only=True))
-        strided = Described(np.zeros(3), stream=None)
-        strided.__cuda_array_interface__["strides"] = (16,)
-        with pytest.raises(BufferError, match="C-contiguous"):
-            from_cuda_array_interface(strided)
+        strided = np.arange(6.0).reshape(2, 3).T
+        described = Described(strided, stream=None)
+        described.__cuda_array_interface__["strides"] = strided.strides
+        box = from_cuda_array_interface(described)
+        assert (box.ptr, box.shape, box.strides) == (strided.ctypes.data, (3, 2), strided.strides)
+        assert box.__cuda_array_interface__["strides"] == strided.strides
+        np.testing.assert_array_equal(d2h(box).sync(), strided)
         assert from_cuda_array_interface(Described(np.zeros((0, 3)), stream=None)).shape == (0, 3)

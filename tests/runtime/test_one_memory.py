@@ -48,6 +48,11 @@ def two_boxes(way: str) -> tuple[Any, Any]:
     if way == "a part first":
         part = from_dlpack(array[1:3])
         return from_dlpack(array), part
+    if way == "every second first":
+        part = from_dlpack(array[::2])
+        return from_dlpack(array), part
+    if way == "backwards":
+        return from_dlpack(array), from_dlpack(array[::-1])
     if way == "a part":
         return from_dlpack(array), from_dlpack(array[1:3])
     if way == "overlapping":
@@ -55,7 +60,9 @@ def two_boxes(way: str) -> tuple[Any, Any]:
     return from_dlpack(array), from_dlpack(array)
 
 
-WAYS = ["exported", "by numpy", "twice", "a part", "a part first", "overlapping"]
+WAYS = [
+    "exported", "by numpy", "twice", "a part", "a part first", "overlapping", "every second first", "backwards"
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -17,8 +17,8 @@ def numba_type(kind: ArgumentType) -> Any:
     match kind:
         case NumberType(dtype):
             return _of_dtype(dtype)
-        case ArrayType(dtype, ndim):
-            return types.Array(_of_dtype(dtype), ndim, "C")
+        case ArrayType(dtype, ndim, strided):
+            return types.Array(_of_dtype(dtype), ndim, "A" if strided else "C")
         case RecordType(dtype):
             return _of_dtype(dtype)
         case TupleType(elements, made_of):

@@ -23,9 +23,9 @@ from .registry import lowering_registry, note, proxy, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
 
-# By fastmath, by places in the source or none, and by whose semantics it gets. The type holds its dispatcher weakly, so
-# it is kept here, while the device function lives.
-_dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[tuple[bool, bool, bool], Any]] = (
+# By fastmath, by contraction, by places in the source or none, and by whose semantics it gets. The type holds its
+# dispatcher weakly, so it is kept here, while the device function lives.
+_dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[tuple[bool, bool, bool, bool], Any]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -83,7 +83,7 @@ def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -
 
 def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
     variants = _dispatchers.setdefault(function, {})
-    options = (session.fastmath, session.located, session.numba_style)
+    options = (session.fastmath, session.fma, session.located, session.numba_style)
     if options not in variants:
         variants[options] = DeviceDispatcher(function)
     found: DeviceDispatcher = variants[options]

@@ -234,5 +234,19 @@ def _cast_from_float(context: Any, builder: Any, source: Any, target: Any, value
 @lowering_registry.lower_cast(types.Integer, HalfType)
 @lowering_registry.lower_cast(types.Boolean, HalfType)
 def _cast_from_integer(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    if isinstance(source, types.Integer) and source.bitwidth == 64:
+        value = _within_a_double(builder, source, value)
     wide = context.cast(builder, value, source, types.float64)
     return _cast_from_float(context, builder, types.float64, target, wide)
+
+
+def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
+    """A 64-bit integer rounded to odd where a double does not hold it, so that it is not rounded twice."""
+    bits = value.type
+    kept, dropped = builder.and_(value, bits(-2048)), builder.and_(value, bits(2047))
+    exact = builder.icmp_unsigned("==", dropped, bits(0))
+    odd = builder.or_(kept, builder.select(exact, bits(0), bits(2048)))
+    # From 2**53 on, of a signed one on either side.
+    above = builder.add(value, bits(2**53)) if kind.signed else value
+    is_small = builder.icmp_unsigned("<", above, bits(2**54 if kind.signed else 2**53))
+    return builder.select(is_small, value, odd)

@@ -20,9 +20,9 @@ from .registry import session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 
-# Keyed by the user's dispatcher, by fastmath and by places in the source. numba's types hold their dispatchers weakly,
-# so they are kept here.
-_twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Any]] = weakref.WeakKeyDictionary()
+# Keyed by the user's dispatcher, by fastmath, by contraction and by places in the source. numba's types hold their
+# dispatchers weakly, so they are kept here.
+_twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool, bool], Any]] = weakref.WeakKeyDictionary()
 
 
 class NumbaDispatcher(CUDADispatcher):  # type: ignore[misc]
@@ -52,7 +52,7 @@ def twin_of(value: Any) -> Any:
         return value  # with explicit signatures numba's are for the host alone, which its own typing says
     twins = _twins.setdefault(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
-    variant = fastmath, session.located
+    variant = fastmath, session.fma, session.located
     if variant not in twins:
         inline = value.targetoptions.get("inline", "never")
         inline = {True: "always", False: "never"}.get(inline, inline)  # as numba-cuda reads what it has deprecated
@@ -71,13 +71,14 @@ def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
         if not session.overloads:
             raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
         if args not in dispatcher.overloads:
-            outer = session.numba_style, session.fastmath, session.file, session.line, session.span
+            outer = session.numba_style, session.fastmath, session.fma, session.file, session.line, session.span
             session.numba_style, session.fastmath = True, bool(dispatcher.targetoptions.get("fastmath"))
+            session.fma = session.fma and not session.fastmath
             try:
                 with dispatcher._compiling_counter:
                     result = compile_function(dispatcher.py_func, args, return_type)
             finally:
-                session.numba_style, session.fastmath, session.file, session.line, session.span = outer
+                session.numba_style, session.fastmath, session.fma, session.file, session.line, session.span = outer
             dispatcher.overloads[args] = result
             result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         return dispatcher.overloads[args]

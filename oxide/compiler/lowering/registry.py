@@ -30,6 +30,8 @@ class Session:
     line: int = 0
     span: Span | None = None
     fastmath: bool = False
+    fma: bool = True
+    """Whether products are fused into sums, as ``contraction`` says."""
     numba_style: bool = False
     """Whether what is compiled has numba-cuda's semantics, not those of oxide's typed vocabulary."""
     overloads: bool = False

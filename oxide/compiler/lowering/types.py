@@ -55,6 +55,7 @@ _INTEGER_OPERATORS = frozenset(
     }
 )
 
+_UNARY = frozenset({operator.neg, operator.pos, operator.invert, abs})
 _DIVISIONS = frozenset({operator.floordiv, operator.mod, operator.ifloordiv, operator.imod, divmod})
 _SHIFTS = frozenset({operator.lshift, operator.rshift, operator.ilshift, operator.irshift})
 _COMPARISONS = {
@@ -104,6 +105,17 @@ def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
     if key in _COMPARISONS:
         return signature(types.boolean, *wide)
     return signature(types.int64, *wide) if key in _DIVISIONS and key is not divmod else None
+
+
+def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
+    """The signature of ``-x``, ``+x``, ``~x`` and ``abs(x)`` of an integer, which keep its type. None for any other.
+
+    NumPy does so too; numba makes them as wide as an index, which loses the wrap of an unsigned one.
+    """
+    plain = [types.unliteral(argument) for argument in args]
+    if len(plain) != 1 or not isinstance(plain[0], types.Integer):
+        return None
+    return signature(plain[0], plain[0]) if getattr(function, "typing_key", function) in _UNARY else None
 
 
 def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:

@@ -1,0 +1,65 @@
+"""Contraction: which products are fused into sums, decided once, on the front end's IR, before anything is optimised.
+
+The rule is C's ``FP_CONTRACT ON``. A product of floats that is written as an operand of ``+`` or ``-`` becomes one
+fused multiply-add, which rounds once:
+
+- The product and the sum are written with operators, ``*`` and ``+``, ``-``, ``+=`` or ``-=``, in one expression, and
+  have the same type, f32 or f64.
+- The product has no name of its own, and nothing is done with it in between: a variable, an element, a conversion, a
+  unary minus and a call each take the rounded product.
+- No ``if … else``, ``and`` or ``or`` is evaluated between the product and the sum.
+- Of two products the left one is fused, and the right one is rounded.
+
+LLVM and ptxas may contract nothing on their own: every version of a kernel, on every device, has the same roundings.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numba.cuda import types
+from numba.cuda.core import ir
+
+_SUMS = (operator.add, operator.iadd)
+_DIFFERENCES = (operator.sub, operator.isub)
+
+
+def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
+    """The value of a sum or difference with a product in it, as a fused multiply-add. None for any other expression.
+
+    ``lower`` is numba's lowering of the function that ``expression`` is in.
+    """
+    subtracts = function in _DIFFERENCES
+    if not (subtracts or function in _SUMS) or result not in (types.float32, types.float64):
+        return None
+    signature = lower.fndesc.calltypes[expression]
+    if signature.return_type != result or any(kind != result for kind in signature.args):
+        return None
+    left, right = expression.lhs.name, expression.rhs.name
+    builder = lower.builder
+    if (product := _product(lower, left, result)) is not None:
+        addend = _value(lower, right, result)
+        return builder.fma(*product.operands, builder.fneg(addend) if subtracts else addend)
+    if (product := _product(lower, right, result)) is not None:
+        first, second = product.operands
+        return builder.fma(builder.fneg(first) if subtracts else first, second, _value(lower, left, result))
+    return None
+
+
+def _product(lower: Any, name: str, kind: Any) -> Any:
+    """The multiplication that a value without a name is, in the block that is being lowered; else None."""
+    if not name.startswith("$") or lower.typeof(name) != kind or name not in lower._blk_local_varmap:
+        return None
+    definitions = lower.func_ir._definitions[name]
+    if len(definitions) != 1 or not isinstance(definitions[0], ir.Expr):
+        return None
+    (definition,) = definitions
+    if definition.op != "binop" or definition.fn is not operator.mul:
+        return None
+    value = lower.loadvar(name)
+    return value if getattr(value, "opname", None) == "fmul" else None
+
+
+def _value(lower: Any, name: str, kind: Any) -> Any:
+    return lower.context.cast(lower.builder, lower.loadvar(name), lower.typeof(name), kind)

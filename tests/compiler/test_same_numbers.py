@@ -1,0 +1,555 @@
+"""Arithmetic and conversions have one result: on both devices, in every version of a kernel, to the last bit.
+
+References are NumPy's IEEE 754 operations and exact integers and fractions, so a run with ``--device cuda`` holds a GPU
+to the same bits as the CPU device. NaNs are equal whatever their bits.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from oxide import (
+    DisjointSlice,
+    Kernel,
+    LaunchConfig,
+    Slice,
+    Tiles,
+    bf16,
+    bool_,
+    d2h,
+    device,
+    f16,
+    f32,
+    f64,
+    fast,
+    h2d,
+    i8,
+    i16,
+    i32,
+    i64,
+    intrinsics,
+    kernel,
+    thread,
+    u8,
+    u16,
+    u32,
+    u64,
+    zeros,
+)
+from tests.compiler.test_half_precision import to_bits, to_numbers
+from tests.elementwise import binary, run, unary
+
+RNG = np.random.default_rng(18)
+FLOATS: dict[str, Any] = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64}
+INTEGERS: dict[str, Any] = {
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u32": np.uint32,
+    "u64": np.uint64,
+}
+SCALARS = {"f16": f16, "bf16": bf16, "f32": f32, "f64": f64, "i8": i8, "i16": i16, "i32": i32, "i64": i64} | {
+    "u8": u8,
+    "u16": u16,
+    "u32": u32,
+    "u64": u64,
+    "bool_": bool_,
+}
+
+
+def numbers(name: str, count: int = 4001) -> np.ndarray:
+    """Random bits: numbers of every magnitude, subnormal ones, infinities and NaNs, and for integers the extremes and
+    what is near to them."""
+    if name == "bool_":
+        return RNG.integers(0, 2, count).astype(np.bool_)
+    if name in INTEGERS:
+        limits = np.iinfo(INTEGERS[name])
+        some = RNG.integers(limits.min, limits.max, count, dtype=INTEGERS[name], endpoint=True)
+        some[::3] >>= RNG.integers(0, limits.bits, some[::3].size).astype(some.dtype)
+        edges = [limits.min, limits.min + 1, limits.max, limits.max - 1, 0, 1]
+        some[: len(edges)] = edges
+        return some
+    kind = FLOATS[name]
+    some = RNG.integers(0, 256, count * np.dtype(kind).itemsize, dtype=np.uint8).view(kind)
+    ordinary = some[1::2].size
+    some[1::2] = stored(RNG.standard_normal(ordinary) * 2.0 ** RNG.integers(-4, 40, ordinary), name)
+    edges = [0.0, -0.0, math.inf, -math.inf, math.nan, 0.5, -0.5, 1.5, 2.5, 127.5, 255.5, -128.7, 65504, 65520]
+    edges += [sign * 2.0**n for n in (7, 8, 15, 16, 31, 32, 63, 64) for sign in (1, -1)]
+    some[: len(edges)] = stored(edges, name)
+    return some
+
+
+def stored(values: Any, name: str) -> np.ndarray:
+    """float64 numbers as those of another float type, rounded once."""
+    with np.errstate(all="ignore"):
+        return to_bits(values, bf16) if name == "bf16" else np.asarray(values, np.float64).astype(FLOATS[name])
+
+
+def wide(values: np.ndarray, name: str) -> np.ndarray:
+    """The numbers in a type in which an operation can be rounded before it is rounded to their own."""
+    with np.errstate(all="ignore"):
+        return to_numbers(values, bf16) if name == "bf16" else values.astype(np.float64) if name == "f16" else values
+
+
+def assert_same_bits(found: np.ndarray, expected: np.ndarray, name: str, *inputs: np.ndarray) -> None:
+    assert found.dtype == expected.dtype
+    bits = f"u{expected.dtype.itemsize}"
+    same = found.view(bits) == expected.view(bits)
+    if name in FLOATS:
+        same |= np.isnan(wide(found, name)) & np.isnan(wide(expected, name))
+    wrong = np.flatnonzero(~same)
+    shown = [(*(given[at] for given in inputs), found[at], expected[at]) for at in wrong[:5]]
+    assert not wrong.size, f"{wrong.size} differ, as (inputs, found, expected): {shown}"
+
+
+# Arithmetic
+
+
+def arithmetic(scalar: Any) -> Kernel:
+    @kernel(block=128)
+    def compute(
+        a: Slice[scalar],  # type: ignore[valid-type]
+        b: Slice[scalar],  # type: ignore[valid-type]
+        total: DisjointSlice[scalar],  # type: ignore[valid-type]
+        difference: DisjointSlice[scalar],  # type: ignore[valid-type]
+        product: DisjointSlice[scalar],  # type: ignore[valid-type]
+        quotient: DisjointSlice[scalar],  # type: ignore[valid-type]
+    ) -> None:
+        i = thread.index_1d()
+        c, d, e, f = total.get_mut(i), difference.get_mut(i), product.get_mut(i), quotient.get_mut(i)
+        if c is not None and d is not None and e is not None and f is not None:
+            x, y = a[i.get()], b[i.get()]
+            c.value, d.value, e.value, f.value = x + y, x - y, x * y, x / y
+
+    return compute
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_sums_products_and_quotients_are_rounded_once(name: str) -> None:
+    a, b = numbers(name), RNG.permutation(numbers(name))
+    found = arithmetic(SCALARS[name])(h2d(a), h2d(b), *outputs(a.size, *[name] * 4)).sync()[2:]
+    for operation, result in zip((operator.add, operator.sub, operator.mul, operator.truediv), found, strict=True):
+        with np.errstate(all="ignore"):
+            expected = stored(operation(wide(a, name), wide(b, name)), name)
+        assert_same_bits(d2h(result).sync(), expected, name, a, b)
+
+
+def outputs(size: int, *names: str) -> list[Any]:
+    """Memory for numbers of each type; of a bf16 that of its bits."""
+    return [zeros(size, u16 if name == "bf16" else SCALARS[name]) for name in names]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_roots_are_rounded_once(name: str) -> None:
+    a = numbers(name)
+    with np.errstate(all="ignore"):
+        expected = stored(np.sqrt(wide(a, name)), name)
+    assert_same_bits(run(unary(math.sqrt, SCALARS[name]), a), expected, name, a)
+
+
+def fused(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` rounded once; the numbers are finite."""
+    kind = type(a)
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    if exact == 0:
+        return a * b + c
+    return nearest(exact, kind)
+
+
+def nearest(exact: Fraction, kind: Any) -> Any:
+    """The nearest number to a fraction, ties to even, of f32 or f64."""
+    if kind is np.float64:
+        return kind(exact.numerator / exact.denominator)
+    guess = kind(exact.numerator / exact.denominator)
+    around = (np.nextafter(guess, kind(-math.inf)), guess, np.nextafter(guess, kind(math.inf)))
+    return min(around, key=lambda n: (abs(Fraction(float(n)) - exact), int(n.view(np.uint32)) & 1))
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_fma_is_rounded_once(name: str) -> None:
+    kind = FLOATS[name]
+    a, b, c = (RNG.standard_normal(997).astype(kind) for _ in range(3))
+    c[::2] = -(a * b)[::2]  # what is left is the product's rounding error
+
+    @kernel(block=128)
+    def apply(
+        a: Slice[SCALARS[name]], b: Slice[SCALARS[name]], c: Slice[SCALARS[name]], y: DisjointSlice[SCALARS[name]]
+    ) -> None:  # type: ignore[misc, valid-type]
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            element.value = intrinsics.fma(a[i.get()], b[i.get()], c[i.get()])
+
+    expected = np.array([fused(*three) for three in zip(a, b, c, strict=True)])
+    assert_same_bits(run(apply, a, b, c), expected, name, a, b, c)
+
+
+# Conversions
+
+
+def converted(value: Any, target: str) -> Any:
+    """What the book says: integers wrap, a float becomes the nearest integer towards zero that there is."""
+    kind = INTEGERS[target]
+    limits = np.iinfo(kind)
+    if isinstance(value, int):
+        return kind((value - int(limits.min)) % 2**limits.bits + int(limits.min))
+    if math.isnan(value):
+        return kind(0)
+    return kind(min(max(value if math.isinf(value) else int(value), int(limits.min)), int(limits.max)))
+
+
+@pytest.mark.parametrize("source", SCALARS)
+def test_every_conversion_is_that_of_the_book(source: str) -> None:
+    given = SCALARS[source]
+
+    @kernel(block=128)
+    def convert(
+        x: Slice[given],  # type: ignore[valid-type]
+        to_i8: DisjointSlice[i8],
+        to_i16: DisjointSlice[i16],
+        to_i32: DisjointSlice[i32],
+        to_i64: DisjointSlice[i64],
+        to_u8: DisjointSlice[u8],
+        to_u16: DisjointSlice[u16],
+        to_u32: DisjointSlice[u32],
+        to_u64: DisjointSlice[u64],
+        to_f16: DisjointSlice[f16],
+        to_bf16: DisjointSlice[bf16],
+        to_f32: DisjointSlice[f32],
+        to_f64: DisjointSlice[f64],
+        to_bool: DisjointSlice[bool_],
+    ) -> None:
+        i = thread.index_1d()
+        a, b, c, d = to_i8.get_mut(i), to_i16.get_mut(i), to_i32.get_mut(i), to_i64.get_mut(i)
+        e, f, g, h = to_u8.get_mut(i), to_u16.get_mut(i), to_u32.get_mut(i), to_u64.get_mut(i)
+        p, q, r, s = to_f16.get_mut(i), to_bf16.get_mut(i), to_f32.get_mut(i), to_f64.get_mut(i)
+        t = to_bool.get_mut(i)
+        if a is not None and b is not None and c is not None and d is not None:
+            v = x[i.get()]
+            a.value, b.value, c.value, d.value = i8(v), i16(v), i32(v), i64(v)
+            if e is not None and f is not None and g is not None and h is not None:
+                e.value, f.value, g.value, h.value = u8(v), u16(v), u32(v), u64(v)
+            if p is not None and q is not None and r is not None and s is not None:
+                p.value, q.value, r.value, s.value = f16(v), bf16(v), f32(v), f64(v)
+            if t is not None:
+                t.value = bool_(v)
+
+    x = numbers(source, 997)
+    names = (*INTEGERS, *FLOATS, "bool_")
+    found = dict(zip(names, convert(h2d(x), *outputs(x.size, *names)).sync()[1:], strict=True))
+    plain = [float(v) for v in wide(x, source)] if source in FLOATS else [int(v) for v in x]
+    for target, kind in INTEGERS.items():
+        expected = np.array([converted(v, target) for v in plain], kind)
+        assert_same_bits(d2h(found[target]).sync(), expected, target, x)
+    for target in FLOATS:
+        expected = stored_once(plain, target)
+        assert_same_bits(d2h(found[target]).sync(), expected, target, x)
+    np.testing.assert_array_equal(d2h(found["bool_"]).sync(), np.array([v != 0 for v in plain]))
+
+
+def stored_once(values: list[Any], name: str) -> np.ndarray:
+    """Integers and doubles as the nearest numbers of a float type, ties to even, by way of no other type."""
+    digits, least, largest = {
+        "f16": (11, -14, 15),
+        "bf16": (8, -126, 127),
+        "f32": (24, -126, 127),
+        "f64": (53, -1022, 1023),
+    }[name]
+    result = []
+    for value in values:
+        if isinstance(value, float) and (value == 0 or not math.isfinite(value)):
+            result.append(value)
+            continue
+        exact = Fraction(value)
+        power = least
+        if abs(exact) >= Fraction(2) ** least:
+            power = max(least, abs(exact).numerator.bit_length() - exact.denominator.bit_length() - 1)
+            power += abs(exact) >= Fraction(2) ** (power + 1)
+        unit = Fraction(2) ** (power - digits + 1)
+        rounded = round(exact / unit) * unit
+        overflow = abs(rounded) >= Fraction(2) ** (largest + 1)
+        result.append(math.copysign(math.inf if overflow else float(abs(rounded)), value))
+    return stored(result, name)
+
+
+# Integers
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_unary_operators_keep_an_integers_type(name: str) -> None:
+    scalar = SCALARS[name]
+    as_wide = i64 if name[0] == "i" else u64  # what a wider result would show in
+
+    @kernel(block=128)
+    def apply(x: Slice[scalar], y: DisjointSlice[as_wide, Tiles(6)]) -> None:  # type: ignore[valid-type]
+        i = thread.index_1d()
+        tile = y.get_mut(i)
+        if tile is not None:
+            v = x[i.get()]
+            negated = -v
+            tile[0] = negated
+            tile[1] = -negated
+            tile[2] = +v
+            tile[3] = ~v
+            tile[4] = abs(v)
+            tile[5] = -abs(-v)
+
+    x = numbers(name)
+    found = apply(h2d(x), zeros(6 * x.size, as_wide)).last().and_then(d2h).sync().reshape(-1, 6)
+    with np.errstate(over="ignore"):
+        negated = (0 - x).astype(x.dtype)
+        last = (0 - np.where(negated < 0, x, negated)).astype(x.dtype)
+        expected = [negated, x, x, ~x, np.where(x < 0, negated, x), last]
+    for place, numbers_expected in enumerate(expected):
+        assert np.array_equal(found[:, place], numbers_expected.astype(found.dtype)), place
+
+
+@pytest.mark.parametrize("name", ["i8", "i16", "i32", "i64"])
+def test_the_least_integer_is_its_own_absolute_value_and_that_is_negative(name: str) -> None:
+    scalar = SCALARS[name]
+
+    @kernel(block=128)
+    def questions(x: Slice[scalar], y: DisjointSlice[i64]) -> None:  # type: ignore[valid-type]
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            v = x[i.get()]
+            size, negated = abs(v), -v
+            found = 0
+            if size < scalar(0):
+                found += 1
+            if (v if v >= scalar(0) else -v) < scalar(0):
+                found += 2
+            if v < scalar(0) and negated < scalar(0):
+                found += 4
+            if scalar(v + 1) < v:
+                found += 8
+            if scalar(scalar(v * 2) // 2) != v:
+                found += 16
+            if scalar(v - 1) > v:
+                found += 32
+            if scalar(size + size) < size:
+                found += 64
+            if max(v, scalar(-v)) < scalar(0):
+                found += 128
+            if size // scalar(2) < scalar(0):
+                found += 256
+            if size % scalar(8) < scalar(0):
+                found += 512
+            if i64(size) < 0:
+                found += 1024
+            if size >> scalar(1) < scalar(0):
+                found += 2048
+            element.value = found
+
+    x = numbers(name)
+
+    def expected(v: int) -> int:
+        bits = np.iinfo(INTEGERS[name]).bits
+
+        def wrap(n: int) -> int:
+            return (n + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+
+        size, negated = wrap(abs(v)), wrap(-v)
+        answers = (
+            size < 0,
+            size < 0,
+            v < 0 and negated < 0,
+            wrap(v + 1) < v,
+            wrap(v * 2) // 2 != v,
+            wrap(v - 1) > v,
+            wrap(size + size) < size,
+            max(v, negated) < 0,
+            size // 2 < 0,
+            False,  # Python's remainder has the divisor's sign
+            size < 0,
+            size >> 1 < 0,
+        )
+        return sum(2**place for place, answer in enumerate(answers) if answer)
+
+    found = run(questions, x, dtype=np.int64)
+    wanted = np.array([expected(int(v)) for v in x])
+    assert np.array_equal(found, wanted), [(x[n], found[n], wanted[n]) for n in np.flatnonzero(found != wanted)[:5]]
+
+
+@pytest.mark.parametrize("scalar", [i64, u64, f64], ids=str)
+def test_elements_of_eight_bytes_are_read_and_written_whole_on_a_gpu(scalar: Any) -> None:
+    @kernel
+    def copy(x: Slice[scalar], y: DisjointSlice[scalar]) -> None:  # type: ignore[valid-type]
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            element.value = x[i.get()] + x[i.get()]
+
+    accesses = re.findall(r"\b(?:ld|st)\.global\.\S*", copy.ptx())
+    assert sum("64" in access for access in accesses) >= 2
+    before_faults = copy.ptx().split("ret;")[0]
+    assert not re.search(r"\b(?:ld|st)\.global\.b32", before_faults)
+
+
+# Contraction: the rule is in ``oxide/compiler/lowering/contraction.py``
+
+
+@kernel(block=64)
+def determinants(a: Slice[f32], b: Slice[f32], c: Slice[f32], d: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    element = y.get_mut(i)
+    if element is not None:
+        k = i.get()
+        element.value = a[k] * d[k] - b[k] * c[k]
+
+
+@pytest.mark.parametrize("size", [1, 31, 448, 461, 1000003])
+def test_equal_elements_have_equal_results_in_every_block(size: int) -> None:
+    a, b, c, d = np.float32(0.1), np.float32(0.3), np.float32(0.7), np.float32(2.1)
+    given = [np.full(size, value) for value in (a, b, c, d)]
+    expected = fused(a, d, -(b * c))
+    assert expected != a * d - b * c  # else nothing is tested
+    assert np.array_equal(run(determinants, *given), np.full(size, expected))
+
+
+@device
+def product(a: f32, b: f32) -> f32:
+    return a * b
+
+
+@device
+def plus(a: f32, b: f32) -> f32:
+    return a + b
+
+
+def forms(a: Slice[f32], b: Slice[f32], c: Slice[f32], d: Slice[f32], e: Slice[f64], y: DisjointSlice[f32]) -> None:
+    i = thread.index_2d(16)
+    element = y.get_mut(i)
+    if element is not None:
+        n, p, q, r, s = thread.index_2d_col(), a[0], b[0], c[0], d[0]
+        named = p * q
+        if n == 0:
+            element.value = p * q + r
+        elif n == 1:
+            element.value = r + p * q
+        elif n == 2:
+            element.value = p * q - r
+        elif n == 3:
+            element.value = r - p * q
+        elif n == 4:
+            element.value = p * q + r * s
+        elif n == 5:
+            element.value = p * q - r * s
+        elif n == 6:
+            element.value = named + r
+        elif n == 7:
+            element.value = product(p, q) + r
+        elif n == 8:
+            element.value = plus(p * q, r)
+        elif n == 9:
+            element.value = r
+            element.value += p * q
+        elif n == 10:
+            element.value = r
+            element.value -= p * q
+        elif n == 11:
+            element.value = -(p * q) + r
+        elif n == 12:
+            element.value = f32(p * q + e[0])
+        elif n == 13:
+            element.value = p * q * s + r
+        elif n == 14:
+            element.value = p * q + (r if s > r else s)
+        else:
+            element.value = (r if s > r else s) + p * q
+
+
+def form_references(fuse: bool) -> tuple[list[np.float32], tuple[np.ndarray, ...]]:
+    p, q, s = np.float32(1.1), np.float32(1.3), np.float32(2.7)
+    r = np.float32(-(p * q))  # so that a fused sum is the product's rounding error, and another is 0
+    wide = np.float64(r)
+    both = fused if fuse else lambda a, b, c: a * b + c
+    expected = [
+        both(p, q, r),
+        both(p, q, r),
+        both(p, q, -r),
+        both(-p, q, r),
+        both(p, q, r * s),
+        both(p, q, -(r * s)),
+        p * q + r,
+        p * q + r,
+        p * q + r,
+        both(p, q, r),
+        both(-p, q, r),
+        -(p * q) + r,
+        np.float32(np.float64(p * q) + wide),
+        both(p * q, s, r),
+        p * q + r,
+        both(p, q, r),
+    ]
+    return expected, tuple(np.array([value]) for value in (p, q, r, s, wide))
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("options", [{}, {"unchecked": True}, {"sanitize": "memory"}], ids=str)
+def test_a_product_written_as_an_operand_of_a_sum_is_fused_and_no_other(fuse: bool, options: Any) -> None:
+    expected, given = form_references(fuse)
+    k = kernel(fma=fuse, **options)(forms)
+    found = k[LaunchConfig(grid=(1, 1), block=(16, 1))](*map(h2d, given), zeros(16)).last().and_then(d2h).sync()
+    assert found.tolist() == [float(value) for value in expected]
+    assert found[0] != found[6] or not fuse
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_adopted_kernels_follow_the_same_rule(fuse: bool) -> None:
+    @cuda.jit
+    def sums(a, b, c, y):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < y.size:
+            y[i] = a[i] * b[i] + c[i]
+
+    a, b = (RNG.standard_normal(461).astype(np.float32) for _ in range(2))
+    c = -(a * b)
+    result = kernel(fma=fuse)(sums)[8, 64](h2d(a), h2d(b), h2d(c), zeros(461)).last().and_then(d2h).sync()
+    expected = np.array([fused(*three) for three in zip(a, b, c, strict=True)]) if fuse else np.zeros(461, np.float32)
+    assert_same_bits(result, expected, "f32", a, b, c)
+
+
+def test_ptx_leaves_nothing_to_contract_to_the_driver() -> None:
+    for fuse in (True, False):
+        ptx = kernel(fma=fuse)(forms).ptx()
+        assert re.search(r"\bmul\.rn\.f32", ptx)
+        assert not re.search(r"\b(?:add|sub|mul)\.(?:f16|bf16|f32|f64|f16x2|bf16x2)\b", ptx)
+        assert bool(re.search(r"\bfma\.rn\.f32", ptx)) == fuse
+    for scalar in (f16, bf16):
+        ptx = arithmetic(scalar).ptx()
+        assert re.search(r"\bmul\.rn\.(?:f16|bf16|f32)\b", ptx)
+        assert not re.search(r"\b(?:add|sub|mul)\.(?:f16|bf16|f32)\b", ptx)
+
+
+def test_fastmath_leaves_the_choice_to_the_compiler() -> None:
+    text = kernel(fastmath=True)(forms).llvm_ir()
+    assert "fmul reassoc" in text
+    assert "@llvm.fma" not in text
+
+
+@pytest.mark.parametrize(
+    "function",
+    [intrinsics.rsqrt, math.exp, math.exp2, math.tanh, math.erf, math.log, math.log2, math.log10],
+    ids=lambda function: function.__name__,
+)
+def test_functions_of_equal_elements_are_equal_in_every_block(function: Any) -> None:
+    for value in RNG.uniform(0.1, 9.0, 7).astype(np.float32):
+        assert len(set(run(unary(function, f32), np.full(461, value)).tolist())) == 1
+
+
+def test_approximate_quotients_of_equal_elements_are_equal_in_every_block() -> None:
+    for a, b in RNG.uniform(0.1, 9.0, (7, 2)).astype(np.float32):
+        assert len(set(run(binary(fast.divide, f32), np.full(461, a), np.full(461, b)).tolist())) == 1

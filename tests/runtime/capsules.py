@@ -1,0 +1,84 @@
+"""DLPack capsules as a hostile exporter makes them: any number in any field, and a deleter that counts its calls."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from oxide.runtime import dlpack
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_CAPSULE_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_GetName", ctypes.pythonapi))
+_NAMES = {
+    name: ctypes.create_string_buffer(name) for name in (b"dltensor", b"dltensor_versioned", b"used_dltensor", b"other")
+}
+
+
+class Exporter:
+    """An object whose ``__dlpack__`` gives what the arguments say. ``deleted`` counts the deleter's calls."""
+
+    def __init__(
+        self,
+        data: int = 0,
+        shape: Sequence[int] | None = (4,),
+        strides: Sequence[int] | None = None,
+        *,
+        ndim: int | None = None,
+        dtype: tuple[int, int, int] = (2, 32, 1),
+        device: tuple[int, int] = (1, 0),
+        announced: Any = (1, 0),
+        byte_offset: int = 0,
+        version: tuple[int, int] | None = (1, 0),
+        flags: int = 0,
+        name: bytes | None = None,
+        deleter: bool = True,
+    ) -> None:
+        self.announced = announced
+        self.deleted = 0
+        self.versioned = version is not None
+        self._name = name or (b"dltensor_versioned" if self.versioned else b"dltensor")
+        managed: Any = dlpack._ManagedVersioned() if self.versioned else dlpack._Managed()
+        if version is not None:
+            managed.major, managed.minor = version
+            managed.flags = flags
+        tensor = managed.tensor
+        tensor.data = data
+        tensor.device_type, tensor.device_id = device
+        tensor.ndim = len(shape or ()) if ndim is None else ndim
+        tensor.code, tensor.bits, tensor.lanes = dtype
+        tensor.byte_offset = byte_offset
+        self._numbers = []
+        for field, numbers in (("shape", shape), ("strides", strides)):
+            if numbers is not None:
+                array = (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
+                self._numbers.append(array)
+                setattr(tensor, field, ctypes.cast(array, ctypes.POINTER(ctypes.c_int64)))
+        self._deleter = _DELETER(self._delete)
+        if deleter:
+            managed.deleter = ctypes.cast(self._deleter, ctypes.c_void_p)
+        self.managed = managed
+        # As the protocol has it: a capsule that nobody took lets go of its tensor.
+        self._destructor = _CAPSULE_DESTRUCTOR(self._drop)
+
+    def _delete(self, _: int) -> None:
+        self.deleted += 1
+
+    def _drop(self, capsule: int) -> None:
+        if _get_name(capsule).startswith(b"dltensor") and self.managed.deleter:
+            self._deleter(ctypes.addressof(self.managed))
+
+    def capsule(self) -> Any:
+        """A new capsule of the tensor."""
+        make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        destructor = ctypes.cast(self._destructor, ctypes.c_void_p)
+        return make(("PyCapsule_New", ctypes.pythonapi))(
+            ctypes.addressof(self.managed), ctypes.addressof(_NAMES[self._name]), destructor
+        )
+
+    def __dlpack_device__(self) -> Any:
+        return self.announced
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule()
