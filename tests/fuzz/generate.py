@@ -310,13 +310,14 @@ class Generator:
         common.append((2, lambda d: self.extreme(kind, d)))
         common.append((3, lambda d: self.conversion(kind, d)))
         common.append((1, lambda d: call(kind, "abs", self.typed(kind, d - 1))))
-        common.append((1, lambda d: Expr("unary", kind, [self.unfolded(kind, d - 1)], "-")))
+        common.append((1, lambda d: Expr("unary", kind, [self.typed(kind, d - 1)], self.pick("---+"))))
+        if kind in INTEGERS:
+            common.append((1, lambda d: Expr("unary", kind, [self.typed(kind, d - 1)], "~")))
         if kind in ("i64", "u64"):
             common += [
                 (8, lambda d: self.integer_sum(kind, d)),
                 (3, lambda d: self.division(kind, d)),
                 (2, lambda d: self.shift(kind, d)),
-                (1, lambda d: Expr("unary", kind, [self.unfolded(kind, d - 1)], "~")),
                 (1, lambda d: self.integer_power(kind, d)),
                 (
                     1,
@@ -364,9 +365,6 @@ class Generator:
         """An expression of a type that is no bare constant, so that its type is the only one it can have."""
         e = self.expr(kind, depth)
         return constant(kind, e.value) if e.op == "literal" else e
-
-    def unfolded(self, kind: str, depth: int) -> Expr:
-        return self.typed(kind, depth)
 
     def comparison(self, depth: int) -> Expr:
         if self.chance(0.6):

@@ -231,6 +231,10 @@ _ZERO = {**dict.fromkeys(INTEGERS, "0"), **dict.fromkeys(FLOATS, "0.0"), "bool":
 _COORDINATES = {"thread_idx": "ti", "block_idx": "bi", "block_dim": "bd", "grid_dim": "gd"}
 
 
+def _has_conditions(e: Expr) -> bool:
+    return any(each.op in ("ternary", "and", "or", "chain") for each in e.walk())
+
+
 def _rounded(kind: str, text: str) -> str:
     return text if kind == "f64" else f"A.{kind}({text})"
 
@@ -259,8 +263,9 @@ class _Translator:
         return self.program.fma and e.op == "binary" and e.value == "*" and e.type == kind and kind in WIDE_FLOATS
 
     def sum_of(self, kind: str, sign: str, left: Expr | str, right: Expr) -> str:
-        """A sum or difference of floats. The product that is fused is the left one if both are products."""
-        if isinstance(left, Expr) and self.is_product(left, kind):
+        """A sum or difference of floats. The product that is fused is the left one if both are products; a condition
+        that is evaluated between a product and its sum keeps it from being fused."""
+        if isinstance(left, Expr) and self.is_product(left, kind) and not _has_conditions(right):
             a, b = (self.converted(each, kind) for each in left.args)
             c = self.converted(right, kind)
             return f"A.fused('{kind}', {a}, {b}, {'-' if sign == '-' else ''}({c}))"
@@ -338,7 +343,7 @@ class _Translator:
                 if e.value == "not":
                     return f"(not {a})"
                 if e.type in FLOATS:
-                    return f"(-{a})"
+                    return f"({e.value}{a})"
                 return f"A.wrap('{e.type}', {e.value}{a})"
             case "and" | "or":
                 return f"({f' {e.op} '.join(map(self.expr, e.args))})"
