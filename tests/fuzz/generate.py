@@ -652,16 +652,18 @@ class Generator:
             begun = self.pick(narrower[total_kind]) if total_kind in narrower and self.chance(0.2) else total_kind
             zero = constant(begun, 0.0 if begun in FLOATS else 0)
             before.append(Stmt("assign", [zero], [], running))
+            if begun == total_kind:
+                self.variables[running] = total_kind
             variables[running] = total_kind
-            self.variables[running] = total_kind
             if total_kind in ("i64", "u64", *FLOATS):
                 value = self.typed(total_kind, 3)
                 body = [Stmt("augment", [value], [], (running, "+", total_kind))]
             else:
                 body = [Stmt("assign", [self.typed(total_kind, 3)], [], running)]
         else:
-            body = []
-        body += self.block(self.rng.randint(0 if body else 1, 3), depth - 1)
+            body, begun, total_kind = [], "", ""
+        if begun == total_kind:  # a narrower type is no function's argument, before the loop has been seen
+            body += self.block(self.rng.randint(0 if body else 1, 3), depth - 1)
         self.variables, self.loops, self.in_loop = variables, loops, in_loop
         unrolled = constant_bounds and self.chance(0.3)
         return [*before, Stmt("range", bounds, [body], {"name": variable, "unroll": unrolled, "type": kind})]
