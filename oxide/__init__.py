@@ -54,6 +54,7 @@ from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.transfers import d2h, dup, empty, full, h2d, memcpy, ones, zeros
 
 if TYPE_CHECKING:
+    from oxide import numba_cuda
     from oxide.device import debug, fast, intrinsics
     from oxide.device.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
@@ -82,6 +83,7 @@ _LATER = {
     "from_cuda_array_interface": "runtime.interop",
     "from_dlpack": "runtime.interop",
     "intrinsics": "device.intrinsics",
+    "numba_cuda": "numba_cuda",
     "randn": "runtime.numbers",
     "to_device": "runtime.peer",
     "zip_exact": "device.views",
@@ -95,7 +97,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
-    found = globals()[name] = module if _LATER[name] == f"device.{name}" else getattr(module, name)
+    found = globals()[name] = module if _LATER[name] in (name, f"device.{name}") else getattr(module, name)
     return found
 
 
@@ -181,6 +183,7 @@ __all__ = [
     "intrinsics",
     "kernel",
     "memcpy",
+    "numba_cuda",
     "ones",
     "pinned_empty",
     "policy_of",

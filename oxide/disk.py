@@ -7,11 +7,11 @@ the name of the host's processor. Here is what makes a directory of machine code
   and everything is compiled.
 - A file is written beside its name and renamed, so that a reader sees all of it or none, however many processes write.
 - A file carries a checksum of its name and content; one that is damaged, foreign or of another format counts as
-  missing, and is written again.
+  missing, and is written again. One that is larger than the whole cache may be is foreign: it is not read.
 
 ``OXIDE_CACHE_DIR`` names the directory, else it is ``$XDG_CACHE_HOME/oxide`` or ``~/.cache/oxide``. ``OXIDE_CACHE=0``
 turns it off. ``OXIDE_CACHE_LIMIT`` is how many bytes it may hold, 256 MiB by default: beyond that, the files that were
-used longest ago go.
+used longest ago go, and a file that is larger by itself is not kept.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ def read(name: str) -> bytes | None:
         return None
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or _open_to_others(found):
+        if not stat.S_ISREG(found.st_mode) or _open_to_others(found) or found.st_size > _limit():
             return None
         with open(descriptor, "rb", closefd=False) as file:
-            content = file.read()
+            content = file.read(found.st_size)
         if time.time() - found.st_mtime > _TOUCH_AFTER:
-            os.utime(descriptor)
+            with contextlib.suppress(OSError):  # a cache may be read where it cannot be written
+                os.utime(descriptor)
     except OSError:
         return None
     finally:
@@ -69,7 +70,7 @@ def read(name: str) -> bytes | None:
 def write(name: str, content: bytes) -> None:
     """Keeps bytes under a name, until there is no room. Never raises: what cannot be kept is compiled again."""
     place = directory(create=True)
-    if place is None:
+    if place is None or len(_MAGIC) + _CHECKSUM_BYTES + len(content) > _limit():
         return
     temporary = os.path.join(place, f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}")
     try:
@@ -91,7 +92,7 @@ def enabled() -> bool:
     """Whether there is to be a cache at all."""
     asked = os.environ.get("OXIDE_CACHE", "")
     if asked not in ("", "0", "1"):
-        _warn(f"OXIDE_CACHE={asked!r} is neither 0 nor 1, so the cache is on", "")
+        _warn(f"OXIDE_CACHE={asked!r:.80} is neither 0 nor 1, so the cache is on", "")
     return asked != "0"
 
 
@@ -191,10 +192,10 @@ def _make_room(place: str) -> None:
 
 def _limit() -> int:
     asked = os.environ.get("OXIDE_CACHE_LIMIT", "")
-    if asked.isdecimal():
+    if asked.isascii() and asked.isdecimal() and len(asked) <= 4300:  # Python reads no more digits
         return int(asked)
     if asked:
-        _warn(f"OXIDE_CACHE_LIMIT is {asked!r}, which is no number of bytes; {_DEFAULT_LIMIT} is used", what="")
+        _warn(f"OXIDE_CACHE_LIMIT is {asked!r:.80}, which is no number of bytes; {_DEFAULT_LIMIT} is used", what="")
     return _DEFAULT_LIMIT
 
 

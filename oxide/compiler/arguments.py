@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
@@ -218,11 +219,32 @@ class EnumType(_Described):
         return self.value.flatten(value.value)
 
 
-ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | EnumType
+@final
+class NoneType(_Described):
+    """None: numba prunes the branches of ``if x is None`` that are not taken."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._describe()
+
+    def __str__(self) -> str:
+        return "None"
+
+    words: ClassVar[tuple[str, ...]] = ("ptr",)
+    format: ClassVar[str] = "Q"
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The null pointer that numba passes."""
+        return (0,)
 
 
+ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | EnumType | NoneType
+
+
+@lru_cache(maxsize=256)
 def of_box(dtype: np.dtype[Any], ndim: int, strided: bool = False) -> ArrayType | RecordType:
-    """The type of a box."""
+    """The type of a box: the same object for each, so that launches compare it quickly."""
     return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim, strided)
 
 
@@ -246,6 +268,7 @@ _PLAIN: dict[type, ArgumentType] = {
     float: NumberType(np.dtype(np.float64)),
     bool: NumberType(np.dtype(np.bool_)),
     complex: NumberType(np.dtype(np.complex128)),
+    type(None): NoneType(),
 }
 
 

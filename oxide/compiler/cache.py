@@ -3,6 +3,8 @@
 For each specialization there is one file with what the front end found, ``Facts``, and one with the code for each
 target. Both are plain data: text in JSON, and the image as bytes. Nothing is unpickled. ``disk`` says where they are
 and why they can be trusted, ``fingerprint`` what they are found by.
+
+In memory they are kept with the Python function, so that two kernels of one function are compiled once.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ import dataclasses
 import functools
 import importlib
 import json
+import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from .ir import PortableKernel
     from .kernel import Kernel
 
-__all__ = ["Entry", "Facts", "entry_of"]
+__all__ = ["Entry", "Facts", "Unknown", "entry_of", "warn_of_unknown"]
 
 
 @final
@@ -67,9 +72,45 @@ class Entry:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._facts: Facts | None = None
+        self._codes: dict[Target, Code] = {}
 
     def facts(self) -> Facts | None:
         """What ``keep_facts`` kept."""
+        if self._facts is None:
+            self._facts = self._facts_on_disk()
+        return self._facts
+
+    def keep_facts(self, facts: Facts) -> None:
+        """Keeps what the front end found."""
+        self._facts = facts
+        if not disk.enabled():
+            return
+        content = {
+            "uses": [facts.uses_index_1d, facts.uses_index_2d],
+            "sites": _encode(facts.sites),
+            "portable": _encode(facts.portable),
+            "placements": _encode(facts.placements),
+        }
+        disk.write(f"{self.name}.facts", json.dumps(content).encode())
+
+    def code(self, target: Target) -> Code | None:
+        """What ``keep_code`` kept for a target."""
+        found = self._codes.get(target)
+        if found is None:
+            content = disk.read(self._code_name(target))
+            if content is None:
+                return None
+            entry, _, image = content.partition(b"\n")
+            found = self._codes[target] = Code(target, entry.decode(), image)
+        return found
+
+    def keep_code(self, code: Code) -> None:
+        """Keeps the machine code for a target."""
+        self._codes[code.target] = code
+        disk.write(self._code_name(code.target), code.entry.encode() + b"\n" + code.image)
+
+    def _facts_on_disk(self) -> Facts | None:
         text = disk.read(f"{self.name}.facts")
         if text is None:
             return None
@@ -83,41 +124,48 @@ class Entry:
             placements=lambda: _decode(found["placements"]),
         )
 
-    def keep_facts(self, facts: Facts) -> None:
-        """Keeps what the front end found."""
-        content = {
-            "uses": [facts.uses_index_1d, facts.uses_index_2d],
-            "sites": _encode(facts.sites),
-            "portable": _encode(facts.portable),
-            "placements": _encode(facts.placements),
-        }
-        disk.write(f"{self.name}.facts", json.dumps(content).encode())
-
-    def code(self, target: Target) -> Code | None:
-        """What ``keep_code`` kept for a target."""
-        content = disk.read(self._code_name(target))
-        if content is None:
-            return None
-        entry, _, image = content.partition(b"\n")
-        return Code(target, entry.decode(), image)
-
-    def keep_code(self, code: Code) -> None:
-        """Keeps the machine code for a target."""
-        disk.write(self._code_name(code.target), code.entry.encode() + b"\n" + code.image)
-
     def _code_name(self, target: Target) -> str:
         return f"{self.name}.{disk.digest((target.kind, target.arch, target.features, str(target.seeded)))[:16]}.code"
 
 
+_REMEMBERED = 8
+"""How many entries a function has in memory: those used last, as a kernel may be given any number of functions."""
+
+_lock = threading.Lock()
+_entries: weakref.WeakKeyDictionary[Callable[..., Any], dict[str, Entry]] = weakref.WeakKeyDictionary()
+_told: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()  # the functions that were warned of
+
+
 def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
-    """A kernel's place in the cache for some parameter types; None with no cache, and for a kernel that cannot have
-    one, since it reaches a value that cannot be compared with that of another process."""
-    if not disk.enabled():
-        return None
+    """Returns a kernel's place in the cache for some parameter types; None where the compiler's source cannot be read.
+
+    Raises ``Unknown`` for a kernel that cannot have one, since it reaches a value that cannot be compared with that of
+    another process.
+    """
     try:
-        return Entry(fingerprint(kernel, parameters))
-    except (Unknown, OSError):
+        name = fingerprint(kernel, parameters)
+    except OSError:
         return None
+    with _lock:
+        entries = _entries.setdefault(kernel.function, {})
+        found = entries.pop(name, None)
+        entry = entries[name] = found or Entry(name)
+        if len(entries) > _REMEMBERED:
+            del entries[next(iter(entries))]
+    return entry
+
+
+def warn_of_unknown(kernel: Kernel, unknown: Unknown) -> None:
+    """Warns, once for each function, that a kernel is compiled in every process."""
+    if not disk.enabled() or kernel.function in _told:
+        return
+    _told.add(kernel.function)
+    code = kernel.function.__code__
+    problem = (
+        f"kernel {kernel.name} is compiled in every process: it reaches {unknown}, which the cache cannot compare with "
+        "that of another process; a number, a string, an array or a function in its place could be"
+    )
+    warnings.warn_explicit(f"oxide: {problem}", RuntimeWarning, code.co_filename, code.co_firstlineno)
 
 
 # Dataclasses as JSON

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -31,7 +30,7 @@ from .constructs import PRINT_KEYWORDS, UNSUPPORTED
 from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed, NumbaParameter
-from .source import column_of, located, parse_definition
+from .source import EMPTY, closure_values, column_of, located, parse_definition
 from .tuples import Fields
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
@@ -131,15 +130,22 @@ class _Body:
             pass  # numba says what it does not take
         elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
-        elif arguments.defaults:
+        elif arguments.defaults and not is_kernel:
             raise self._error(self.tree, f"{function.__name__}: default values are not supported in kernels")
         self.parameters = [argument.arg for argument in arguments.args]
         self.assigned = {
             node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
         self.iterated = {id(node.iter) for node in ast.walk(self.tree) if isinstance(node, ast.For)}
-        closure = inspect.getclosurevars(function)
-        self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {}), **closure.nonlocals}
+        self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {})}
+        self.empty: set[str] = set()
+        """The variables of the surroundings that have no value yet."""
+        for name, value in closure_values(function):
+            if value is EMPTY:
+                self.empty.add(name)
+                self.outer.pop(name, None)
+            else:
+                self.outer[name] = value
 
     def check(self, values: dict[str, Uniform]) -> None:
         """Checks the body, where the parameters have ``values``."""
@@ -425,6 +431,11 @@ class _Body:
                 raise self._error(
                     node, f"{ast.unparse(node)} is a function: it can only be called, or passed to a device function"
                 )
+            if isinstance(node, ast.Name) and node.id in self.empty:
+                problem = (
+                    f"{node.id} has no value: the function around {self.function.__name__} has not assigned it yet"
+                )
+                raise self._error(node, problem)
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return

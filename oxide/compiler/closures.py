@@ -21,6 +21,7 @@ import functools
 import itertools
 import linecache
 import operator
+import weakref
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -34,7 +35,7 @@ from ..errors import ArgumentError
 from .function import DeviceFunction
 from .open_parameters import Lifted, OpenFunction
 from .signature import SCALARS, Annotation, Parameter
-from .source import located, trees
+from .source import EMPTY, closure_values, located, trees
 
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
@@ -46,7 +47,6 @@ _BY_TYPE: dict[type, ScalarType] = {
     int: SCALARS["i64"],
     float: SCALARS["f64"],
 }
-_EMPTY = object()  # a variable of the function's surroundings that has no value yet
 
 
 def kind_of(function: Function) -> Hashable:
@@ -90,7 +90,7 @@ def lift(
             numbers.append((name, _BY_TYPE[type(value)]))
         elif isinstance(value, _NUMBERS) or _is_constant(value):
             constants[name] = value
-        elif value is _EMPTY:
+        elif value is EMPTY:
             raise _refused(parameter, plain, f"uses {name}, which has no value yet")
         else:
             raise _refused(
@@ -130,7 +130,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))
-_lifted: dict[Hashable, DeviceFunction[..., Any]] = {}
+_lifted: weakref.WeakValueDictionary[Hashable, DeviceFunction[..., Any]] = weakref.WeakValueDictionary()
 
 
 @final
@@ -172,11 +172,8 @@ def _outer(function: FunctionType, shape: _Shape) -> Iterator[tuple[str, Any, bo
         names = code.co_varnames[shape.arity(function) : code.co_argcount]
         for name, value in zip(names, function.__defaults__, strict=True):
             yield name, value, False
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents, False
-        except ValueError:
-            yield name, _EMPTY, False
+    for name, value in closure_values(function):
+        yield name, value, False
     outside = function.__globals__
     for name in shape.global_names:
         if name in outside:

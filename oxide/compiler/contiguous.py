@@ -53,8 +53,11 @@ def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
     )
     module = llvm.parse_assembly(
         f"{text}\ndeclare i1 @oxide.unanimous(i1) convergent\n{assume}"
-        f"!{metadata} = distinct !{{!{metadata}, !{metadata + 1}}}\n"
+        f"!{metadata} = distinct !{{!{metadata}, !{metadata + 1}, !{metadata + 2}}}\n"
         f'!{metadata + 1} = !{{!"llvm.loop.unroll.count", i32 {_UNROLLED}}}\n'
+        # LLVM would forbid ptxas to unroll the loop further, and ptxas then has a load wait for the one before it.
+        f'!{metadata + 2} = !{{!"llvm.loop.unroll.followup_unrolled", !{metadata + 3}}}\n'
+        f'!{metadata + 3} = !{{!"llvm.loop.mustprogress"}}\n'
     )
     module.verify()
     return replace(kernel, text=str(module))

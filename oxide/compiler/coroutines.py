@@ -29,12 +29,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from . import coroutine_grid, coroutine_schedule, coroutine_warps, native_primitives, parameters
 from .divergence import DIVERGENT
 from .ir import PortableKernel, link
 from .native_primitives import BLOCK_FIELD, CONTEXT
+from .optimise import run_passes
 from .primitives import declared_once
 from .signature import Closed
 
@@ -94,12 +93,10 @@ def split_points(text: str) -> str:
 
 def inline_all(module: Any, machine: Any) -> Any:
     """The module with every function inlined into the coroutine, and its suspensions turned into suspend points."""
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
     for function in list(module.functions):
         if function.name.startswith("oxide.block.") or function.name.startswith("oxide.warp."):
             function.linkage = "internal"
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3)))
+    run_passes(module, machine, ("always_inliner",))
     return link([split_points(str(module))])
 
 

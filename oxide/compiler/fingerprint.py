@@ -9,13 +9,15 @@ it need be, and never narrower:
 - the compiler: the source of this package and of ``oxide.device``, the versions of Python, NumPy, numba, numba-cuda and
   llvmlite, and numba's settings in the environment.
 
-Of what belongs to Python, NumPy, numba or oxide, the name is enough: versions cover it. A kernel that reaches a value
-of a kind not known here has no fingerprint and is compiled in every process.
+Of what belongs to Python, NumPy, numba or oxide, the name is enough: versions cover it. That is an object which one of
+their modules holds under its own name, and one of numba's types, which is made by its name. A kernel that reaches a
+value of a kind not known here has no fingerprint and is compiled in every process.
 """
 
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import dis
 import enum
 import functools
@@ -24,7 +26,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, final, get_args, get_origin
 
 import numpy as np
@@ -35,6 +37,7 @@ from . import libdevice
 from .function import DeviceFunction
 from .open_parameters import Lifted
 from .signature import Closed
+from .source import EMPTY, as_written, closure_values
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -43,7 +46,7 @@ __all__ = ["Unknown", "environment", "fingerprint"]
 
 
 class Unknown(Exception):
-    """A value that the kernel reaches and that a fingerprint cannot be taken of."""
+    """A value that the kernel reaches and that a fingerprint cannot be taken of. Its text names the value."""
 
 
 def fingerprint(kernel: Kernel, parameters: tuple[Closed, ...]) -> str:
@@ -104,6 +107,7 @@ class _Text:
         self._hash = blake2b(digest_size=20)
         self._seen: dict[tuple[int, tuple[str, ...]], int] = {}
         self._kept: list[Any] = []  # what was seen stays, so that no other object gets its number
+        self._path: list[str] = []  # the names by which the function at hand reaches the value, for ``Unknown``
 
     def digest(self) -> str:
         return self._hash.hexdigest()
@@ -119,6 +123,8 @@ class _Text:
         """A Python function and all that it reaches."""
         if self._again(function):
             return
+        outer, self._path = self._path, []
+        function = as_written(function)
         code: CodeType = function.__code__
         self.add("function", str(function.__module__), function.__qualname__, _source(code))
         self._code(code)
@@ -127,34 +133,40 @@ class _Text:
         defaults = (function.__defaults__ or ()) + tuple(sorted((function.__kwdefaults__ or {}).items()))
         self.value(defaults, ())
         attributes = tuple(sorted(set(_names(code, attributes=True))))
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        for name, content in closure_values(function):
             self.add("closure", name)
-            try:
-                content = cell.cell_contents
-            except ValueError:
-                self.add("empty")  # a name that is assigned later, or never
+            if content is EMPTY:
+                self.add("empty")
             else:
-                self.value(content, attributes)
+                self._named(name, content, attributes)
         names = function.__globals__
         for name in sorted(set(_names(code, attributes=False))):
             self.add("global", name)
             if name in names:
-                self.value(names[name], attributes)
+                self._named(name, names[name], attributes)
             else:
                 self.add("builtin" if hasattr(builtins, name) else "missing")
+        self._path = outer
 
     def value(self, value: Any, attributes: tuple[str, ...]) -> None:
         """A value; of modules and classes of the user's, also those of the ``attributes`` that they have."""
         kind = type(value)
-        if kind in _PLAIN or kind in (complex, bytes):
+        if kind in _PLAIN or kind in (complex, bytes, type(...)):
             self.add(kind.__name__, repr(value))
         elif isinstance(value, enum.Enum):
             self.add("enum", _name_of(kind), value.name)
             self.value(value.value, attributes)
-        elif isinstance(value, tuple):
-            self.add("tuple", _name_of(kind), str(len(value)), *getattr(value, "_fields", ()))
-            for item in value:
-                self.value(item, attributes)
+        elif isinstance(value, tuple | list):
+            self._sequence(value, attributes)
+        elif isinstance(value, dict):
+            self.add("dict", _name_of(kind))
+            self._sequence(list(value.items()), attributes, value)
+        elif isinstance(value, set | frozenset):
+            self.add("set", _name_of(kind))
+            self._sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item))), attributes)
+        elif kind in (range, slice):
+            self.add(kind.__name__)
+            self._sequence((value.start, value.stop, value.step), attributes)
         elif isinstance(value, np.ndarray):
             self._array(value)
         elif isinstance(value, np.generic):
@@ -173,8 +185,8 @@ class _Text:
                 self.function(value)
         elif isinstance(value, ModuleType | type):
             self._namespace(value, attributes)
-        elif isinstance(value, BuiltinFunctionType | MethodDescriptorType | WrapperDescriptorType | np.ufunc):
-            self.add("builtin function", str(getattr(value, "__module__", "")), value.__name__)
+        elif (known := _known_name(value)) is not None:
+            self.add("known", known)
         elif isinstance(value, TypeVar):
             self.add("type variable", value.__name__)
             self.value(value.__constraints__, ())
@@ -185,9 +197,37 @@ class _Text:
         elif isinstance(getattr(value, "py_func", None), FunctionType):  # numba's
             options = getattr(value, "targetoptions", {})
             self.add("compiled function", _name_of(kind), *(f"{k}={v!r}" for k, v in sorted(options.items())))
+            self._sequence(_signatures(value), ())
             self.function(value.py_func)
+        elif _is_numba_type(kind):
+            self._numba_type(value)
+        elif _is_covered(kind.__module__) and kind.__name__ == "Signature":  # numba's
+            self.add("signature")
+            self._sequence((value.return_type, *value.args), ())
+        elif (fields := _fields(value)) is not None:
+            self.add("fields", _name_of(kind))
+            self._sequence(fields, attributes, value)
+        elif kind.__module__.startswith("oxide."):
+            self.add("object", _name_of(kind))  # a kernel, a box: no kernel can use one
         else:
-            raise Unknown(f"a {kind.__qualname__}")
+            raise Unknown(f"{'.'.join(self._path) or 'it'}, an object of type {_name_of(kind)}")
+
+    def _sequence(self, items: Any, attributes: tuple[str, ...], holder: Any = None) -> None:
+        """The items of a tuple or list, or of ``holder``, which may hold itself."""
+        if not isinstance(items, tuple) and self._again(items if holder is None else holder, attributes):
+            return
+        self.add("sequence", _name_of(type(items)), str(len(items)), *getattr(items, "_fields", ()))
+        for item in items:
+            self.value(item, attributes)
+
+    def _numba_type(self, value: Any) -> None:
+        """One of numba's types, told by its name; of one made of a class of the user's, that class too."""
+        if " at 0x" in value.name:
+            raise Unknown(f"{'.'.join(self._path) or 'it'}, numba's type {value.name}")
+        self.add("numba type", _name_of(type(value)), value.name)
+        made_of = getattr(value, "instance_class", None)
+        if made_of is not None:
+            self.value(made_of, ())
 
     def _array(self, array: np.ndarray[Any, Any]) -> None:
         if array.dtype.hasobject:
@@ -212,7 +252,12 @@ class _Text:
             found = getattr(value, attribute, _ABSENT)  # a base class's too, and what a module's __getattr__ gives
             if found is not _ABSENT:
                 self.add("attribute", attribute)
-                self.value(found, attributes)
+                self._named(attribute, found, attributes)
+
+    def _named(self, name: str, value: Any, attributes: tuple[str, ...]) -> None:
+        self._path.append(name)
+        self.value(value, attributes)
+        self._path.pop()
 
     def _annotation(self, name: str, kind: Any) -> None:
         if kind is None or isinstance(kind, str | type) or get_origin(kind) is not None or isinstance(kind, ScalarType):
@@ -247,6 +292,48 @@ class _Text:
 
 
 _ABSENT = object()
+
+
+def _known_name(value: Any) -> str | None:
+    """The name under which a covered module holds this very object, a function or an instance; None if none does."""
+    owner = getattr(value, "__objclass__", value)
+    module = getattr(owner, "__module__", None) or ("numpy" if isinstance(value, np.ufunc) else None)
+    held = sys.modules.get(module) if isinstance(module, str) and _is_covered(module) else None
+    if held is None:
+        return None
+    for name in (getattr(value, "__qualname__", None), getattr(value, "__name__", None)):
+        if isinstance(name, str) and _reached(held, name) is value:
+            return f"{module}.{name}"
+    return next((f"{module}.{name}" for name, other in list(vars(held).items()) if other is value), None)
+
+
+def _reached(holder: Any, name: str) -> Any:
+    for part in name.split("."):
+        holder = getattr(holder, part, None)
+    return holder
+
+
+def _is_numba_type(kind: type) -> bool:
+    return any(base.__name__ == "Type" and _is_covered(base.__module__) for base in kind.__mro__)
+
+
+def _signatures(dispatcher: Any) -> list[Any]:
+    """The explicit signatures of one of numba's functions: it converts its arguments to them."""
+    return [] if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
+
+
+def _fields(value: Any) -> list[tuple[str, Any]] | None:
+    """What a plain record of fields holds, by name: a dataclass, a namespace, or an annotation or layout of oxide's."""
+    kind = type(value)
+    if dataclasses.is_dataclass(kind):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(kind)]
+    if kind.__module__.startswith("oxide.device."):
+        return [
+            (name, getattr(value, name)) for base in kind.__mro__ for name in getattr(base, "__slots__", ())
+        ] or None
+    if isinstance(value, SimpleNamespace):
+        return sorted(vars(value).items())
+    return [("func", value.func), ("args", value.args), ("kw", value.keywords)] if kind is functools.partial else None
 
 
 def _name_of(kind: type) -> str:

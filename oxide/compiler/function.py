@@ -31,6 +31,17 @@ class DeviceFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
+    def __reduce__(self) -> str:
+        from .pickling import global_name
+
+        return global_name(self, f"device function {self.function.__qualname__}")
+
+    def __copy__(self) -> DeviceFunction[P, R]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeviceFunction[P, R]:
+        return self  # as a function is its own copy
+
     def __repr__(self) -> str:
         return f"<device function {self.function.__qualname__}>"
 

@@ -18,7 +18,7 @@ from ..device.arrays import ArrayAnnotation
 from ..device.types import ScalarType
 from ..errors import ArgumentError
 from ..messages import written
-from .arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType, TupleType
+from .arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType
 from .closures import lift
 from .function import is_function
 from .open_parameters import OpenFunction, OpenParameter
@@ -150,7 +150,9 @@ def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> Argument
         return NumberType(kind.dtype)
     if isinstance(kind, ArrayAnnotation):
         return ArrayType(kind.dtype, kind.ndim)
-    if isinstance(kind, NumberType | ArrayType | RecordType | TupleType | EnumType):
+    if kind is None:
+        return NoneType()
+    if isinstance(kind, NumberType | ArrayType | RecordType | TupleType | EnumType | NoneType):
         return kind
     raise ArgumentError(
         f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {written(kind)}; give its type, such "

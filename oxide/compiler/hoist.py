@@ -14,7 +14,7 @@ because a copy of those could part the threads of a warp.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,7 +23,9 @@ import llvmlite.binding as llvm
 from .affine import Range, Undecidable
 from .contracts import Contract
 from .ir import PortableKernel
-from .patterns import BOUNDS_CHECK, BRANCH, CHECK, called_by, fails_an_assert
+from .leaving import ALONE, CONVERGENT, leaving_after_a_fault
+from .optimise import run_passes
+from .patterns import BOUNDS_CHECK, BRANCH, called_by, fails_an_assert
 from .prove import Prover
 from .signature import Closed
 from .ssa import LABEL, Function, Loop
@@ -43,23 +45,13 @@ class Placement:
     depth: int = 0
 
 
-_HARMLESS = (
-    "oxide.in_bounds",
-    "oxide.aligned",
-    "oxide.assertion_failed",
-    "oxide.register.",
-    "oxide.atomic.",
-    "__nv_",
-    "llvm.",
-)
-_CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
+_HARMLESS = (*ALONE, "oxide.atomic.")
 _LARGEST_COPY = 2000
+# First within each function: what is inlined many times is copied without its variables.
+_INLINING = ("sroa", "always_inliner", "global_dead_code_eliminate", "sroa", "instruction_namer")
 _PASSES = (
-    "always_inliner",
-    "sroa",
     "instruction_combine",
     "sroa",
-    "new_gvn",
     "simplify_cfg",
     "jump_threading",
     "simplify_cfg",
@@ -69,14 +61,14 @@ _PASSES = (
     "lcssa",
     "instruction_namer",
 )
-_CLEANING_PASSES = ("simplify_cfg", "loop_simplify", "lcssa", "instruction_namer")
 
 
 def hoist_checks(
     kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """The kernel with its checks out of its loops where that can be, and what became of each access."""
-    function = Function(_leaving_after_a_fault(_canonical(kernel), kernel), kernel.symbol)
+    text = leaving_after_a_fault(_inlined(kernel), kernel)
+    function = Function(_run(llvm.parse_assembly(text), _PASSES), kernel.symbol)
     hoister = _Hoister(function)
     hoister.prove(parameters, contracts)
     placements = hoister.run()
@@ -88,7 +80,7 @@ def hoist_checks(
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
     """The kernel with no bounds check and no assert at all, in the form that ``hoist_checks`` gives."""
     text = re.sub(r"call i1 @oxide\.aligned\([^)]*\)", "icmp eq i32 0, 0", leave_assertions_out(kernel).text)
-    text = _canonical(replace(kernel, text=text))
+    text = _run(llvm.parse_assembly(_inlined(replace(kernel, text=text))), _PASSES)
     return replace(kernel, text=re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", text))
 
 
@@ -118,64 +110,19 @@ def _without_assertions_of(function: str) -> str:
     return BRANCH.sub(go_on, function)
 
 
-def _canonical(kernel: PortableKernel) -> str:
-    """The kernel as one function whose loops have a preheader, one latch and named values."""
+def _inlined(kernel: PortableKernel) -> str:
+    """The kernel as one function, its variables values, and nothing else done to it."""
     module = llvm.parse_assembly(_DECLARATION.sub(_with_attributes, kernel.text))
     for function in module.functions:
         if not function.is_declaration and function.name != kernel.symbol:
             function.linkage = "internal"
-    return _run(module, _PASSES)
-
-
-def _leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
-    """The kernel with its threads leaving it where a check fails, if no thread can wait for another.
-
-    A thread that read zero and went on might never come to the end of its loop.
-    """
-    function = Function(text, kernel.symbol)
-    if threads_may_wait(kernel, (line for body in function.blocks.values() for line in body)):
-        return text
-    leaving = "%oxide.leaves"
-    for block, body in function.blocks.items():
-        match = BRANCH.match(body[-1].strip())
-        test = function.definitions.get(match["condition"]) if match else None
-        if match is None or test is None or match["yes"] == match["no"] or not CHECK.match(test.text):
-            continue
-        body[-1] = f"  br i1 {match['condition']}, label {match['yes']}, label {leaving}"
-        end = function.blocks[match["no"]]
-        for place, line in enumerate(end):
-            if " = phi " in line:
-                end[place] = re.sub(rf"(, )?\[ [^,\]]+, {re.escape(block)} \]", "", line).replace(" , [", " [")
-    if not any(leaving in body[-1] for body in function.blocks.values()):
-        return text
-    for body in function.blocks.values():
-        # Of a block that nothing leads to any more, before LLVM takes it away.
-        body[:] = [re.sub(r" = phi ([^\[]+?)\s*$", r" = freeze \1 poison", line) for line in body]
-    function.blocks[leaving] = ["  ret void"]
-    return _run(llvm.parse_assembly(function.text()), _CLEANING_PASSES)
-
-
-def threads_may_wait(kernel: PortableKernel, lines: Iterable[str]) -> bool:
-    """Whether a thread of a kernel made of ``lines`` may wait for another: none may leave early then."""
-    return kernel.suspends or kernel.cooperative or any(map(_may_meet, lines))
-
-
-def _may_meet(line: str) -> bool:
-    """Whether threads may wait for one another by the instruction, or for what it writes."""
-    if re.search(r"\b(?:atomicrmw|cmpxchg|fence|volatile|atomic|addrspace\(3\))", line):
-        return True
-    name = called_by(line)
-    return name is not None and (not name.startswith(_HARMLESS) or name.startswith((*_CONVERGENT, "oxide.atomic.")))
+    return _run(module, _INLINING)
 
 
 def _run(module: Any, passes: Sequence[str]) -> str:
     from .native import host_machine, host_target
 
-    builder = llvm.create_pass_builder(host_machine(host_target()), llvm.create_pipeline_tuning_options(speed_level=1))
-    manager = llvm.create_new_module_pass_manager()
-    for name in passes:
-        getattr(manager, f"add_{name}_pass")()
-    manager.run(module, builder)
+    run_passes(module, host_machine(host_target()), passes, speed_level=1)
     return str(module)
 
 
@@ -186,6 +133,8 @@ def _with_attributes(match: re.Match[str]) -> str:
     if match["name"].startswith("oxide.register."):
         # A thread's coordinates never change, so they are values like any other.
         return f"{match[0]} nounwind willreturn speculatable memory(none)"
+    if match["name"].startswith(("oxide.f16.", "oxide.bf16.")):
+        return f"{match[0]} nounwind willreturn memory(none)"
     # Of a call that is not known, it may be that threads make it together: then it must stay one, where it is.
     return match[0] if match["name"].startswith(_HARMLESS) else f"{match[0]} convergent"
 
@@ -194,7 +143,7 @@ def _with_attributes(match: re.Match[str]) -> str:
 class _Check:
     name: str
     block: str
-    line: str
+    place: int
     index: str
     length: str
     site: int
@@ -205,9 +154,9 @@ class _Hoister:
         self.function = function
         self.loops = function.loops()
         self.checks = [
-            _Check(match["name"], block, line, match["index"], match["length"], _site(match["site"]))
+            _Check(match["name"], block, place, match["index"], match["length"], _site(match["site"]))
             for block, body in function.blocks.items()
-            for line in body
+            for place, line in enumerate(body)
             if (match := BOUNDS_CHECK.match(line))
         ]
         self._first_metadata = function.first_free_metadata()
@@ -218,10 +167,9 @@ class _Hoister:
     def prove(self, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         """Leaves out the checks of accesses that are inside whatever happens."""
         prover = Prover(self.function, self.loops, parameters, contracts)
-        for check in self.checks:
-            if prover.proves(check.block, check.index, check.length):
-                self._leave_out(check)
-                self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
+        for check in list(prover.proven(self.checks)):
+            self._leave_out(check)
+            self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
 
     def run(self) -> tuple[Placement, ...]:
         placed = self.placed
@@ -275,7 +223,7 @@ class _Hoister:
         return self._cold_loops[-1]
 
     def _innermost(self, check: _Check) -> Loop | None:
-        return next((loop for loop in reversed(self.loops) if check.block in loop.blocks), None)
+        return self.function.innermost.get(check.block)
 
     def _conditional(self, check: _Check, loop: Loop) -> str | None:
         """Why an access may not be made in every iteration of the loop, if it may not."""
@@ -302,7 +250,7 @@ class _Hoister:
                 name = called_by(line)
                 if name is None or (name == "" and "asm sideeffect" not in line):
                     continue
-                if not name.startswith(_HARMLESS) or name.startswith(_CONVERGENT):
+                if not name.startswith(_HARMLESS) or name.startswith(CONVERGENT):
                     return "the loop has a barrier or another call that threads make together"
         return "the loop is too large to have twice" if size > _LARGEST_COPY else None
 
@@ -334,7 +282,7 @@ class _Hoister:
 
     def _leave_out(self, check: _Check) -> None:
         body = self.function.blocks[check.block]
-        body[body.index(check.line)] = f"  {check.name} = icmp eq i32 0, 0"
+        body[check.place] = f"  {check.name} = icmp eq i32 0, 0"
         match = BRANCH.match(body[-1].strip())
         if match and match["condition"] == check.name and " = phi " not in "".join(self.function.blocks[match["no"]]):
             body[-1] = f"  br label {match['yes']}"

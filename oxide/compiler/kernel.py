@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 from ..driver import sanitizing
 from ..driver.base import Dim3, KernelResources
 from ..errors import ArgumentError
-from .arguments import ArgumentType
+from .arguments import ArgumentType, type_of
 from .kernel_options import check_max_registers, check_unchecked, checked_block, checked_items
-from .signature import Closed, Declared, parse_parameters
+from .signature import Closed, Declared, UntypedParameter, default_values, parse_parameters
 from .specialization import Specialization
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class Kernel:
         self.function = function
         self.name: str = function.__name__
         self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {}, self.adopted)
+        self.defaults: dict[str, Any] = default_values(function)
+        """The arguments of a launch that leaves them out, by parameter."""
         self.signatures: tuple[tuple[ArgumentType, ...], ...] = ()
         """The explicit signatures of an adopted kernel: its arguments are converted to those of one. Else none."""
         if self.adopted:
@@ -139,6 +141,17 @@ class Kernel:
 
             raise no_attribute(self.__dict__.get("name", "?"), name)
 
+    def __reduce__(self) -> str:
+        from .pickling import global_name
+
+        return global_name(self, f"kernel {self.name}")
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        return self  # as a function is its own copy
+
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
 
@@ -147,11 +160,12 @@ class Kernel:
 
         A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, a function for each
         parameter that takes one, by the parameter's name, and a type for each parameter without an annotation,
-        ``add.specialize(x=Array[f32, 1], n=i64)``; any other kernel needs nothing. Raises ``ArgumentError`` for what is
-        missing or cannot be, and ``CompileError``.
+        ``add.specialize(x=Array[f32, 1], n=i64)``, unless it has a default; any other kernel needs nothing. Raises
+        ``ArgumentError`` for what is missing or cannot be, and ``CompileError``.
         """
         if self.only is not None and not types:
             return self.only
+        types = self._default_types() | types
         if not self.is_generic and not types:
             self.only = self.specialization(cast(tuple[Closed, ...], self.parameters))
             return self.only
@@ -209,7 +223,7 @@ class Kernel:
         return self.example().checks()
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments of a call in order. Raises ``ArgumentError`` for names that do not fit."""
+        """All arguments of a call in order, defaults included. Raises ``ArgumentError`` for names that do not fit."""
         names = [parameter.name for parameter in self.parameters]
         unknown = [name for name in kwargs if name not in names]
         if unknown:
@@ -217,10 +231,17 @@ class Kernel:
         twice = [name for name in names[: len(args)] if name in kwargs]
         if twice:
             raise ArgumentError(f"kernel {self.name}: parameter {twice[0]} is given twice, by position and by name")
+        kwargs = self.defaults | kwargs
         missing = [name for name in names[len(args) :] if name not in kwargs]
         if missing:
             raise ArgumentError(f"kernel {self.name}: parameter {missing[0]} is missing; it takes {', '.join(names)}")
         return args + tuple(kwargs[name] for name in names[len(args) :])
+
+    def _default_types(self) -> dict[str, Any]:
+        """The types of the defaults of parameters without an annotation."""
+        untyped = {p.name for p in self.parameters if isinstance(p, UntypedParameter)} & self.defaults.keys()
+        found = {name: type_of(self.defaults[name], lambda _: None) for name in untyped}
+        return {name: kind for name, kind in found.items() if kind is not None}
 
 
 @overload

@@ -27,6 +27,8 @@ def link_libdevice(kernel: str, module: Any) -> None:
     Raises ``CompileError`` where libdevice cannot be found, or has no such function."""
     import llvmlite.binding as llvm  # here, as a program that only looks for the file needs no LLVM
 
+    from .optimise import run_passes
+
     wanted = {f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")}
     if not wanted:
         return
@@ -49,10 +51,8 @@ def link_libdevice(kernel: str, module: Any) -> None:
     for function in library.functions:
         if not function.is_declaration and function.name not in wanted:
             function.linkage = "internal"
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_global_dead_code_eliminate_pass()
     machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine()
-    passes.run(library, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    run_passes(library, machine, ("global_dead_code_eliminate",))
     library.triple, library.data_layout = module.triple, module.data_layout
     module.link_in(library)
     for function in module.functions:

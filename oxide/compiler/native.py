@@ -13,10 +13,11 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ..driver.base import COOPERATIVE_ENTRY, Code, Target
+from ..driver.base import COOPERATIVE_ENTRY, LOOP_FREE_ENTRY, Code, Target
 from ..errors import CompileError
 from . import bounds, coroutines, debugging, half, libm, native_primitives, parameters, positions
 from .ir import PortableKernel, link
+from .loop_free import is_loop_free
 from .optimise import optimise, simplify
 from .position_range import CHECKED_BLOCKS
 from .signature import Closed
@@ -24,8 +25,9 @@ from .source import located_in
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
-grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A cooperative kernel
-has ``COOPERATIVE_ENTRY`` in its place; what follows in its record is in ``coroutine_grid.py``."""
+grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A kernel without
+loops has ``LOOP_FREE_ENTRY`` in its place, and a cooperative one ``COOPERATIVE_ENTRY``; what follows in the latter's
+record is in ``coroutine_grid.py``."""
 
 _ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
 _REGISTERS = native_primitives.REGISTERS
@@ -46,7 +48,9 @@ def host_machine(target: Target) -> Any:
 
 def entry_of(kernel: PortableKernel) -> str:
     """The name of the entry."""
-    return COOPERATIVE_ENTRY if kernel.cooperative else ENTRY
+    if kernel.cooperative:
+        return COOPERATIVE_ENTRY
+    return LOOP_FREE_ENTRY if is_loop_free(kernel.text) else ENTRY
 
 
 def compile_native(
@@ -57,16 +61,17 @@ def compile_native(
     *,
     unchecked: bool,
 ) -> Code:
-    """A host object file that exports ``oxide_run_blocks``."""
-    module, machine = _module(kernel, signature, kernel_id, target, unchecked)
-    return Code(target, entry_of(kernel), machine.emit_object(module))
+    """A host object file that exports the kernel's entry."""
+    entry = entry_of(kernel)
+    module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
+    return Code(target, entry, machine.emit_object(module))
 
 
 def native_assembly(
     kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, *, unchecked: bool
 ) -> str:
     """What ``compile_native`` compiles to, as assembly."""
-    module, machine = _module(kernel, signature, kernel_id, target, unchecked)
+    module, machine = _module(kernel, entry_of(kernel), signature, kernel_id, target, unchecked)
     return str(machine.emit_assembly(module))
 
 
@@ -82,7 +87,7 @@ def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
 
 
 def _module(
-    kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, unchecked: bool
+    kernel: PortableKernel, entry: str, signature: tuple[Closed, ...], kernel_id: int, target: Target, unchecked: bool
 ) -> tuple[Any, Any]:
     _initialise()
     machine = _machine(target)
@@ -96,7 +101,6 @@ def _module(
     check = bounds.UNCHECKED if unchecked else bounds.checked(kernel_id, "")
     # A schedule of the threads that can be chosen needs them apart, barriers or not.
     suspends = kernel.suspends or target.seeded
-    entry = entry_of(kernel)
     mathematics = libm.definitions(kernel.name, portable)
     called = [mathematics, half.native_definitions(kernel.name, kernel.text + mathematics, target)]
     text, extremes = _plain_extremes(kernel.text)

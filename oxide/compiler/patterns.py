@@ -27,8 +27,8 @@ BRANCH = re.compile(rf"br i1 (?P<condition>{NAME}), label (?P<yes>{NAME}), label
 REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.(?P<name>[\w.]+)\([^)]*\)")
 """A thread's coordinate, or a size of the launch."""
 
-CHECK = re.compile(r"(?:tail )?call i1 @oxide\.(?:in_bounds|aligned)\(")
-"""The test of a check of either kind."""
+CHECK_RESULT = re.compile(rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.(?:in_bounds|aligned)\(")
+"""A check of either kind."""
 
 BOUNDS_CHECK = re.compile(
     rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.in_bounds\(ptr [^,]+, i64 (?P<index>[^,]+), "

@@ -19,6 +19,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from .optimise import run_passes
+
 _ASSUMED = re.compile(
     r"\b(?P<abs>call [^@\n]*@llvm\.abs\.\w+\((?P<of>(?:<\d+ x )?i(?:16|32|64)>?) (?P<value>%[^,\n]+), i1 false\))"
     r"|\bsub (?P<short>i16|<\d+ x i16>) (?:0|zeroinitializer), (?P<negated>%[^,\n]+)"
@@ -41,9 +43,7 @@ def wrapping(module: Any, machine: Any) -> Any:
     if not helpers:
         return module
     module = llvm.parse_assembly("\n".join([text, *helpers.values()]))
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    run_passes(module, machine, ("always_inliner",))
     return module
 
 

@@ -23,9 +23,10 @@ from ..driver.base import Code, Target
 from ..driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from ..errors import CompileError
 from . import clearing, native, native_primitives, sanitizer_runtime
-from .hoist import threads_may_wait
 from .ir import PortableKernel, link
-from .patterns import BRANCH
+from .leaving import threads_may_wait
+from .optimise import run_passes
+from .patterns import CHECK_RESULT, fails_an_assert
 from .sanitizer_origins import NAME, Origins
 from .sanitizer_regions import HELD_LOCAL, REGION_KINDS, UNKNOWN, Region, Regions, pointers_of
 from .sanitizer_types import TYPE, size_of
@@ -50,7 +51,7 @@ def compile_sanitized(
     text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(clearing.left_out(kernel.text)))
     module = llvm.parse_assembly("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
     head, body, tail = _split(_simplified(module, native.host_machine(target)), kernel.symbol)
-    instrumenter = _Instrumenter(name, kernel, pointers, views, head, body, _places(tail))
+    instrumenter = _Instrumenter(name, kernel, pointers, views, head, body, tail)
     lines = [
         line for line in (*head, *instrumenter.lines, *tail) if not line.startswith("declare ") or "held" not in line
     ]
@@ -95,10 +96,7 @@ def _local_arrays_held(text: str) -> str:
 
 def _simplified(module: Any, machine: Any) -> str:
     """With all calls inlined that can be, and no variables on the stack."""
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
-    passes.add_sroa_pass()
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3)))
+    run_passes(module, machine, ("always_inliner", "sroa"))
     return str(module)
 
 
@@ -147,7 +145,6 @@ _RAW_ATOMIC = re.compile(  # numba-cuda's own, which are relaxed
 _FENCE = re.compile(r"^  call void @oxide\.held\.fence\.\w+\.(?P<ordering>\d)\(")
 _BARRIER = re.compile(rf"^  (?:{NAME} = )?call \w+ @oxide\.block\.barrier")
 _WARP_SYNC = re.compile(r"^  call void @oxide\.warp\.sync\(ptr (?P<context>\S+), i32 (?P<mask>[^,]+), ")
-_CHECK = re.compile(rf"^  (?P<name>{NAME}) = call i1 @oxide\.(?:in_bounds|aligned)\(")
 _FROM = re.compile(rf", (?P<block>%{WORD}) \]")
 _LEAVING = "%oxide.leaves"
 _PLACED = re.compile(r", !oxide\.place (!\d+)")
@@ -171,10 +168,10 @@ class _Instrumenter:
         views: dict[int, int],
         head: list[str],
         body: list[str],
-        places: dict[str, tuple[str, int]],
+        tail: list[str],
     ) -> None:
         self._name = name
-        self._places = places
+        self._places = _places(tail)
         self._numbers = itertools.count()
         self._known: dict[Access, int] = {}
         header = body[0]
@@ -185,8 +182,7 @@ class _Instrumenter:
         self._regions = Regions(head, body, by_name, [each.name for each in pointers], kernel.shared, self._origins)
         self._place = ("", 0)
         self.shared_shift, self.pointers = self._granules(body, pointers)
-        self._leaves = not threads_may_wait(kernel, (line for line in body[1:] if not HELD_LOCAL.match(line)))
-        self._branched_on = {match["condition"] for line in body if (match := BRANCH.match(line.strip()))}
+        self._leaves = not threads_may_wait(kernel, "\n".join([*head, *body, *tail]))
         self._block = ""
         self._ends: dict[str, str] = {}  # of the blocks that were parted, the last part
         allocas: list[str] = []
@@ -252,9 +248,12 @@ class _Instrumenter:
             size = size_of(match["type"])
             pointer = self._checked(lines, match["pointer"], size, size, WRITE | ALSO_READS | ATOMIC)
             lines.append(f"{match['head']}{pointer}{match['rest']}")
-        elif (match := _CHECK.match(line)) and match["name"] in self._branched_on:
+        elif match := CHECK_RESULT.match(line):
             lines.append(line)
             self._go_on(lines, match["name"])
+        elif fails_an_assert(line):
+            lines.append(line)
+            self._go_on(lines, "false")
         elif match := _FENCE.match(line):
             ordering = int(match["ordering"])
             self._fence(lines, "release", ordering in _RELEASING)

@@ -23,7 +23,7 @@ from ..device.types import ScalarType
 from ..errors import ArgumentError
 from ..messages import is_long, written
 from .arguments import ArgumentType, ArrayType, identity
-from .source import located, parameter_line
+from .source import EMPTY, closure_values, located, parameter_line
 
 if TYPE_CHECKING:
     from .open_parameters import Lifted, OpenFunction, OpenParameter
@@ -272,18 +272,18 @@ def parse_parameters(
                 f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /",
                 *parameter_line(function, parameter.name),
             )
-        if parameter.default is not inspect.Parameter.empty:
-            raise located(
-                function,
-                f"kernel {name}: parameter {parameter.name} has a default; kernels take every argument",
-                *parameter_line(function, parameter.name),
-            )
         if adopted or parameter.annotation is inspect.Parameter.empty:
             parameters.append(UntypedParameter(name, parameter.name))
             continue
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
         parameters.append(_parameter(function, name, parameter.name, annotation, names))
     return tuple(parameters)
+
+
+def default_values(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the defaults of a function's parameters by name."""
+    code, defaults = function.__code__, getattr(function, "__defaults__", None) or ()
+    return dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
 
 
 @final
@@ -340,10 +340,10 @@ class _Names:
 
     def __init__(self, function: Callable[..., Any], local_names: Mapping[str, Any]) -> None:
         self.function = function
-        closure = inspect.getclosurevars(function)
+        closure = {name: value for name, value in closure_values(function) if value is not EMPTY}
         self.globals = getattr(function, "__globals__", {})
         own = {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
-        self.locals = {**local_names, **closure.nonlocals, **own}
+        self.locals = {**local_names, **closure, **own}
 
     def evaluate(self, annotation: Any, what: str, name: str = "return") -> Any:
         if not isinstance(annotation, str):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import linecache
 import textwrap
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from ..errors import CompileError
@@ -60,6 +62,63 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
     ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
     first = source.split("\n", 1)[0]
     return definition, len(first) - len(flat.split("\n", 1)[0])
+
+
+EMPTY = object()
+"""The value of a variable that has none yet."""
+
+
+def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """The variables of the surroundings that a function names, and their values: ``EMPTY`` for one that is assigned
+    later, or never."""
+    for name, cell in zip(function.__code__.co_freevars, getattr(function, "__closure__", None) or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            yield name, EMPTY
+
+
+def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function as its file says it, where pytest has rewritten the asserts in it: they call functions of
+    pytest's, which no kernel can. Any other function is returned as it is, and one whose file has changed since."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(function, FunctionType) or not isinstance(code, CodeType) or not _is_rewritten(code):
+        return function
+    source = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    place = (code.co_qualname, code.co_firstlineno)
+    written = [each for each in _codes(source, code.co_filename) if (each.co_qualname, each.co_firstlineno) == place]
+    if len(written) != 1 or sorted(written[0].co_freevars) != sorted(code.co_freevars):
+        return function
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in written[0].co_freevars)
+    made = FunctionType(written[0], function.__globals__, function.__name__, function.__defaults__, closure)
+    functools.update_wrapper(made, function)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _is_rewritten(code: CodeType) -> bool:
+    # pytest's own names cannot be written in Python: "@py_assert1", "@pytest_ar".
+    if any(name.startswith("@py") for names in (code.co_names, code.co_varnames, code.co_cellvars) for name in names):
+        return True
+    return any(isinstance(constant, CodeType) and _is_rewritten(constant) for constant in code.co_consts)
+
+
+@functools.lru_cache(maxsize=8)
+def _codes(source: str, file: str) -> tuple[CodeType, ...]:
+    """The code of all functions in a file; none where it cannot be compiled."""
+    try:
+        module = compile(source, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return ()
+
+    def within(code: CodeType) -> Iterator[CodeType]:
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield constant
+                yield from within(constant)
+
+    return tuple(within(module))
 
 
 def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:

@@ -41,11 +41,15 @@ class Specialization:
     """What answers ``resources``, from the block and its dynamic shared memory too. Set by the runtime."""
 
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
-        from .cache import entry_of
+        from .cache import Unknown, entry_of, warn_of_unknown
 
         self.kernel = kernel
         self.parameters = parameters
-        self._entry = entry_of(kernel, parameters)
+        unknown: Unknown | None = None
+        try:
+            self._entry = entry_of(kernel, parameters)
+        except Unknown as error:
+            self._entry, unknown = None, error
         kept = self._entry.facts() if self._entry is not None else None
         if kept is None:
             from .diagnostics import placed_errors
@@ -70,6 +74,22 @@ class Specialization:
                 deny_checks_in_loops(self)
             if self._entry is not None:
                 self._entry.keep_facts(self._facts)
+            if unknown is not None:
+                warn_of_unknown(kernel, unknown)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self.kernel.is_generic:
+            return _specialized, (self.kernel,)
+        raise TypeError(
+            f"the specialization of kernel {self.kernel.name} for certain types cannot be pickled; pickle the kernel, "
+            "and specialize it in the other process"
+        )
+
+    def __copy__(self) -> Specialization:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Specialization:
+        return self
 
     @property
     def portable(self) -> PortableKernel:
@@ -212,6 +232,11 @@ class Specialization:
         return compile_sanitized(
             kernel.name, portable, self.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked
         )
+
+
+def _specialized(kernel: Kernel) -> Specialization:
+    """Returns the one specialization of a kernel that is not generic: what a pickled one becomes."""
+    return kernel.specialize()
 
 
 def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:

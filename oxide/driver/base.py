@@ -48,6 +48,10 @@ COOPERATIVE_ENTRY = "oxide_run_cooperative"
 as ``cpu_cooperative.py`` does."""
 
 
+LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
+"""The entry of a native kernel whose threads neither loop nor recurse, nor meet across the grid."""
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """Machine code for one kernel: PTX text or a native object file, and the symbol to launch. A sanitized kernel's
@@ -66,6 +70,11 @@ class Code:
         cooperative launch has on a GPU.
         """
         return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
+
+    @property
+    def loop_free(self) -> bool:
+        """Whether a block of native code ends soon, whatever its arguments are and memory holds."""
+        return self.entry == LOOP_FREE_ENTRY
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at 
 is submitted, with CUDA's code and name for it.
 
 A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
-a microsecond, and handing it to another thread ten times that.
+a microsecond, and handing it to another thread ten times that. For the same reason a thread that blocks for a stream or
+an event may run small kernels that come before.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ class CpuDriver:
     def synchronize_stream(self, stream: CpuStream) -> None:
         """Blocks until all that was submitted has run; in step mode, runs it."""
         self._scheduler.synchronize(check_idle(stream))
-        self._scheduler.raise_failure(stream.device)
+        if self._failures:
+            self._scheduler.raise_failure(stream.device)
 
     def query_stream(self, stream: CpuStream) -> bool:
         """Whether all that was submitted has run. Takes no lock."""
@@ -154,14 +156,15 @@ class CpuDriver:
 
     def record_event(self, event: CpuEvent, stream: CpuStream) -> None:
         """Moves the event to the end of what the stream holds now."""
-        check_handle(event, CpuEvent)
+        if type(event) is not CpuEvent or event.destroyed:
+            check_handle(event, CpuEvent)
         check_idle(stream)
         if event.device != stream.device:
             raise driver_error(
                 "CUDA_ERROR_INVALID_HANDLE",
                 f"{event!r} cannot be recorded on {stream!r}, of another device; create it on cpu:{stream.device}",
             )
-        point = Point()
+        point = Point(stream)
         self._scheduler.submit(stream, Record(point))
         event.point = point
 
@@ -183,10 +186,13 @@ class CpuDriver:
 
     def synchronize_event(self, event: CpuEvent) -> None:
         """Blocks until the point last recorded has been passed; in step mode, runs what comes before it."""
-        point = check_handle(event, CpuEvent).point
+        if type(event) is not CpuEvent or event.destroyed:
+            check_handle(event, CpuEvent)
+        point = event.point
         if point is not None:
             self._scheduler.wait(point)
-        self._scheduler.raise_failure(event.device)
+        if self._failures:
+            self._scheduler.raise_failure(event.device)
 
     def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
         """Holds the stream back until the event's point is passed, on whichever of the driver's devices."""
@@ -301,19 +307,18 @@ class CpuDriver:
         """Runs a kernel, its blocks on as many threads as pays. Refuses what is beyond the device's limits."""
         check_handle(stream, CpuStream)
         blocks = check_launch(function, grid, block, shared_bytes, stream)
-        what = f"launch {function.entry}"
         seed = 0 if self._seeds is None else self._seeds.getrandbits(32) | 1  # draws the order of the launch's threads
         if function.sanitized is not None:
             from oxide.driver.cpu_sanitizer import sanitized_launch
 
             order, tracked = self._scheduler.block_order, self._heaps[stream.device].tracked
             launch = sanitized_launch(function, grid, block, shared_bytes, params, seed, order, tracked)
-            self._submit(stream, Task(what, launch, kernel=True))
+            self._submit(stream, Task(f"launch {function.entry}", launch, kernel=True))
             return
-        run = function.bind(grid, block, shared_bytes, params, seed)
+        launched = function.launch(grid, block, shared_bytes, params, seed, blocks)
         if Tracking.wanted:
             self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
-        self._submit(stream, BlockRange(what, run, blocks))
+        self._submit(stream, launched)
 
     # Graphs
 
@@ -375,7 +380,9 @@ class CpuDriver:
         """Lets work use memory that another library allocated. All host memory is device 0's, but for the memory
         that this driver allocated."""
         self._check_open()
-        device = next((index for index, heap in enumerate(self._heaps) if heap.contains(address, nbytes)), 0)
+        device = 0
+        if self._devices > 1:
+            device = next((index for index, heap in enumerate(self._heaps) if heap.contains(address, nbytes)), 0)
         self._heaps[device].adopt(address, nbytes)
         return device
 

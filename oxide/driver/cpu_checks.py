@@ -32,7 +32,9 @@ def check_handle(handle: _Owned, kind: type[_Owned]) -> _Owned:
 
 def check_idle(stream: CpuStream) -> CpuStream:
     """The stream, if it is one to use and is not in a capture."""
-    if check_handle(stream, CpuStream).captured is not None:
+    if type(stream) is not CpuStream or stream.destroyed:
+        check_handle(stream, CpuStream)
+    if stream.captured is not None:
         raise driver_error(
             "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
             f"{stream!r} is in a capture, which takes launches, copies and fills only; end the capture first",

@@ -13,6 +13,7 @@ import functools
 import platform
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 from oxide import disk
@@ -20,6 +21,7 @@ from oxide.driver.base import Code, Dim3, Target
 from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.cpu_object import Unloadable, load_object
+from oxide.driver.cpu_streams import BlockRange, LoopFree, Pace
 
 _llvm_lock = threading.Lock()
 
@@ -28,7 +30,7 @@ _llvm_lock = threading.Lock()
 class CpuFunction:
     """A kernel in memory. What owns its machine code lives as long as this does."""
 
-    __slots__ = ("_memory", "call", "cooperative", "device", "entry", "sanitized")
+    __slots__ = ("_call_holding", "_memory", "call", "cooperative", "device", "entry", "pace", "sanitized")
 
     reports = True  # machine code does not say which of its parameters it uses
 
@@ -44,7 +46,11 @@ class CpuFunction:
         self.entry = code.entry
         self.sanitized = code.sanitized
         self.cooperative = code.cooperative
+        self.pace = Pace() if code.loop_free else None
         self.call = _Entry(address)
+        self._call_holding = _EntryHolding(address)
+        # A launch in a queue keeps the code alive, by what it calls.
+        self.call.memory = self._call_holding.memory = self._memory  # type: ignore[attr-defined]
 
     def bind(
         self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0
@@ -54,14 +60,16 @@ class CpuFunction:
         where the code was compiled for that. Raises ``LaunchError`` for a cooperative grid that does not fit."""
         if self.cooperative:
             return CooperativeRun(self, grid, block, shared_bytes, params, seed)
-        record = _LaunchRecord(grid, block, shared_bytes, seed, params)
-        pointer = ctypes.byref(record)
+        return partial(self.call, ctypes.byref(_LaunchRecord(grid, block, shared_bytes, seed, params)))
 
-        def run(first: int, end: int) -> None:
-            # Through self: a launch in a queue must keep the memory, and with it the code, alive.
-            self.call(pointer, first, end)
-
-        return run
+    def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int, blocks: int) -> BlockRange:
+        """``bind`` as an item for a stream: a launch of ``blocks`` blocks."""
+        what = f"launch {self.entry}"
+        if self.pace is None:
+            return BlockRange(what, self.bind(grid, block, shared_bytes, params, seed), blocks)
+        pointer = ctypes.byref(_LaunchRecord(grid, block, shared_bytes, seed, params))
+        small = LoopFree(partial(self._call_holding, pointer), self.pace, block[0] * block[1] * block[2])
+        return BlockRange(what, partial(self.call, pointer), blocks, small)
 
     def __repr__(self) -> str:
         return f"<kernel {self.entry} on cpu:{self.device}>"
@@ -80,6 +88,7 @@ class _LaunchRecord(ctypes.Structure):
 
 
 _Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)  # with the GIL held
 
 
 @functools.cache

@@ -188,8 +188,9 @@ class Heap:
 
     def adopt(self, address: int, nbytes: int) -> None:
         """Counts a range of somebody else's as live, until as many calls of ``disown``."""
+        key = address, nbytes
         with self._lock:
-            self._adopted[address, nbytes] += 1
+            self._adopted[key] = self._adopted.get(key, 0) + 1  # "+=" calls a function of Python's for a new key
 
     def disown(self, address: int, nbytes: int) -> bool:
         """Undoes one ``adopt``; False if there was none."""
@@ -203,6 +204,8 @@ class Heap:
 
     def _in_adopted(self, address: int, nbytes: int) -> bool:
         with self._lock:
+            if (address, nbytes) in self._adopted:
+                return True
             ranges = list(self._adopted)
         return nbytes > 0 and any(start <= address and address + nbytes <= start + size for start, size in ranges)
 

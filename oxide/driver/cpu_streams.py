@@ -23,13 +23,14 @@ _numbers = itertools.count(1)
 
 @final
 class Point:
-    """A position in a stream. ``waiters`` are called under the scheduler's lock when it is passed: once, or twice if an
-    interrupt came as they were called."""
+    """A position in ``stream``, until it is passed. ``waiters`` are called under the scheduler's lock when it is: once,
+    or twice if an interrupt came as they were called."""
 
-    __slots__ = ("passed", "time_ns", "waiters")
+    __slots__ = ("passed", "stream", "time_ns", "waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, stream: CpuStream | None = None) -> None:
         self.passed = False
+        self.stream = stream
         self.time_ns = 0
         self.waiters: list[Callable[[], object]] = []
 
@@ -81,29 +82,74 @@ class Task:
 
 
 @final
+class Pace:
+    """How long a thread of a kernel without loops takes, in nanoseconds, by the last launches; 0 before the first."""
+
+    __slots__ = ("nanoseconds",)
+
+    def __init__(self) -> None:
+        self.nanoseconds = 0.0
+
+    def learn(self, nanoseconds: float, *, exact: bool) -> None:
+        """A thread took so long; without ``exact`` the time until the caller had the GIL again may be in it."""
+        known = self.nanoseconds
+        self.nanoseconds = nanoseconds if exact or not known else min(nanoseconds, known)
+
+
+@final
+class LoopFree:
+    """A launch of a kernel without loops, in blocks of ``threads``: what the thread that waits for it needs to run it.
+    ``run_holding`` is the launch's ``run`` with the GIL held, right for what is over sooner than a hand-over."""
+
+    __slots__ = ("pace", "run_holding", "threads")
+
+    def __init__(self, run_holding: Callable[[int, int], object], pace: Pace, threads: int) -> None:
+        self.run_holding = run_holding
+        self.pace = pace
+        self.threads = threads
+
+
+@final
 class BlockRange:
     """A kernel's blocks, handed out in chunks to any number of workers.
 
     ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
     hand out, the workers inside, and the pace of the blocks that have run. Those of a ``cooperative`` launch are handed
-    out again and again, for as long as it goes on.
+    out again and again, for as long as it goes on. ``loop_free`` is there for a kernel whose blocks end soon whatever
+    its arguments are; ``run`` is a function in C then.
     """
 
-    __slots__ = ("cooperative", "description", "nanoseconds_per_block", "next", "run", "total", "workers")
+    __slots__ = ("cooperative", "description", "loop_free", "nanoseconds_per_block", "next", "run", "total", "workers")
 
-    def __init__(self, description: str, run: Callable[[int, int], object], total: int) -> None:
+    def __init__(
+        self, description: str, run: Callable[[int, int], object], total: int, loop_free: LoopFree | None = None
+    ) -> None:
         self.description = description
         self.run = run
+        self.loop_free = loop_free
         self.cooperative = run if isinstance(run, CooperativeRun) else None
         self.total = total
         self.next = 0
         self.workers = 0
         self.nanoseconds_per_block = 0.0
 
+    def expected(self) -> float:
+        """Nanoseconds that the blocks left take on one thread, as far as is known; else 0."""
+        small, left = self.loop_free, self.total - self.next
+        if self.nanoseconds_per_block or small is None:
+            return self.nanoseconds_per_block * left
+        return small.pace.nanoseconds * small.threads * left
+
+    def learn(self, nanoseconds_per_block: float, *, exact: bool) -> None:
+        """Blocks of the launch took so long, with ``exact`` as of ``Pace.learn``."""
+        self.nanoseconds_per_block = nanoseconds_per_block
+        if self.loop_free is not None:
+            self.loop_free.pace.learn(nanoseconds_per_block / self.loop_free.threads, exact=exact)
+
     def renewed(self) -> BlockRange:
         """The same kernel as another launch runs it, none of its blocks handed out."""
         run = self.run if self.cooperative is None else self.cooperative.renewed()
-        return BlockRange(self.description, run, self.total)
+        return BlockRange(self.description, run, self.total, self.loop_free)
 
     def __repr__(self) -> str:
         return self.description
@@ -175,7 +221,7 @@ class Scheduler(ABC):
     def synchronize(self, stream: CpuStream) -> None:
         """Blocks until all that the stream holds has run."""
         if stream.running or stream.items:
-            point = Point()
+            point = Point(stream)
             self.submit(stream, Record(point))
             self.wait(point)
 
@@ -206,6 +252,7 @@ def pass_point(point: Point) -> None:
     if not point.passed:
         point.time_ns = perf_counter_ns()
         point.passed = True
+        point.stream = None
     waiters = point.waiters
     while waiters:
         waiters[0]()

@@ -21,6 +21,14 @@ is left to do:
 
 So whoever was interrupted goes through the busy streams and the backlog once more (``_mend``), or if that is
 interrupted too, the next call does.
+
+A thread that waits for a point runs what is in front of it in the stream itself, unless a worker has begun with that
+(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel takes one. The thread
+runs kernels and brief tasks. Whatever else the stream holds, and a kernel that turns out to be long, goes to the
+workers. The main thread runs kernels without loops only: Ctrl-C cannot end its wait for a kernel that it runs itself.
+
+The worker that the submission woke is on its way meanwhile. It needs the GIL to look into the backlog, so it gets there
+when the waiting thread lets go of that, and finds nothing. While it is on its way no other is called (``_coming``).
 """
 
 from __future__ import annotations
@@ -54,6 +62,8 @@ _Job: TypeAlias = tuple[CpuStream, BlockRange | None]
 _WORTH_A_WORKER_NS = 200_000
 _CHUNK_NS = 500_000
 _MAX_IDLE_WORKERS = 16
+# Letting go of the GIL and taking it again costs a hand-over where another thread waits for it.
+_WORTH_THE_GIL_NS = 20_000
 
 
 @final
@@ -75,8 +85,10 @@ class WorkerScheduler(Scheduler):
         self._idle: list[_Worker] = []
         self._workers: set[_Worker] = set()
         self._worker_idents: set[int] = set()
+        self._main = threading.main_thread().ident
         self._backlog: deque[_Job] = deque()
         self._started = 0
+        self._coming = 0  # workers that were woken or started and have not looked into the backlog yet, or fewer
         self._in_kernels = 0
         self._closed = False
 
@@ -127,10 +139,15 @@ class WorkerScheduler(Scheduler):
         self._refuse_on_a_worker("wait for a stream or an event")
         if self._interrupted:
             self._mend()
-        if self._backlog:
+        if self._backlog and not self._workers:
             self._run_backlog()
         if point.passed:
             return
+        stream = point.stream
+        if stream is not None:
+            self._help(stream, point)
+            if point.passed:
+                return
         gate: SimpleQueue[None] = SimpleQueue()  # may be opened twice, where a lock may not
         with self._lock:
             if point.passed:
@@ -164,6 +181,50 @@ class WorkerScheduler(Scheduler):
             finally:
                 self._lock.release()
 
+    def _help(self, stream: CpuStream, point: Point) -> None:
+        """Runs on the calling thread what a stream holds in front of ``point``, if the stream waits for a worker."""
+        interruptible = threading.get_ident() == self._main
+        mine = False
+        try:
+            with self._lock:
+                mine = True
+                try:
+                    self._backlog.remove((stream, None))
+                except ValueError:
+                    mine = False  # a worker has it
+            while mine:
+                with self._lock:
+                    self._in_section = True
+                    try:
+                        item = self._head(stream)
+                        if item is None:
+                            stream.running = mine = False
+                        elif point.passed or not _is_small(item, interruptible):
+                            stream.running = mine = False
+                            self._advance(stream)
+                        if self._resumed or self._deferred:
+                            self._settle()
+                    finally:
+                        self._in_section = False
+                if mine and item is not None:
+                    try:
+                        over = _run_some(item)
+                    except BaseException as error:
+                        if interruptible:
+                            raise
+                        self.record_failure(stream.device, error)
+                        over = True
+                    if over:
+                        stream.items.popleft()
+            if self._deferred:
+                self._flush()
+        except BaseException:
+            self._interrupted = True
+            if mine:
+                self._backlog.append((stream, None))
+            self._mend()
+            raise
+
     def run(self, stream: CpuStream, blocks: BlockRange | None, worker: _Worker | None) -> None:
         """Runs blocks of a kernel, or else a stream's next work, and all that it can run then; ``worker`` rests."""
         following: Task | BlockRange | None = blocks or self._take_next(stream, worker)
@@ -185,7 +246,7 @@ class WorkerScheduler(Scheduler):
                 self._in_section = True
                 try:
                     if ran:
-                        blocks.nanoseconds_per_block = elapsed / ran
+                        blocks.learn(elapsed / ran, exact=False)
                     first, end = self._take_chunk(stream, blocks)
                     done = first == end
                     last = False
@@ -296,7 +357,7 @@ class WorkerScheduler(Scheduler):
                 return None
             items.popleft()
         self._busy.discard(stream)
-        if not self._busy:
+        if self._closed and not self._busy:
             self._quiet.notify_all()
         return None
 
@@ -337,6 +398,7 @@ class WorkerScheduler(Scheduler):
                 for stream in list(self._busy):
                     self._advance(stream)
                 self._settle()
+                self._coming = 0  # fewer than there are costs a call in vain, more would cost a stream its worker
                 for _ in range(len(self._backlog)):
                     self._call_worker()
                 self._interrupted = False
@@ -344,7 +406,10 @@ class WorkerScheduler(Scheduler):
                 self._in_section = False
 
     def _call_worker(self) -> None:
-        """Has an idle worker look into the backlog, the one that was busy last, or a new one."""
+        """Has an idle worker look into the backlog, the one that was busy last, or a new one, unless enough come."""
+        if self._coming >= len(self._backlog):
+            return
+        self._coming += 1
         if self._idle:
             worker = self._idle[-1]
             del self._idle[-1]
@@ -355,6 +420,7 @@ class WorkerScheduler(Scheduler):
         except RuntimeError:
             # The system has no more threads. The next worker to rest looks into the backlog, and if there is none at
             # all, the next thread that waits.
+            self._coming -= 1
             return
         self._started += 1
         self._workers.add(worker)
@@ -369,6 +435,7 @@ class WorkerScheduler(Scheduler):
     def _rest(self, worker: _Worker) -> None:
         """Takes a worker that has nothing to do, to wait until it is called unless enough others do."""
         if self._backlog:
+            self._coming += 1
             worker.wake.release()
         elif self._closed or len(self._idle) >= _MAX_IDLE_WORKERS:
             worker.ended = True
@@ -395,6 +462,7 @@ class WorkerScheduler(Scheduler):
     def serve(self, worker: _Worker) -> None:
         """Has a worker run what waits for one; then, or where another was faster, it rests."""
         with self._lock:
+            self._coming = max(0, self._coming - 1)
             job = self._backlog.popleft() if self._backlog else None
             if job is None:
                 self._rest(worker)
@@ -420,6 +488,39 @@ class WorkerScheduler(Scheduler):
         with self._lock:
             self._worker_idents.discard(threading.get_ident())
             self._workers.discard(worker)
+
+
+def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
+    """Whether a thread that waits runs an item itself, as far as is known; ``interruptible`` is the main thread."""
+    if isinstance(item, Task):
+        return item.brief
+    if item.cooperative is not None or (interruptible and item.loop_free is None):
+        return False
+    return item.expected() < _WORTH_A_WORKER_NS
+
+
+def _run_some(item: Task | BlockRange) -> bool:
+    """Runs a task, or blocks of a kernel that no other thread has: all, or one to learn the pace. Whether it is over.
+
+    An exception of a signal's handler is raised behind the call of a function in C: its blocks have run then."""
+    if isinstance(item, Task):
+        item.run()
+        return True
+    first, end, run, small = item.next, item.total, item.run, item.loop_free
+    if first == end:  # an interrupt came as the last had run
+        return True
+    holding = small is not None and 0 < item.expected() < _WORTH_THE_GIL_NS
+    if small is not None and holding:
+        run = small.run_holding
+    elif end - first > 1 and not item.nanoseconds_per_block:
+        end = first + 1
+    started = perf_counter_ns()
+    try:
+        run(first, end)
+    finally:
+        item.next = end
+    item.learn((perf_counter_ns() - started) / (end - first), exact=holding)
+    return end == item.total
 
 
 @final

@@ -46,6 +46,8 @@ class AddressRanges:
         """The allocations that have bytes of a range, by address."""
         with self._lock:
             first, last = self._between(address, address + nbytes)
+            if first == last:  # as nearly always
+                return []
             found = [reference() for _, reference in self._entries[first:last]]
         return [known for known in found if known is not None]
 
@@ -59,17 +61,19 @@ class AddressRanges:
                 mine = Known(allocation)
                 allocation.known = weakref.ref(mine)
             first, last = self._between(start, end)
-            kept = []
-            for begin, (stop, reference) in zip(self._starts[first:last], self._entries[first:last], strict=True):
-                known = reference()
-                if known is mine:
-                    start, end = min(start, begin), max(end, stop)
-                elif known is not None:
-                    kept.append((begin, stop, reference))
-            if kept:  # as two exports of one box at once: it is known
-                return mine
+            if first != last:
+                kept = []
+                for begin, (stop, reference) in zip(self._starts[first:last], self._entries[first:last], strict=True):
+                    known = reference()
+                    if known is mine:
+                        start, end = min(start, begin), max(end, stop)
+                    elif known is not None:
+                        kept.append((begin, stop, reference))
+                if kept:  # as two exports of one box at once: it is known
+                    return mine
+            named = weakref.ref(mine)
             self._starts[first:last] = [start]
-            self._entries[first:last] = [(end, weakref.ref(mine))]
+            self._entries[first:last] = [(end, named)]
             if len(self._starts) > self._forget_above:
                 alive = [place for place, (_, reference) in enumerate(self._entries) if reference() is not None]
                 self._starts = [self._starts[place] for place in alive]
@@ -91,4 +95,4 @@ class AddressRanges:
         first = bisect_right(self._starts, start)
         if first and self._entries[first - 1][0] > start:
             first -= 1
-        return first, bisect_left(self._starts, end, lo=first)
+        return first, bisect_left(self._starts, end, first)

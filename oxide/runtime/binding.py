@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from oxide.compiler.arguments import NumberType, of_box
-from oxide.compiler.signature import SAFE_FLOAT, Parameter
+from oxide.compiler.arguments import NumberType
+from oxide.compiler.signature import SAFE_FLOAT, NumbaParameter, Parameter
 from oxide.errors import ArgumentError
 from oxide.runtime.arc import Arc
 from oxide.runtime.context import Device
@@ -68,7 +68,7 @@ class Slot:
 
     __slots__ = (
         "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "pack", "parameter", "parts",
-        "rest",
+        "rest", "type",
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
@@ -81,6 +81,7 @@ class Slot:
         scalar = parameter if kind == _SCALAR and isinstance(parameter, Parameter) else None
         self.integers: Any = None if scalar is None else scalar.integers
         self.floats: bool = scalar is not None and scalar.is_float
+        self.type: Any = parameter.type if isinstance(parameter, NumbaParameter) else None
         self.before = bytes(-offset % 8)  # up to a box's address
         # Of anything else, ``pack`` gives the bytes behind the ``rest`` since the last multiple of 8: with those in
         # front, everything in it is aligned as it is in the whole.
@@ -163,39 +164,43 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
                 return None
             pieces.append(packed.piece)
             if slot.judged:
-                words = packed.words
-                integers += [words[part] for part in slot.parts] if kind == _LIFTED else words
+                numbers = packed.words
+                integers += [numbers[part] for part in slot.parts] if kind == _LIFTED else numbers
             continue
         box: object = argument.value if isinstance(argument, Arc) else argument
         if kind == _ARGUMENT:
-            found = slot.parameter.type
-            if type(found) is NumberType and (type(box) in _NUMBERS or isinstance(box, np.generic)):
+            found = slot.type
+            if not isinstance(box, DeviceBox):
+                if type(found) is not NumberType or not (type(box) in _NUMBERS or isinstance(box, np.generic)):
+                    return None
                 pieces.append(slot.pack(*found.flatten(box))[slot.rest :])
                 continue
-            if not isinstance(box, DeviceBox) or found != of_box(box._dtype, len(box._shape), box._strides is not None):
-                return None
+            given = box._argument or box.as_argument()
+            if given.type is not found:
+                if given.type != found:
+                    return None
+                slot.type = given.type  # an equal one, which the next launch finds to be the same
+            words = given.words
         elif (
             kind == _OTHER or not isinstance(box, DeviceBox) or box._dtype is not slot.dtype or box._strides is not None
         ):
             return None
+        else:
+            words = box._words or box.words()
         allocation = box._allocation
         if device is None:
             device = allocation.device
         elif allocation.device is not device:
             return None
-        if kind == _ARGUMENT:
-            writes.append(allocation)
-            pieces.append(slot.pack(*slot.parameter.type.flatten(box))[slot.rest :])
-            continue
         if kind == _SLICE:
             reads.append(allocation)
-        elif kind == _DISJOINT or box._ptr % slot.alignment == 0:
+        elif kind in (_ARGUMENT, _DISJOINT) or box._ptr % slot.alignment == 0:
             writes.append(allocation)
         else:
             return None
         if slot.before:
             pieces.append(slot.before)
-        pieces.append(box._words or box.words())
+        pieces.append(words)
         if slot.judged:
             integers.append(box._size)
     if len(plan.outputs) > 1 and _overlap(plan, arguments):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -86,8 +87,8 @@ class _ManagedVersioned(ctypes.Structure):
 _READ_ONLY = 1  # in flags
 
 _KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
+    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),  # what most libraries give, so it is first
     b"dltensor": (_Managed, b"used_dltensor"),
-    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),
 }
 _python = ctypes.pythonapi
 # A capsule keeps the pointer to its name: these are never freed.
@@ -196,7 +197,13 @@ class ImportedTensor:
     def __del__(self) -> None:
         if self._taken and self._managed.deleter:
             self._taken = False
-            _Deleter(self._managed.deleter)(self._address)
+            _deleter_at(self._managed.deleter)(self._address)
+
+
+@lru_cache(maxsize=64)
+def _deleter_at(address: int) -> Callable[[int], None]:
+    """A library's function that lets a tensor go, which is the same for all its tensors."""
+    return _Deleter(address)
 
 
 def _unused_name(capsule: Any) -> bytes:

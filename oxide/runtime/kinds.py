@@ -36,11 +36,10 @@ def kinds(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         if type(argument) is Arc:
             argument = argument.value
         if type(kernel.parameters[place]) is UntypedParameter:
-            parts.append(
-                (argument.dtype, len(argument.shape), argument.is_contiguous)
-                if type(argument) is DeviceBox
-                else argument_type_of(argument)
-            )
+            if type(argument) is DeviceBox:
+                parts.append((argument._argument or argument.as_argument()).kind)
+            else:
+                parts.append(argument_type_of(argument))
         elif type(argument) is DeviceBox:
             parts.append(argument.dtype)
         elif is_function(argument):

@@ -334,7 +334,10 @@ class ConfiguredKernel:
         self._kernel = kernel
         self._plan: Plan | None = kernel.only_plan
         if isinstance(config, tuple) and len(config) == 2:
-            config = LaunchConfig(*config)
+            try:
+                config = LaunchConfig(*config)
+            except LaunchError as error:
+                raise caused(LaunchError(f"kernel {kernel.name}: {error}"), None) from None
         if config is not None and not isinstance(config, LaunchConfig):
             raise LaunchError(
                 f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
@@ -348,10 +351,21 @@ class ConfiguredKernel:
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
         kernel, plan = self._kernel, self._plan
-        launch = KernelLaunch(kernel, self._config, kernel.positional(args, kwargs) if kwargs else args, plan)
+        if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
+            args = kernel.positional(args, kwargs)
+        launch = KernelLaunch(kernel, self._config, args, plan)
         if plan is None:
             self._plan = kernel.only_plan
         return launch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConfiguredKernel, (self._kernel, self._config)
+
+    def __copy__(self) -> ConfiguredKernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConfiguredKernel:
+        return self
 
 
 def resources(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 
 import numpy as np
 
+from oxide.compiler.arguments import of_box
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.messages import written
 from oxide.native import Given, caused
@@ -166,8 +167,13 @@ class Allocation:
         return (*written, *self.reads.items()) if self.reads else written
 
     def _after_write(self, timeline: Timeline, use: str) -> None:
-        if self.written_by is not None and self.written_by is not timeline:
-            self._wait(timeline, self.written_by, self._written_at, use, "written")
+        other = self.written_by
+        if other is None or other is timeline:
+            return
+        if self._written_at <= other.seen:  # as ``wait_for`` finds, for the many that are over
+            self.device.runtime.counters.waits_avoided.add()
+        else:
+            self._wait(timeline, other, self._written_at, use, "written")
 
     def _wait(self, timeline: Timeline, other: Timeline, position: int, use: str, earlier: str) -> None:
         if self.device.runtime.ordering == "strict" and not timeline.is_after(other, position):
@@ -216,6 +222,20 @@ def number_of_elements(shape: tuple[int, ...]) -> int:
 
 
 @final
+class BoxArgument:
+    """A box as numba-cuda's kernels take it: its type, the words that are passed of it, and the part that it has in the
+    choice of a specialization."""
+
+    __slots__ = ("kind", "type", "words")
+
+    def __init__(self, box: DeviceBox) -> None:
+        strided = box._strides is not None
+        self.kind: Any = (box._dtype, len(box._shape), strided)
+        self.type: Any = of_box(box._dtype, len(box._shape), strided)
+        self.words: bytes = struct.pack(f"@{self.type.format}", *self.type.flatten(box))
+
+
+@final
 class DeviceBox:
     """An array in device memory, of one dtype, freed when dropped and no longer in use.
 
@@ -225,7 +245,8 @@ class DeviceBox:
     """
 
     __slots__ = (
-        "_allocation", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_strides", "_words"
+        "_allocation", "_argument", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_strides",
+        "_words",
     )  # fmt: skip
 
     def __init__(
@@ -247,6 +268,7 @@ class DeviceBox:
         self._nbytes = self._size * dtype.itemsize
         self._ptr = allocation.address + offset if self._nbytes else 0
         self._words: bytes | None = None
+        self._argument: BoxArgument | None = None
         self._known: Known | None = None
 
     # What a kernel may touch follows from these, so they cannot be assigned.
@@ -332,6 +354,13 @@ class DeviceBox:
         if words is None:
             words = self._words = _WORDS.pack(self._ptr, self._size)
         return words
+
+    def as_argument(self) -> BoxArgument:
+        """What launches of numba-cuda's kernels use, made by the first."""
+        argument = self._argument
+        if argument is None:
+            argument = self._argument = BoxArgument(self)
+        return argument
 
     def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
         """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.

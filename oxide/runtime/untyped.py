@@ -124,7 +124,7 @@ def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
         )
     return ArgumentError(
         f"{what}{type(argument).__name__} {written(argument):.80}; kernels take numbers, members of enumerations, "
-        "device buffers, and tuples of these"
+        "None, device buffers, and tuples of these"
     )
 
 

@@ -1,4 +1,4 @@
-"""Kernels that assert. They are not in a test's own file: there pytest rewrites every assert for its reports."""
+"""Kernels that assert, which the tests of several files launch."""
 
 from __future__ import annotations
 

@@ -3,24 +3,32 @@ any state is survived."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import functools
 import importlib.util
 import linecache
 import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import numba
+import numba.cuda.random
 import numpy as np
 import pytest
 
 from oxide import CompileError, Kernel, disk, kernel
 from oxide.compiler import fingerprint as fingerprints
+from oxide.compiler import specialization
+from oxide.compiler.arguments import NumberType
 from oxide.compiler.cache import entry_of
 from oxide.compiler.fingerprint import Unknown, fingerprint
 
@@ -85,12 +93,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the module ``kernels`` and what it imports."""
-    (tmp_path / "kernels.py").write_text(MODULE)
-    (tmp_path / "settings.py").write_text("OFFSET = 8\nUNUSED = 1\n")
+    write_module(tmp_path / "kernels.py", MODULE)
+    write_module(tmp_path / "settings.py", "OFFSET = 8\nUNUSED = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("kernels", "settings"):
+    for name in ("adopted", "kernels", "settings"):
         sys.modules.pop(name, None)
+
+
+def write_module(path: Path, text: str) -> None:
+    """Writes a module and removes its bytecode: Python tells that of another text by the size and the time in whole
+    seconds alone, and a test writes two of one size within a second."""
+    path.write_text(text)
+    Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def run(source: Path, program: str = PROGRAM, **environment: str) -> str:
@@ -105,7 +120,7 @@ def start(source: Path, program: str = PROGRAM, **environment: str) -> subproces
     paths = os.pathsep.join(filter(None, [str(source), str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={**os.environ, "PYTHONPATH": paths, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,7 +138,7 @@ def load(source: Path, **replaced: str) -> ModuleType:
 
 def load_text(source: Path, text: str) -> ModuleType:
     path = source / "kernels.py"
-    path.write_text(text)
+    write_module(path, text)
     linecache.checkcache(str(path))
     linecache.cache.pop(str(path), None)
     importlib.invalidate_caches()
@@ -217,7 +232,7 @@ except CompileError as error:
     print("denied" if "denies checks" in str(error) else error)
 """
     walk = "\ndef walk(x: Slice[i32], y: DisjointSlice[f32]):\n    at = 0\n    for _ in range(5):\n        at = x[at]\n"
-    (source / "kernels.py").write_text(MODULE + walk)
+    write_module(source / "kernels.py", MODULE + walk)
     assert [run(source, program) for _ in range(2)] == ["denied", "denied"]
     assert run(source, program.replace("deny_checks=True", "block=1")) == ""
     assert run(source, program) == "denied"
@@ -230,6 +245,129 @@ def test_eight_processes_that_compile_the_same_kernel_at_once_all_succeed(source
         assert process.returncode == 0, errors
     assert run(source) == "from the cache"
     assert not [path for path in files(cache) if "writing" in path.name]
+
+
+ADOPTED = """
+import dataclasses
+import enum
+import math
+from functools import partial
+from math import sqrt
+from operator import add
+from typing import NamedTuple
+import numba
+import numpy as np
+from numba import cuda, float32, int32, njit, types
+from numba.cuda import grid
+from numba.cuda.random import xoroshiro128p_normal_float32, xoroshiro128p_uniform_float32
+from oxide.device.atomic import RELAXED
+from oxide.device.thread import thread_idx
+from oxide import Tiles
+
+class Shape(enum.IntEnum):
+    ROUND = 3
+
+class Corner(NamedTuple):
+    x: int = 1
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    width: int = 4
+
+class settings:
+    size = Settings()
+    shape = {"size": [1, 2], "names": {"a", "b"}, "rest": slice(range(3)), "all": ...}
+    T = partial(max, Settings())
+    x = RELAXED, thread_idx, Tiles(4), np.sum, types.UniTuple(int32, 2), float32(int32)
+
+CORNER = Corner(2)
+TYPE = np.dtype(np.float32)
+HALF = np.float64(0.5)
+LENGTH = 32
+element = float32
+
+@cuda.jit
+def tile(x):
+    shared = cuda.shared.array(LENGTH, float32)
+    shared[cuda.threadIdx.x] = x[grid(1)]
+    x[grid(1)] = float32(2) * shared[cuda.threadIdx.x]
+
+@cuda.jit
+def typed(x):
+    mine = cuda.local.array(3, TYPE)
+    mine[0] = HALF + np.float32(1.5) + math.pi + sqrt(x[0]) + add(CORNER.x, Shape.ROUND)
+    x[0] = element(mine[0])
+
+@cuda.jit
+def reaching(x):
+    if settings.size == 0:
+        x[0] = x.shape[0] + x.T[0]
+    x[0] = settings.x
+
+@cuda.jit
+def random(states, x):
+    x[0] = xoroshiro128p_uniform_float32(states, 0) + xoroshiro128p_normal_float32(states, 0)
+
+def signed(kind):
+    @njit
+    def double(x):
+        return kind(x) + x
+    @cuda.jit
+    def doubled(x):
+        x[0] = double(x[0])
+    return doubled
+
+signed = signed(types.float64)
+"""
+
+ADOPTING = """
+import sys
+import adopted
+import numpy as np
+from oxide import Array, compiler, f32, kernel
+from oxide.compiler import specialization
+runs = []
+real = specialization._front_end
+specialization._front_end = lambda kernel, parameters: runs.append(kernel.name) or real(kernel, parameters)
+from numba.cuda.random import xoroshiro128p_dtype
+for function in (adopted.tile, adopted.typed, adopted.signed, adopted.random):
+    types = {"states": Array[xoroshiro128p_dtype, 1]} if function is adopted.random else {}
+    kernel(function).specialize(x=Array[f32, 1], **types).ptx()
+print(*runs)
+"""
+
+
+def test_kernels_that_name_types_and_functions_of_numba_are_compiled_in_one_process_alone(
+    source: Path, cache: Path
+) -> None:
+    write_module(source / "adopted.py", ADOPTED)
+    assert run(source, ADOPTING) == "tile typed doubled random"
+    assert run(source, ADOPTING) == ""
+
+
+def test_what_a_class_holds_under_a_name_that_the_kernel_uses_elsewhere_is_known(source: Path) -> None:
+    write_module(source / "adopted.py", ADOPTED)
+    found = kernel(import_module("adopted").reaching)
+    parameters = (found.parameters[0].closed(NumberType(np.dtype(np.int64))),)
+    assert fingerprint(found, parameters) == fingerprint(found, parameters)
+
+
+@pytest.mark.parametrize("on", ["1", "0"])
+def test_two_kernels_of_one_function_are_compiled_once(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    monkeypatch.setenv("OXIDE_CACHE", on)
+    runs = []
+    real = specialization._front_end
+    monkeypatch.setattr(specialization, "_front_end", lambda *given: runs.append(given) or real(*given))
+    function = load(source).scale.function
+    texts = {kernel(function).ptx() for _ in range(3)}
+    assert (len(runs), len(texts)) == (1, 1)
+    kernel(fastmath=True)(function).ptx()
+    assert len(runs) == 2
+    sys.modules["settings"].OFFSET = 9  # which the next kernel of the function finds
+    texts.add(kernel(function).ptx())
+    assert (len(runs), len(texts)) == (3, 2)
 
 
 # What makes a kernel another one
@@ -262,9 +400,9 @@ def test_a_change_to_anything_that_a_kernel_reaches_is_another_kernel(source: Pa
 
 def test_what_a_module_of_the_users_holds_counts_if_the_kernel_names_it(source: Path) -> None:
     before = mark(load(source).scale)
-    (source / "settings.py").write_text("OFFSET = 8\nUNUSED = 2\n")
+    write_module(source / "settings.py", "OFFSET = 8\nUNUSED = 2\n")
     assert mark(load(source).scale) == before
-    (source / "settings.py").write_text("OFFSET = 16\nUNUSED = 1\n")
+    write_module(source / "settings.py", "OFFSET = 16\nUNUSED = 1\n")
     assert mark(load(source).scale) != before
 
 
@@ -280,7 +418,7 @@ def test_what_a_module_of_the_users_holds_counts_if_the_kernel_names_it(source: 
 )
 def test_what_the_users_classes_and_functions_hold_counts_too(source: Path, text: str) -> None:
     def marked(number: int) -> str:
-        (source / "settings.py").write_text(text.format(number))
+        write_module(source / "settings.py", text.format(number))
         return mark(load(source).scale)
 
     before = marked(3)
@@ -366,8 +504,17 @@ class Corner(NamedTuple):
     y: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    size: int
+
+
+def numba_type(value: object) -> Any:
+    return numba.types.Dummy(repr(value))
+
+
 def test_values_that_differ_have_different_texts_and_equal_ones_the_same() -> None:
-    from oxide import Slice, device, f32, thread
+    from oxide import Array, Slice, Tiles, atomic, device, f32, thread
 
     def values() -> list[Any]:
         array = np.arange(6.0)
@@ -377,6 +524,11 @@ def test_values_that_differ_have_different_texts_and_equal_ones_the_same() -> No
             thread, thread.index_1d, array, array.astype("f4"), array.reshape(2, 3), array.reshape(3, 2),
             np.asfortranarray(array.reshape(2, 3)), array + 1, device(lambda x: x), device(lambda x: -x), mark,
             list[int], "Ω", 2**70, Shape.ROUND, Shape.FLAT, Shape, Corner(1, 2), Corner, (1, 2),
+            numba.float32, numba.float64, numba.float32[:], numba.float32[:, :], numba.types.UniTuple(numba.int8, 2),
+            numba.float32(numba.int8), numba.int8(numba.float32), numba.cuda.grid, numba.cuda.gridsize, np.sum, np.prod,
+            numba.cuda.random.xoroshiro128p_next, [1], [1, 2], {1: 2}, {1: 3}, {1}, frozenset({1}), range(3), range(4),
+            slice(3), Settings(1), Settings(2), SimpleNamespace(size=1), functools.partial(max, 1), ...,
+            atomic.RELAXED, atomic.ACQUIRE, thread.thread_idx, thread.block_idx, Tiles(2), Tiles(4), Array[f32, 2],
         ]  # fmt: skip
 
     def text(value: Any) -> str:
@@ -387,23 +539,53 @@ def test_values_that_differ_have_different_texts_and_equal_ones_the_same() -> No
     first, second = ([text(value) for value in values()] for _ in range(2))
     assert first == second
     assert len(set(first)) == len(first)
-    for unknown in (object(), [1], {1: 2}, np.array([object()]), (1, object())):
+    for unknown in (object(), [object()], {1: object()}, np.array([object()]), (1, object()), numba_type(object())):
         with pytest.raises(Unknown):
             text(unknown)
 
 
-def test_a_kernel_that_reaches_a_value_of_an_unknown_kind_is_compiled_in_every_process(
-    source: Path, cache: Path
+def test_a_list_that_holds_itself_has_a_text() -> None:
+    def text(number: int) -> str:
+        items: list[Any] = [number]
+        items.append({"items": items})
+        found = fingerprints._Text()
+        found.value(items, ())
+        return found.digest()
+
+    assert text(1) == text(1) != text(2)
+
+
+def test_numbas_type_of_the_users_enumeration_counts_its_members() -> None:
+    def text(members: dict[str, int]) -> str:
+        found = fingerprints._Text()
+        found.value(numba.types.IntEnumMember(enum.IntEnum("Kind", members), numba.int64), ())
+        return found.digest()
+
+    assert text({"A": 1}) == text({"A": 1}) != text({"A": 2})
+
+
+def test_a_kernel_that_reaches_a_value_of_an_unknown_kind_is_compiled_in_every_process_and_says_so(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (source / "settings.py").write_text("class Odd:\n    def __float__(self): return 8.0\n\nOFFSET = 8\nODD = Odd()\n")
-    text = MODULE.replace(
-        "    return x * f32(FACTOR)", "    if False:\n        settings.ODD\n    return x * f32(FACTOR)"
-    )
-    (source / "kernels.py").write_text(text.replace("if False:", "if False or FACTOR == 7.0:"))
-    found = load(source).scale
+    # Its name is that of a slice's method, so it may be what the kernel means.
+    write_module(source / "settings.py", "class Odd:\n    pass\n\nOFFSET = 8\nget_mut = Odd()\n")
+    function = load(source).scale.function
     with pytest.raises(Unknown, match="Odd"):
-        mark(found)
-    assert entry_of(found, found.parameters) is None
+        mark(kernel(function))
+    with pytest.warns(RuntimeWarning) as warned:
+        kernel(function).specialize()
+    (warning,) = warned
+    said = (
+        "oxide: kernel scale is compiled in every process: it reaches settings.get_mut, an object of type settings.Odd,"
+    )
+    assert str(warning.message).startswith(said)
+    assert (warning.filename, warning.lineno) == (function.__code__.co_filename, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel(function).specialize()  # once for each function
+        monkeypatch.setenv("OXIDE_CACHE", "0")
+        load(source).scale.specialize()  # there is to be no cache
+    assert not cache.exists()
 
 
 def test_names_are_read_off_bytecode_as_dis_reads_them() -> None:
@@ -560,6 +742,50 @@ def test_beyond_the_limit_the_files_used_longest_ago_go(cache: Path, monkeypatch
     with pytest.warns(RuntimeWarning, match="OXIDE_CACHE_LIMIT is 'much'"):
         disk.write("new", bytes(1000))
     assert disk.read("new") == bytes(1000)
+
+
+def test_a_limit_that_python_does_not_read_is_warned_about_and_the_usual_one_holds(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OXIDE_CACHE_LIMIT", "9" * 5000)
+    with pytest.warns(RuntimeWarning, match="OXIDE_CACHE_LIMIT is '999") as warned:
+        disk.write("name", b"content")
+    assert len(str(warned[0].message)) < 200
+    assert disk.read("name") == b"content"
+
+
+def test_a_file_larger_than_the_cache_may_be_is_not_read(cache: Path) -> None:
+    disk.write("name", b"content")
+    limit = 256 * 1024 * 1024
+    with open(cache / "name.oxide", "r+b") as file:
+        file.truncate(limit + 1)  # a hole: it takes no room on the disk, and reading it would take memory
+    tracemalloc.start()
+    try:
+        assert disk.read("name") is None
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1_000_000
+    disk.write("name", b"content")
+    assert disk.read("name") == b"content"
+
+
+def test_what_is_larger_than_the_cache_may_be_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.write("small", bytes(1000))
+    monkeypatch.setenv("OXIDE_CACHE_LIMIT", "6000")
+    disk.write("large", bytes(6000))
+    assert disk.read("large") is None
+    assert disk.read("small") == bytes(1000)
+
+
+def test_a_cache_that_may_only_be_read_is_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    disk.write("name", b"content")
+    os.utime(cache / "name.oxide", (1, 1))
+    monkeypatch.setattr(os, "utime", refuse)
+    assert disk.read("name") == b"content"
 
 
 def test_a_kernel_is_compiled_where_its_source_cannot_be_found(cache: Path) -> None:

@@ -415,9 +415,6 @@ def test_annotations_are_checked_when_the_kernel_is_decorated() -> None:
     def returning(a: f32) -> f32:
         return a
 
-    def with_default(a: f32 = 1.0) -> None:
-        pass
-
     def variadic(*a: f32) -> None:
         pass
 
@@ -425,7 +422,6 @@ def test_annotations_are_checked_when_the_kernel_is_decorated() -> None:
         (python_type, "parameter a is annotated int; annotate it"),
         (unknown, "NoSuchName, cannot be evaluated"),
         (returning, "must return None"),
-        (with_default, "has a default"),
         (variadic, "must be an ordinary one"),
     ):
         with pytest.raises(CompileError, match=reason) as raised:

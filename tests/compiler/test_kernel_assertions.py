@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numba import cuda, njit
 
 from oxide import (
     CompileError,
@@ -14,6 +18,7 @@ from oxide import (
     LaunchConfig,
     Slice,
     d2h,
+    device,
     f32,
     h2d,
     i64,
@@ -21,6 +26,7 @@ from oxide import (
     thread,
     zeros,
 )
+from oxide.compiler.fingerprint import fingerprint
 from tests.compiler import asserting_kernels
 from tests.compiler.asserting_kernels import calls, checked, computed, positive, square_roots, summed
 from tests.compiler.native_runner import fault_of, run_blocks
@@ -110,3 +116,131 @@ def test_an_output_cannot_be_written_unchecked() -> None:
 
     with pytest.raises(CompileError, match=r"which has no \.unchecked: write through y\.get_mut"):
         out_of_hand.specialize()
+
+
+# In a test's own file, which pytest rewrites
+
+
+@device
+def below_limit(n: Any) -> Any:
+    assert n < LIMIT, "too large"
+    return n
+
+
+LIMIT = 90
+
+
+@kernel
+def typed(x: Slice[i64], y: DisjointSlice[i64]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        assert x[index.get()] >= 0, "negative"
+        element.value = below_limit(x[index.get()])
+
+
+@njit
+def not_fifty(n):
+    assert n != 50
+    return n * 2
+
+
+@cuda.jit(device=True, inline="always")
+def not_sixty(n):
+    assert n != 60
+    return n * 2
+
+
+@cuda.jit(device=True)
+def factorial(n):
+    assert n < 20
+    return n * factorial(n - 1) if n > 1 else 1
+
+
+def within(limit: int) -> Any:
+    def add(x):
+        def inner(number):
+            assert number < limit, "inner"
+            return number
+
+        i = cuda.grid(1)
+        assert 0 <= x[i] != 3
+        x[i] = not_fifty(inner(x[i])) + not_sixty(x[i]) + factorial(x[i] % 4)
+
+    return add
+
+
+@kernel
+def mapped(f: Callable[[i64], i64], x: Slice[i64], y: DisjointSlice[i64]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = f(x[index.get()])
+
+
+def rewritten(function: Any) -> bool:
+    return any(name.startswith("@py") for name in function.__code__.co_varnames)
+
+
+def outcome(launch: Any) -> Any:
+    try:
+        return int(launch.last().and_then(d2h).sync()[0])
+    except KernelAssertionError as fault:
+        error = fault
+    text = Path(__file__).read_text().split("\n")[(error.line or 0) - 1]
+    assert error.file == __file__
+    assert text.strip().startswith("assert")
+    return error.text
+
+
+def h2d_one(number: int) -> Any:
+    return h2d(np.array([number]))
+
+
+@pytest.mark.parametrize(("number", "expected"), [(3, 3), (-1, "negative"), (90, "too large")])
+def test_an_assert_in_a_kernel_of_a_test_is_compiled_as_it_is_written(number: int, expected: Any) -> None:
+    assert rewritten(typed.function)
+    assert rewritten(below_limit.function)
+    assert outcome(typed[1, 1](h2d_one(number), zeros(1, i64))) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (1, 5),
+        (-1, "assert 0 <= x[i] != 3"),
+        (3, "assert 0 <= x[i] != 3"),
+        (50, "assert n != 50"),
+        (60, "assert n != 60"),
+        (70, "inner"),
+    ],
+)
+def test_so_are_numbas_functions_and_those_within_a_kernel(number: int, expected: Any) -> None:
+    add = within(65)
+    assert rewritten(add)
+    assert rewritten(not_fifty.py_func)
+    assert outcome(kernel(add)[1, 1](h2d_one(number))) == expected
+    assert outcome(kernel(cuda.jit(add))[1, 1](h2d_one(number))) == expected
+
+
+@pytest.mark.parametrize(("number", "expected"), [(3, 3), (50, "big")])
+def test_so_is_a_function_that_a_kernel_is_given(number: int, expected: Any) -> None:
+    def small(n: Any) -> Any:
+        assert n < 10, "big"
+        return n
+
+    assert rewritten(small)
+    assert outcome(mapped[1, 1](small, h2d_one(number), zeros(1, i64))) == expected
+
+
+def test_the_rewriting_makes_no_other_kernel_for_the_cache() -> None:
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(Path(__file__).read_text(), __file__, "exec"), names)
+    assert not rewritten(names["typed"].function)
+    plain, found = kernel(names["typed"].function), kernel(typed.function)
+    assert fingerprint(plain, plain.parameters) == fingerprint(found, found.parameters)
+
+
+def test_on_the_host_a_device_function_asserts_as_pytest_wants_it() -> None:
+    with pytest.raises(AssertionError, match=r"too large\nassert 200 < 90"):
+        below_limit(200)

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import oxide
 from oxide import (
     Arc,
+    Array,
     AtomicSlice,
     DisjointSlice,
     DynamicSharedArray,
@@ -27,6 +29,7 @@ from oxide import (
     thread,
     u8,
 )
+from oxide.compiler.arguments import ArrayType
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.binding import Plan, bind
 from oxide.testing import RecordingDriver, step_driver, use_driver
@@ -74,6 +77,41 @@ def test_what_is_wrong_does_not_bind_and_is_refused_by_the_launch(arguments: Any
     assert bind(Plan(scale.specialize()), arguments(x)) is None
     with pytest.raises(oxide.ArgumentError):
         scale[FOUR](*arguments(x))
+
+
+@kernel
+def total_of(out, a, b):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a[i] + b[i]
+
+
+@kernel
+def typed_total_of(out: Array[f32], a: Array[f32], b: Array[f32]) -> None:
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a[i] + b[i]
+
+
+@pytest.mark.parametrize("add", [total_of, typed_total_of])
+def test_a_box_is_described_to_numbas_kernels_once(add: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[Any] = []
+    flatten = ArrayType.flatten
+    monkeypatch.setattr(ArrayType, "flatten", lambda self, value: described.append(value) or flatten(self, value))
+    boxes = [h2d(ONES).sync() for _ in range(3)]
+    for _ in range(5):
+        add[FOUR](*boxes).sync()
+    assert {*map(id, described)} == {*map(id, boxes)}
+    assert len(described) == 3
+    np.testing.assert_array_equal(d2h(boxes[0]).sync(), 2 * ONES)
+
+
+def test_views_of_a_box_are_described_each_by_itself() -> None:
+    whole, out = h2d(np.arange(8, dtype=np.float32)).sync(), h2d(ONES).sync()
+    total_of[FOUR](whole, whole, whole).sync()
+    first, second = whole.partition(4)
+    total_of[FOUR](out, first, second).sync()
+    np.testing.assert_array_equal(d2h(out).sync(), [8, 12, 16, 20])
 
 
 def test_an_operation_among_refused_arguments_counts_as_used(recwarn: pytest.WarningsRecorder) -> None:

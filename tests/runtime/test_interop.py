@@ -12,6 +12,7 @@ import pytest
 import oxide
 from oxide import d2h, from_dlpack, h2d, memcpy
 from oxide.driver.cpu import CpuDriver
+from oxide.driver.cpu_memory import Heap
 from oxide.runtime import dlpack
 from oxide.testing import step_driver, use_driver
 
@@ -34,6 +35,24 @@ def test_numpy_takes_a_box_without_a_copy_and_oxide_an_array(shape: tuple[int, .
     back = from_dlpack(array)
     assert (back.shape, back.dtype, back.ptr) == (shape, data.dtype, box.ptr)
     np.testing.assert_array_equal(d2h(back).sync(), data)
+
+
+def test_importing_many_arrays_looks_through_none_of_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a look through all that were imported, 2000 took 107 µs each and not 11."""
+    looks: list[object] = []
+    monkeypatch.setattr(Heap, "_in_adopted", lambda *looked: looks.append(looked))
+    dlpack._deleter_at.cache_clear()
+    with use_driver(CpuDriver(1)):
+        arrays = [np.full(4, number, np.float32) for number in range(20)]
+        boxes = [from_dlpack(array) for array in arrays]
+        assert [box.ptr for box in boxes] == [array.ctypes.data for array in arrays]
+        gone = [weakref.ref(array) for array in arrays]
+        del arrays, boxes
+        gc.collect()
+        oxide.reclaim.drain()
+        assert not any(array() is not None for array in gone)
+    assert not looks
+    assert dlpack._deleter_at.cache_info().misses == 1  # NumPy's, for all of them
 
 
 def test_an_exported_box_lives_as_long_as_what_was_made_of_it() -> None:

@@ -9,7 +9,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from ...errors import CompileError
-from ..arguments import ArgumentType, ArrayType, EnumType, NumberType, RecordType, TupleType, of_box
+from ..arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType, of_box
 
 
 def numba_type(kind: ArgumentType) -> Any:
@@ -23,6 +23,8 @@ def numba_type(kind: ArgumentType) -> Any:
             return _of_dtype(dtype)
         case TupleType(elements, made_of):
             return types.BaseTuple.from_types([numba_type(element) for element in elements], made_of)
+        case NoneType():
+            return types.none
         case EnumType(made_of, value):
             integer = issubclass(made_of, int)
             return (types.IntEnumMember if integer else types.EnumMember)(made_of, numba_type(value))
@@ -39,7 +41,7 @@ def argument_type(kind: Any) -> ArgumentType:
         return TupleType(tuple(argument_type(element) for element in kind), made_of)
     if isinstance(kind, types.EnumMember):
         return EnumType(kind.instance_class, argument_type(kind.dtype))
-    return NumberType(_dtype(kind))
+    return NoneType() if kind == types.none else NumberType(_dtype(kind))
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:

@@ -5,13 +5,13 @@ A function that a kernel takes as an argument is one too, called with the number
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from numba.cuda import types
 from numba.cuda.core import errors
-from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import make_concrete_template, signature
 from numba.cuda.typing.typeof import typeof_impl
@@ -19,6 +19,8 @@ from numba.cuda.typing.typeof import typeof_impl
 from ..function import DeviceFunction
 from ..open_parameters import Lifted
 from ..signature import Annotation
+from ..source import as_written
+from .numba_functions import ContextDispatcher
 from .registry import lowering_registry, note, proxy, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
@@ -30,15 +32,20 @@ _dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[tuple[boo
 )
 
 
-class DeviceDispatcher(CUDADispatcher):  # type: ignore[misc]
+_numbers = itertools.count()
+
+
+class DeviceDispatcher(ContextDispatcher):
     """Compiles a device function in oxide's own contexts and for no particular GPU."""
 
     compile_function: ClassVar[Callable[[Any, tuple[Any, ...], Any], Any]]
     """What compiles kernels; ``frontend`` sets it, as it imports this module."""
 
     def __init__(self, function: DeviceFunction[..., Any]) -> None:
-        super().__init__(function.function, {"device": True})
+        super().__init__(as_written(function.function), {"device": True})
         self.annotations: dict[str, Annotation] = function.annotations
+        self.number = next(_numbers)
+        """Its own for ever, which an address is not: numba keeps types by their names."""
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """The types that a call's arguments are converted to, which the annotations say, and the function for them."""
@@ -100,9 +107,16 @@ class FunctionValueType(types.Callable):  # type: ignore[misc]
     """A function that was passed to a kernel. Its value is what it captures; the code is in the type."""
 
     def __init__(self, dispatcher: DeviceDispatcher, captures: tuple[Any, ...]) -> None:
-        self.dispatcher = dispatcher
+        self._dispatcher = weakref.ref(dispatcher)  # as types.Dispatcher does: numba's tables keep types for ever
         self.captures = captures
-        super().__init__(f"function {dispatcher.py_func.__name__} {id(dispatcher)}")
+        super().__init__(f"function {dispatcher.py_func.__name__} {dispatcher.number}")
+
+    @property
+    def dispatcher(self) -> DeviceDispatcher:
+        """What compiles the function."""
+        found = self._dispatcher()
+        assert found is not None, "a type is used while its function is compiled"
+        return found
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         if kws:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from numba.core import errors as core_errors
+from numba.cuda import utils
+from numba.cuda.core.bytecode import FunctionIdentity
 from numba.cuda.dispatcher import CUDADispatcher
 
+from ..source import as_written
 from .registry import session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
@@ -25,12 +28,29 @@ CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 _twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool, bool], Any]] = weakref.WeakKeyDictionary()
 
 
-class NumbaDispatcher(CUDADispatcher):  # type: ignore[misc]
+class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
+    """A dispatcher whose functions are compiled in oxide's contexts, and forgotten there when it is dropped: numba-cuda
+    would look for them in its own."""
+
+    def _make_finalizer(self) -> Callable[[], None]:
+        overloads = self.overloads
+
+        def forget(shutting_down: Callable[[], bool] = utils.shutting_down) -> None:
+            if shutting_down():
+                return
+            for result in overloads.values():
+                with suppress(KeyError):
+                    result.target_context.remove_user_function(result.entry_point)
+
+        return forget
+
+
+class NumbaDispatcher(ContextDispatcher):
     """A device function of a numba user, compiled in oxide's contexts. With explicit signatures it is compiled for
     those alone, and arguments are converted to what they say."""
 
     def __init__(self, function: Any, options: dict[str, Any], signatures: tuple[Any, ...] = ()) -> None:
-        super().__init__(function, options)
+        super().__init__(as_written(function), options)
         self._explicit = signatures
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
@@ -65,7 +85,8 @@ def twin_of(value: Any) -> Any:
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
     """Has every dispatcher of numba's compile with ``compile_function``, or, where ``session.overloads`` is off, not at
-    all. numba holds its compiler lock through the typing of every function, so nobody else sees the change."""
+    all. Has numba read every function as its file says it, those that it inlines too. numba holds its compiler lock
+    through the typing of every function, so nobody else sees the change."""
 
     def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
         if not session.overloads:
@@ -83,9 +104,12 @@ def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
             result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         return dispatcher.overloads[args]
 
-    original = CUDADispatcher.compile_device
+    original, as_found = CUDADispatcher.compile_device, vars(FunctionIdentity)["from_function"]
+    read = FunctionIdentity.from_function
     CUDADispatcher.compile_device = compile_device
+    FunctionIdentity.from_function = lambda function: read(as_written(function))
     try:
         yield
     finally:
         CUDADispatcher.compile_device = original
+        FunctionIdentity.from_function = as_found

@@ -1,0 +1,55 @@
+"""For programs that were written for numba-cuda: what needs a GPU there on the host, and none here.
+
+``from oxide import numba_cuda``. Kernels themselves need nothing of this: ``oxide.kernel`` takes them as they are.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from oxide.errors import ArgumentError
+from oxide.messages import written
+from oxide.runtime.transfers import h2d
+
+if TYPE_CHECKING:
+    from oxide.runtime.memory import DeviceBox
+    from oxide.runtime.operation import DeviceOperation
+
+__all__ = ["create_xoroshiro128p_states", "without_gpu"]
+
+
+def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOperation[DeviceBox]:
+    """Returns an operation that yields a box with the states of ``n`` random number generators: those that
+    ``numba.cuda.random.create_xoroshiro128p_states`` makes, for the functions of ``numba.cuda.random``.
+
+    The states are made on the host and copied; each run of the operation begins with them anew. Generators are
+    ``2**64`` numbers apart, and ``subsequence_start`` is how many generators are left out at the beginning. Raises
+    ``ArgumentError`` for what is no number of 64 bits.
+    """
+    for name, number, least in (
+        ("n", n, 0),
+        ("seed", seed, -(2**63)),
+        ("subsequence_start", subsequence_start, 0),
+    ):
+        if isinstance(number, bool) or not hasattr(number, "__index__") or not least <= number < 2**64:
+            raise ArgumentError(
+                f"create_xoroshiro128p_states: {name} is {written(number):.80}; "
+                f"give an integer from {least} to 2**64 - 1"
+            )
+    from oxide.compiler.lowering.numba_programs import random_states  # which loads numba
+
+    return h2d(random_states(n, seed, subsequence_start))
+
+
+def without_gpu() -> AbstractContextManager[None]:
+    """Returns a context in which ``@numba.cuda.jit`` with explicit signatures, as in ``@cuda.jit("void(float32[:])")``,
+    needs no GPU: it keeps the signatures, and compiles nothing.
+
+    numba-cuda compiles for such a signature where the function is decorated. So what is decorated within the context,
+    in a module that is imported there too, is for ``oxide.kernel`` alone: numba-cuda cannot launch it. The context
+    holds for all threads.
+    """
+    from oxide.compiler.lowering.numba_programs import without_gpu
+
+    return without_gpu()
