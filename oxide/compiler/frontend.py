@@ -28,6 +28,7 @@ from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass
 from numba.cuda.core.imputils import fix_returning_optional
 from numba.cuda.cudadrv import nvvm
+from numba.cuda.extending import core_models, register_model
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
@@ -209,6 +210,11 @@ class _Remembering(types.Function):  # type: ignore[misc]
 
     def augment(self, other: Any) -> Any:
         return types.Function(self.templates + other.templates) if other.typing_key == self.typing_key else None
+
+
+@register_model(_Remembering)
+class _RememberingModel(core_models.OpaqueModel):  # type: ignore[misc]
+    """The model of numba's own functions: a function is a value where a condition is evaluated among its arguments."""
 
 
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]

@@ -165,6 +165,23 @@ def summing(dtype: Any) -> Kernel:
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_an_extreme_of_three_or_more_has_their_type(dtype: Any) -> None:
+    @kernel(block=64)
+    def products(x: Slice[dtype], y: DisjointSlice[f64]) -> None:
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            v = x[i.get()]
+            element.value = f64(max(v, v, v) * min(v, v, 1000, v))  # of that type, the product is rounded to it
+
+    x = to_bits([43.84, -2.3, 0.1, 1.0], dtype)
+    numbers = to_numbers(x, dtype)
+    expected = to_numbers(to_bits(numbers * numbers, dtype), dtype)
+    assert np.any(expected != numbers * numbers)
+    np.testing.assert_array_equal(run(products, x, dtype=np.float64), expected)
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 def test_atomic_sums_lose_no_addend(dtype: Any) -> None:
     x = to_bits(np.ones(255), dtype)
     sums = summing(dtype)[LaunchConfig.for_num_elems(255)](h2d(x), zeros(3, x.dtype)).last().and_then(d2h).sync()

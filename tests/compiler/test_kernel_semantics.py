@@ -368,3 +368,22 @@ def test_an_index_beyond_32_bits_does_not_wrap() -> None:
     assert fault is not None
     assert fault.index == 2**32
     assert y[0] == 1  # the thread left
+
+
+def test_a_condition_may_be_evaluated_among_the_arguments_of_a_function() -> None:
+    @kernel
+    def chosen(x: Slice[i64], y: DisjointSlice[i64]) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            v = x[index.get()]
+            element.value = (
+                max(v, i64(2) if v > 1 else i64(3)) + abs(v if v < 0 and v > -9 else -v) + math.gcd(v or 4, 6)
+            )
+
+    x, y = np.arange(-12, 13), np.zeros(25, np.int64)
+    run(chosen, 25, x, y)
+    expected = [
+        max(v, 2 if v > 1 else 3) + abs(v if v < 0 and v > -9 else -v) + math.gcd(v or 4, 6) for v in x.tolist()
+    ]
+    np.testing.assert_array_equal(y, expected)

@@ -87,7 +87,8 @@ def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
     if len(kinds) != 1 or not all(isinstance(other, types.Integer | types.Boolean) for other in others):
         return None
     (kind,) = kinds
-    if (_is_one_of(key, _ARITHMETIC) and len(args) == 2) or (_is_one_of(key, _UNARY) and len(args) == 1):
+    several = len(args) == 2 or (len(args) > 2 and _is_one_of(key, (min, max)))
+    if (_is_one_of(key, _ARITHMETIC) and several) or (_is_one_of(key, _UNARY) and len(args) == 1):
         return signature(kind, *[kind] * len(args))
     return None
 
@@ -142,6 +143,18 @@ def _register(function: Any, single: Any, count: int) -> None:
     _register_type(function)
 
 
+def _lower_extreme_of_several(function: Any) -> None:
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = sig.return_type
+        of_two = context.get_function(function, signature(kind, kind, kind))
+        result, *others = args
+        for other in others:
+            result = of_two(builder, (result, other))
+        return result
+
+    lowering_registry.lower(function, HalfType, HalfType, HalfType, types.VarArg(HalfType))(lowered)
+
+
 def _register_type(function: Any) -> None:
     """Lowering asks the function itself for its signature again."""
 
@@ -179,6 +192,8 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 for _function, _single in _ARITHMETIC.items():
     _register(_function, _single, 2)
+for _function in (min, max):
+    _lower_extreme_of_several(_function)
 for _function in _UNARY:
     if _function in (operator.neg, operator.pos, abs, math.fabs):
         _lower_sign(_function)
