@@ -93,6 +93,8 @@ _KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
 _python = ctypes.pythonapi
 # A capsule keeps the pointer to its name: these are never freed.
 _NAMES = {name: ctypes.create_string_buffer(name) for kind, entry in _KINDS.items() for name in (kind, entry[1])}
+_ADDRESSES = {name: ctypes.addressof(buffer) for name, buffer in _NAMES.items()}
+_USED = {name: _ADDRESSES[used] for name, (_, used) in _KINDS.items()}
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
     ("PyCapsule_New", _python)
 )
@@ -134,11 +136,7 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
     managed.deleter = ctypes.cast(_delete_export, ctypes.c_void_p)
     address = ctypes.addressof(managed)
     _exported[address] = (managed, numbers, box)
-    return _new_capsule(address, _name(name), ctypes.cast(_drop_capsule, ctypes.c_void_p))
-
-
-def _name(name: bytes) -> int:
-    return ctypes.addressof(_NAMES[name])
+    return _new_capsule(address, _ADDRESSES[name], ctypes.cast(_drop_capsule, ctypes.c_void_p))
 
 
 def _delete(address: int | None, exported: dict[int, Any] = _exported) -> None:
@@ -170,27 +168,30 @@ _drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
 class ImportedTensor:
     """Another library's tensor. Once it is taken, it is let go when this is dropped."""
 
+    __slots__ = ("_address", "_capsule", "_managed", "_name", "_taken", "layout")
+
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         """Reads what an array on ``device``, as it said, gave. Raises ``BufferError``; the capsule stays as it was."""
         self._taken = False
         self._capsule = capsule
-        self._name = _unused_name(capsule)
-        self._address: int = _pointer(id(capsule), self._name)
-        kind, _ = _KINDS[self._name]
-        self._managed: Any = kind.from_address(self._address)
+        name, address = _unused_name(capsule)
+        kind, _ = _KINDS[name]
+        managed: Any = kind.from_address(address)
+        self._name, self._address, self._managed = name, address, managed
         if kind is _ManagedVersioned:
-            major, minor = self._managed.major, self._managed.minor
-            if major != VERSION[0]:  # of which nothing else can be read
-                raise BufferError(f"{_WHAT}: a tensor of DLPack version {major}.{minor}; version 1 is understood")
-            if self._managed.flags & _READ_ONLY:
+            if managed.major != VERSION[0]:  # of which nothing else can be read
+                raise BufferError(
+                    f"{_WHAT}: a tensor of DLPack version {managed.major}.{managed.minor}; version 1 is understood"
+                )
+            if managed.flags & _READ_ONLY:
                 raise BufferError(f"{_WHAT}: the array is read-only, and a box can be written; use h2d")
-        self.layout = _layout_of(ctypes.string_at(self._address + kind.tensor.offset, _TENSOR.size), device)
+        self.layout = _layout_of(managed.tensor, device)
 
     def take(self) -> ImportedTensor:
         """Makes the tensor this object's. Raises ``BufferError`` where another thread was quicker."""
         if not _is_valid(id(self._capsule), self._name):
             raise BufferError(f"{_WHAT}: the capsule was taken by another thread meanwhile")
-        _rename(self._capsule, _name(_KINDS[self._name][1]))
+        _rename(self._capsule, _USED[self._name])
         self._taken = True
         return self
 
@@ -206,19 +207,21 @@ def _deleter_at(address: int) -> Callable[[int], None]:
     return _Deleter(address)
 
 
-def _unused_name(capsule: Any) -> bytes:
-    """What a capsule that nobody has taken yet is called."""
+def _unused_name(capsule: Any) -> tuple[bytes, int]:
+    """What a capsule that nobody has taken yet is called, and the address that it holds."""
     for name, (_, used) in _KINDS.items():
-        if _is_valid(id(capsule), name):
-            return name
+        try:
+            return name, _pointer(id(capsule), name)
+        except ValueError:  # of another name, or no capsule
+            pass
         if _is_valid(id(capsule), used):
             raise BufferError(f"{_WHAT}: __dlpack__ gave a capsule that was taken before, {used.decode()}")
     raise BufferError(f"{_WHAT}: __dlpack__ gave no DLPack capsule, but {type(capsule).__name__}")
 
 
-def _layout_of(tensor: bytes, announced: tuple[int, int]) -> ForeignLayout:
+def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
     """Where a tensor lies. Raises ``BufferError``."""
-    data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack(tensor)
+    data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack_from(tensor)
     if kind != announced[0] or (kind != CPU and number != announced[1]):  # host memory has no number
         raise BufferError(
             f"{_WHAT}: the tensor is on DLPack device {(kind, number)}, and its array's __dlpack_device__ says "
@@ -234,11 +237,7 @@ def _layout_of(tensor: bytes, announced: tuple[int, int]) -> ForeignLayout:
         )
     if ndim and not shape_at:
         raise BufferError(f"{_WHAT}: the tensor has {ndim} axes, and the address of its shape is 0")
-    numbers = struct.Struct(f"@{ndim}q")
-    shape = numbers.unpack(ctypes.string_at(shape_at, numbers.size)) if ndim else ()
-    strides: list[int] | None = None
-    if ndim and strides_at and 0 not in shape:
-        steps = numbers.unpack(ctypes.string_at(strides_at, numbers.size))
-        strides = [step * dtype.itemsize for step in steps]
+    shape = tuple(tensor.shape[:ndim]) if ndim else ()
+    strides = tensor.strides[:ndim] if ndim and strides_at and 0 not in shape else None
     # 0 with an offset is no address either.
-    return ForeignLayout(_WHAT, data + byte_offset if data else 0, shape, strides, dtype)
+    return ForeignLayout(_WHAT, data + byte_offset if data else 0, shape, strides, dtype, dtype.itemsize)
