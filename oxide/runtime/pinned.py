@@ -90,7 +90,7 @@ class _Held(np.ndarray[Any, Any]):
     __slots__ = ("buffer", "visible")
 
     buffer: PinnedBuffer
-    visible: object  # a ``Visible``: a class of Python's own looks its annotations up
+    visible: Any  # a ``Visible``: compiled, this class looks the names of its annotations up
 
 
 _BYTES: Final = np.dtype(np.uint8)
