@@ -38,6 +38,8 @@ Affine: TypeAlias = dict[Variable | None, Coefficient]
 
 _LARGEST = 2**61
 _MOST_VARIABLES = 6
+_MOST_STEPS = 300
+_DEEPEST = 100
 _ADDRESS = re.compile(rf"ptrtoint ptr (?P<pointer>{NAME}) to i64$")
 
 
@@ -53,19 +55,22 @@ class Range:
         self.function = function
         self.loop = loop
         self.code: list[str] = []
-        self.conditions: list[str] = []
+        self.conditions: dict[str, None] = {}
         self._prefix = prefix
         self._count = 0
         self._moved: dict[str, str | None] = {}
         self._extents: dict[Variable, tuple[Coefficient, Coefficient]] = {}
         self._counting: list[Loop] = []
         self._emitted: dict[str, str] = {}
+        self._steps = 0
+        self._deep = 0
 
     def require_inside(self, index: str, length: str) -> None:
         """Conditions under which an ``i64`` index is in [0, length) in every iteration. Raises ``Undecidable``."""
         size = self.before(length)
         if size is None:
             raise Undecidable("the slice is not the same in every iteration")
+        self._steps = 0
         with self._all_or_nothing():
             low, high = self._extent(self._affine(index, "i64", "sext"))
         self._require("sge", low, 0)
@@ -73,6 +78,7 @@ class Range:
 
     def start_of_consecutive(self, index: str) -> Coefficient | None:
         """The ``i64`` index in the loop's first iteration, if it grows by one in each. Raises ``Undecidable``."""
+        self._steps = 0
         form = self._affine(index, "i64", "sext")
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
@@ -80,6 +86,7 @@ class Range:
         """Factor and start: the value, as a signed number, is ``factor * counter + start`` where the conditions hold,
         the start under 2**61 in magnitude. Raises ``Undecidable``, also where the factor is not known now, for a loop
         whose counter is under 2**42."""
+        self._steps = 0
         with self._all_or_nothing():
             form = self._affine(value, kind, "sext")
             factor, start = form.get(self.loop, 0), form.get(None, 0)
@@ -100,8 +107,12 @@ class Range:
         if not value.startswith("%"):
             return value if re.fullmatch(r"-?\d+|true|false", value) else None
         if value not in self._moved:
+            if self._deep == _DEEPEST:
+                return None
+            self._deep += 1
             self._moved[value] = None
             self._moved[value] = self._find_moved(value)
+            self._deep -= 1
         return self._moved[value]
 
     def word_difference(self, left: Coefficient, right: Coefficient, less: int) -> Coefficient:
@@ -111,11 +122,13 @@ class Range:
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Around what may be ``Undecidable``: what was found on the way there rests on conditions, and both go."""
-        before = dict(self._extents), list(self.conditions)
+        extents, conditions = len(self._extents), len(self.conditions)
         try:
             yield
         except Undecidable:
-            self._extents, self.conditions = before
+            for table, size in ((self._extents, extents), (self.conditions, conditions)):
+                while len(table) > size:
+                    table.popitem()
             raise
 
     # Affine forms
@@ -123,6 +136,9 @@ class Range:
     def _affine(self, value: str, kind: str, extension: str) -> Affine:
         """The value as an affine function, congruent to it modulo 2**bits; narrower constants are widened by
         ``extension``."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise Undecidable("the index is made of too many sums and products")
         moved = self.before(value)
         if moved is not None:
             return {None: self._word(moved, kind, extension)}
@@ -347,9 +363,7 @@ class Range:
         self._hold(f"icmp {predicate} i128 {left}, {right}")
 
     def _hold(self, comparison: str) -> None:
-        condition = self._emit(comparison)
-        if condition not in self.conditions:
-            self.conditions.append(condition)
+        self.conditions[self._emit(comparison)] = None
 
     # Instructions at the preheader
 

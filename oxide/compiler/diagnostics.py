@@ -15,6 +15,7 @@ from ..device.atomic import AtomicAccess
 from ..errors import CompileError, OxideError
 from . import advice
 from .brackets import split_list
+from .recursion import room_for_recursion
 from .source import Span, column_of, located, located_in, node_at, statement_at
 from .vocabulary import refusal
 
@@ -100,7 +101,14 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Around a step of compilation: whatever fails in it is an error of oxide's with a file and a line, by default the
     kernel's own. What no step foresaw is the cause of a ``CompileError``."""
     try:
-        yield
+        with room_for_recursion():
+            yield
+    except RecursionError as error:
+        raise located(
+            function,
+            f"kernel {name} has too many branches, or expressions nested too deeply, to be compiled as one: write "
+            "parts of it as loops, or make several kernels of it",
+        ) from error
     except CompileError as error:
         said = str(error)
         if _PLACED.match(said):

@@ -28,6 +28,7 @@ from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass
 from numba.cuda.core.imputils import fix_returning_optional
 from numba.cuda.cudadrv import nvvm
+from numba.cuda.extending import core_models, register_model
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
@@ -113,6 +114,7 @@ def lower(
     full = word("OXIDE_TRACEBACK", ("full",)) is not None  # before anything fails, as a wrong one is an error itself
     session.notes.clear()
     session.failures.clear()
+    _contexts()[0].remembered.clear()
     session.fastmath = fastmath
     session.located = located
     session.constants = constants or {}
@@ -121,7 +123,7 @@ def lower(
     try:
         with compiled_with(compile_function):
             result = compile_function(function, args, types.void)
-    except OxideError:
+    except (OxideError, RecursionError):
         raise
     except Exception as error:
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
@@ -137,7 +139,7 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     """Types and lowers one Python function for some argument types, as numba-cuda's ``compile_cuda`` does.
 
     ``return_type`` is what the result is converted to, or None for what the body returns."""
-    flags = CUDAFlags()
+    flags = _Flags()
     flags.no_compile = True
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
@@ -177,10 +179,47 @@ _waiting: dict[str, list[Any]] = {}
 _called_back: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
+class _Flags(CUDAFlags):  # type: ignore[misc]
+    """Flags that compare by what was set. numba asks for their hash and compares them some ten times for each type of
+    an operator, and gathers all options each time, which took a fifth of the front end's time."""
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values))
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, _Flags) else bool(super().__eq__(other))
+
+
+class _Remembering(types.Function):  # type: ignore[misc]
+    """An operator or builtin whose type for some arguments is found once in a compilation. numba tries all that it may
+    mean in each round of inference and again in lowering, which took a quarter of the front end's time."""
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        key = self, tuple(args), tuple(kws.items())
+        found = context.remembered.get(key)
+        if found is None:
+            found = context.remembered[key] = super().get_call_type(context, args, kws)
+        return found
+
+    def augment(self, other: Any) -> Any:
+        return types.Function(self.templates + other.templates) if other.typing_key == self.typing_key else None
+
+
+register_model(_Remembering)(core_models.OpaqueModel)
+
+
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def __init__(self) -> None:
+        self.remembered: dict[Any, Any] = {}
+        self._remembering: dict[Any, _Remembering] = {}
         super().__init__()
         self.callstack = inference.PlacedCallStack()
+
+    def _lookup_global(self, gv: Any) -> Any:
+        found = super()._lookup_global(gv)
+        if type(found) is not types.Function:
+            return found
+        return self._remembering.setdefault(found, _Remembering(found.templates))
 
     def load_additional_registries(self) -> None:
         super().load_additional_registries()

@@ -46,11 +46,11 @@ class Placement:
 
 _HARMLESS = (*ALONE, "oxide.atomic.")
 _LARGEST_COPY = 2000
-_INLINING = ("always_inliner", "global_dead_code_eliminate", "sroa", "instruction_namer")
+# First within each function: what is inlined many times is copied without its variables.
+_INLINING = ("sroa", "always_inliner", "global_dead_code_eliminate", "sroa", "instruction_namer")
 _PASSES = (
     "instruction_combine",
     "sroa",
-    "new_gvn",
     "simplify_cfg",
     "jump_threading",
     "simplify_cfg",
@@ -146,7 +146,7 @@ def _with_attributes(match: re.Match[str]) -> str:
 class _Check:
     name: str
     block: str
-    line: str
+    place: int
     index: str
     length: str
     site: int
@@ -157,9 +157,9 @@ class _Hoister:
         self.function = function
         self.loops = function.loops()
         self.checks = [
-            _Check(match["name"], block, line, match["index"], match["length"], _site(match["site"]))
+            _Check(match["name"], block, place, match["index"], match["length"], _site(match["site"]))
             for block, body in function.blocks.items()
-            for line in body
+            for place, line in enumerate(body)
             if (match := BOUNDS_CHECK.match(line))
         ]
         self._first_metadata = function.first_free_metadata()
@@ -170,10 +170,9 @@ class _Hoister:
     def prove(self, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         """Leaves out the checks of accesses that are inside whatever happens."""
         prover = Prover(self.function, self.loops, parameters, contracts)
-        for check in self.checks:
-            if prover.proves(check.block, check.index, check.length):
-                self._leave_out(check)
-                self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
+        for check in list(prover.proven(self.checks)):
+            self._leave_out(check)
+            self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
 
     def run(self) -> tuple[Placement, ...]:
         placed = self.placed
@@ -227,7 +226,7 @@ class _Hoister:
         return self._cold_loops[-1]
 
     def _innermost(self, check: _Check) -> Loop | None:
-        return next((loop for loop in reversed(self.loops) if check.block in loop.blocks), None)
+        return self.function.innermost.get(check.block)
 
     def _conditional(self, check: _Check, loop: Loop) -> str | None:
         """Why an access may not be made in every iteration of the loop, if it may not."""
@@ -286,7 +285,7 @@ class _Hoister:
 
     def _leave_out(self, check: _Check) -> None:
         body = self.function.blocks[check.block]
-        body[body.index(check.line)] = f"  {check.name} = icmp eq i32 0, 0"
+        body[check.place] = f"  {check.name} = icmp eq i32 0, 0"
         match = BRANCH.match(body[-1].strip())
         if match and match["condition"] == check.name and " = phi " not in "".join(self.function.blocks[match["no"]]):
             body[-1] = f"  br label {match['yes']}"

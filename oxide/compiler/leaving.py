@@ -1,8 +1,9 @@
 """What a fault does to its thread: it leaves the kernel there, wherever no thread of the kernel can wait for another.
 
-Each check gets a branch of its own, to the end of the kernel where it fails, and behind it its result is ``true``. This
-is written into the kernel once its functions are inlined and its variables are values, before any pass that folds
-branches: whether a thread goes on must not depend on whether LLVM finds that nothing needs what it would have read.
+Each check gets a branch of its own, to the end of the kernel where it fails, and behind it its result is ``true``; a
+failed assertion ends there too. This is written into the kernel once its functions are inlined and its variables are
+values, before any pass that folds branches: whether a thread goes on must not depend on whether LLVM finds that nothing
+needs what it would have read.
 
 Where a thread may have to wait for another, all go on: an access that failed reads zero and writes nothing.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 
 from .ir import PortableKernel
-from .patterns import CHECK_RESULT, called_by
+from .patterns import CHECK_RESULT, called_by, fails_an_assert
 from .ssa import LABEL, NAME, renamed
 
 ALONE = (
@@ -57,7 +58,7 @@ def leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
 
 
 def threads_may_wait(kernel: PortableKernel, text: str) -> bool:
-    """Whether a thread of the kernel, all of whose code is ``text``, may wait for another: none may leave early then."""
+    """Whether a thread of the kernel, whose code is ``text``, may wait for another: none may leave early then."""
     if kernel.suspends or kernel.cooperative:
         return True
     lines = text.split("\n")
@@ -78,7 +79,7 @@ def _leaving(function: list[str]) -> list[str]:
     """The lines of one function. One that is not the kernel returns what a failed ``assert`` does, which its callers
     return in their turn."""
     passed = {match["name"]: "true" for line in function if (match := CHECK_RESULT.match(line))}
-    if not passed:
+    if not passed and not any(map(fails_an_assert, function)):
         return function
     lines: list[str] = []
     last_parts: dict[str, str] = {}
@@ -86,12 +87,14 @@ def _leaving(function: list[str]) -> list[str]:
     for line in function:
         if label := LABEL.match(line):
             block = f"%{label['name']}"
-        if match := CHECK_RESULT.match(line):
-            parts += 1
-            rest = last_parts[block] = f"%oxide.inside.{parts}"
-            lines += [line, f"  br i1 {match['name']}, label {rest}, label {_LEAVES}", f"{rest[1:]}:"]
-        else:
+        match = CHECK_RESULT.match(line)
+        if match is None and not fails_an_assert(line):
             lines.append(renamed(line, passed) if "i1 " in line else line)
+            continue
+        parts += 1
+        rest = last_parts[block] = f"%oxide.inside.{parts}"
+        inside = match["name"] if match else "false"
+        lines += [line, f"  br i1 {inside}, label {rest}, label {_LEAVES}", f"{rest[1:]}:"]
     for place, line in enumerate(lines):
         if " = phi " in line:
             lines[place] = _INCOMING_BLOCK.sub(

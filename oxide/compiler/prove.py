@@ -9,14 +9,18 @@ contracts (``len(a) >= m * k``). In ``sgemm_naive``: ``len(a) - 1 - (row*k + i)`
 Wrap-around cannot fool it, for the reason given in ``affine``: sums and products modulo 2**64 are congruent to the
 polynomial over the whole numbers, and a polynomial whose value is in [0, length) is the one number congruent to it
 there. Comparisons and widenings are believed only of polynomials whose atoms' ranges keep them within the type.
+
+Blocks are visited in the order of the dominator tree: what is known in a block is known in all that it dominates, and
+forgotten behind them. Of facts that differ in their constants the strongest is kept. Each access and each test has
+``BUDGET`` steps; one that takes more stays checked, so that time grows with the number of accesses and no faster.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
-from typing import TypeAlias, final
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar, final
 
 from .contracts import Contract
 from .patterns import BINARY, BRANCH, CAST, COMPARE, INTRINSIC, INVERSE, REGISTER, SELECT, conditions_of
@@ -26,16 +30,50 @@ from .ssa import Function, Loop
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
 """Coefficients by monomial: the atoms that are multiplied, sorted. The constant's monomial is empty."""
 
+Shape: TypeAlias = tuple[tuple[tuple[str, ...], int], ...]
+"""A polynomial without its constant, sorted."""
+
+BUDGET = 600
+"""The most steps, values read as polynomials and polynomials bounded, for one access or one test."""
+
+_MISSING: Any = object()
 _DEPTH = 8
+_DEEPEST = 64
+_MOST_TERMS = 64
+_HIGHEST_DEGREE = 8
+
+
+class Access(Protocol):
+    """What is to be proved: in a block, an ``i64`` index is in [0, length)."""
+
+    @property
+    def block(self) -> str: ...
+    @property
+    def index(self) -> str: ...
+    @property
+    def length(self) -> str: ...
+
+
+_A = TypeVar("_A", bound=Access)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class _Unknown(Exception):
-    """A value that is no polynomial over atoms."""
+    """A value that is no polynomial over atoms, as far as is known where it is asked for."""
+
+
+class _Never(_Unknown):
+    """A value that is none anywhere, as what is read from memory."""
+
+
+class _Exhausted(_Unknown):
+    """The budget is spent."""
 
 
 @final
 class Prover:
-    """What is known in one kernel: its parameters and its contracts."""
+    """Proves accesses of one kernel from its tests, its loops and its contracts. ``steps`` counts the work."""
 
     def __init__(
         self,
@@ -45,19 +83,45 @@ class Prover:
         contracts: Sequence[Contract],
     ) -> None:
         self.function = function
-        self.loops = loops
-        self.ranges: dict[str, tuple[int, int]] = {}
-        self.arguments = self._argument_atoms(parameters)
-        self.contracts: list[Polynomial] = []
+        self.steps = 0
+        self._limit = 0
+        self._headers = {loop.header for loop in loops}
+        self._ranges: dict[str, tuple[int, int]] = {}
+        self._arguments = self._argument_atoms(parameters)
+        # What is known in the block that is visited, and how it was before: a stack of (table, key, value before).
+        self._trail: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._truths: dict[str, bool] = {}
+        self._inside: dict[tuple[str, str], None] = {}
+        self._forms: dict[str, Polynomial] = {}
+        self._counted: dict[Loop, None] = {}
+        self._facts: dict[Shape, Polynomial] = {}
+        self._by_monomial: dict[tuple[str, ...], dict[Shape, Polynomial]] = {}
+        self._around: list[Loop] = []
+        self._never: set[str] = set()
+        self._deep = 0
+        self._failed: dict[frozenset[tuple[tuple[str, ...], int]], int] = {}
         for contract in contracts:
-            self.contracts += _facts_of(contract)
+            for fact in _facts_of(contract):
+                if all(atom in self._ranges for monomial in fact for atom in monomial):
+                    self._add_contract(fact)
 
-    def proves(self, block: str, index: str, length: str) -> bool:
-        """Whether an ``i64`` index is in [0, length) whenever control is in ``block``."""
-        try:
-            return _Place(self, block).is_inside(index, length)
-        except _Unknown:
-            return False
+    def proven(self, accesses: Sequence[_A]) -> Iterator[_A]:
+        """Those accesses that are inside whenever control comes to them."""
+        by_block: dict[str, list[_A]] = {}
+        for access in accesses:
+            by_block.setdefault(access.block, []).append(access)
+        pending: list[tuple[str, int]] = [(self.function.entry, -1)]
+        while pending:
+            block, before = pending.pop()
+            if before >= 0:
+                self._forget(before)
+                continue
+            pending.append((block, len(self._trail)))
+            self._enter(block)
+            for access in by_block.get(block, ()):
+                if self._proves(access.index, access.length):
+                    yield access
+            pending += ((child, -1) for child in self.function.dominated(block))
 
     def _argument_atoms(self, parameters: Sequence[Closed]) -> dict[str, str]:
         names = (name for _, name in self.function.parameters[1:])
@@ -73,65 +137,86 @@ class Prover:
                 if parameter.dtype.kind in "iu":
                     bits, signed = 8 * parameter.dtype.itemsize, parameter.dtype.kind == "i"
                     atoms[word] = parameter.name
-                    self.ranges[parameter.name] = (
+                    self._ranges[parameter.name] = (
                         (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
                     )
             else:
                 atom = atoms[next(names)] = f"len({parameter.name})"
-                self.ranges[atom] = 0, 2**62
+                self._ranges[atom] = 0, 2**62
         return atoms
 
+    def _add_contract(self, fact: Polynomial) -> None:
+        for atom, (least, greatest) in list(self._ranges.items()):
+            if fact.keys() <= {(atom,), ()} and fact.get((atom,)) == 1:
+                self._ranges[atom] = max(least, -fact.get((), 0)), greatest
+        self._add(fact)
 
-@final
-class _Place:
-    """What is known where control is in one block."""
+    # What is known in a block
 
-    def __init__(self, prover: Prover, block: str) -> None:
-        self.prover = prover
-        self.function = prover.function
-        self.block = block
-        self.around = [loop for loop in prover.loops if block in loop.blocks and block != loop.header]
-        self.ranges = dict(prover.ranges)
-        self.truths: dict[str, bool] = {}
-        self.facts: list[Polynomial] = list(prover.contracts)
-        self.inside: set[tuple[str, str]] = set()
-        self._forms: dict[str, Polynomial] = {}
-        self._learn_conditions()
+    def _set(self, table: dict[_K, _V], key: _K, value: _V) -> None:
+        self._trail.append((table, key, table.get(key, _MISSING)))
+        table[key] = value
 
-    def is_inside(self, index: str, length: str) -> bool:
-        if (index, length) in self.inside:
-            return True
+    def _forget(self, before: int) -> None:
+        """Undoes what was learnt since the trail was that long."""
+        while len(self._trail) > before:
+            table, key, value = self._trail.pop()
+            if value is _MISSING:
+                del table[key]
+            else:
+                table[key] = value
+        self._failed.clear()
+
+    def _add(self, fact: Polynomial) -> None:
+        """A polynomial that is not negative."""
+        shape: Shape = tuple(sorted((m, c) for m, c in fact.items() if m))
+        known = self._facts.get(shape)
+        if not shape or (known is not None and known.get((), 0) <= fact.get((), 0)):
+            return
+        self._failed.clear()
+        self._set(self._facts, shape, fact)
+        for monomial, _ in shape:
+            self._set(self._by_monomial.setdefault(monomial, {}), shape, fact)
+
+    def _enter(self, block: str) -> None:
+        """Learns what holds in a block and in all that it dominates."""
+        self._failed.clear()
+        self._around = [loop for loop in self._loops_around(block) if block != loop.header]
+        before = self.function.predecessors[block]
+        match = BRANCH.match(self.function.terminator(before[0])) if len(before) == 1 else None
+        if match is not None and match["yes"] != match["no"]:
+            self._learn(match["condition"], match["yes"] == block)
         self._learn_counters()
-        form, size = self._form(index), self._form(length)
-        return self._nonnegative(form, _DEPTH) and self._nonnegative(_plus(_plus(size, form, -1), {(): 1}, -1), _DEPTH)
 
-    # What is known
-
-    def _learn_conditions(self) -> None:
-        for block in self.function.blocks:
-            match = BRANCH.match(self.function.terminator(block))
-            if match is None or match["yes"] == match["no"] or block == self.block:
-                continue
-            for target, truth in ((match["yes"], True), (match["no"], False)):
-                only = self.function.predecessors[target] == [block]
-                if only and self.function.dominates(target, self.block):
-                    self._learn(match["condition"], truth)
+    def _loops_around(self, block: str) -> list[Loop]:
+        """Outermost first."""
+        found = []
+        loop = self.function.innermost.get(block)
+        while loop is not None:
+            found.append(loop)
+            loop = loop.parent
+        return found[::-1]
 
     def _learn(self, condition: str, truth: bool) -> None:
-        self.truths[condition] = truth
-        instruction = self.function.definitions.get(condition)
-        if instruction is None:
-            return
-        for part, is_so in conditions_of(instruction.text, truth):
-            self._learn(part, is_so)
-        if match := COMPARE.match(instruction.text):
-            self._learn_comparison(match, truth)
+        pending = [(condition, truth)]
+        while pending:
+            condition, truth = pending.pop()
+            if self._truths.get(condition) == truth:
+                continue
+            self._set(self._truths, condition, truth)
+            instruction = self.function.definitions.get(condition)
+            if instruction is None:
+                continue
+            pending += reversed(conditions_of(instruction.text, truth))
+            if match := COMPARE.match(instruction.text):
+                self._limit = self.steps + BUDGET
+                self._learn_comparison(match, truth)
 
     def _learn_comparison(self, match: re.Match[str], truth: bool) -> None:
         predicate = match["predicate"] if truth else {**INVERSE, "eq": "ne", "ne": "eq"}[match["predicate"]]
         left, right = match["left"], match["right"]
         if (predicate, match["type"]) == ("ult", "i64"):
-            self.inside.add((left, right))
+            self._set(self._inside, (left, right), None)
         if (predicate, right) in (("sgt", "-1"), ("sge", "0")):
             # A ThreadIndex that is not None: the select that made it chose its number.
             chosen = self.function.definitions.get(left)
@@ -142,27 +227,29 @@ class _Place:
         except _Unknown:
             return
         bits = int(match["type"][1:])
+        if not (self._fits(first, bits) and self._fits(second, bits)):
+            return
         if predicate[0] == "u":
             # Unsigned, with one side known to be no negative number: so is the smaller one.
-            if not (self._fits(first, bits) and self._fits(second, bits)):
-                return
             small, large = (first, second) if predicate[1] == "l" else (second, first)
             if self._least(large) < 0:
                 return
-            self.facts.append(small)
-        elif not (self._fits(first, bits) and self._fits(second, bits)):
-            return
+            self._add(small)
         strict: Polynomial = {(): 0 if predicate.endswith("e") else 1}
         if predicate in ("sgt", "sge", "ugt", "uge"):
-            self.facts.append(_plus(_plus(first, second, -1), strict, -1))
+            self._add(_plus(_plus(first, second, -1), strict, -1))
         elif predicate in ("slt", "sle", "ult", "ule"):
-            self.facts.append(_plus(_plus(second, first, -1), strict, -1))
+            self._add(_plus(_plus(second, first, -1), strict, -1))
         elif predicate == "eq":
-            self.facts += [_plus(first, second, -1), _plus(second, first, -1)]
+            self._add(_plus(first, second, -1))
+            self._add(_plus(second, first, -1))
 
     def _learn_counters(self) -> None:
         """``counter <= iterations - 1``, for each loop around whose test counts down to 0, as ``range`` does."""
-        for loop in self.around:
+        for loop in self._around:
+            if loop in self._counted:
+                continue
+            self._limit = self.steps + BUDGET
             atom = _counter(loop)
             match = BRANCH.match(self.function.terminator(loop.header))
             test = self.function.definitions.get(match["condition"]) if match else None
@@ -178,8 +265,9 @@ class _Place:
                 iterations = self._iterations(phi.incoming()[loop.preheader], int(compared["type"][1:]))
             except (_Unknown, KeyError):
                 continue
-            self.facts.append(_plus(_plus(iterations, {(atom,): 1}, -1), {(): 1}, -1))
-            self.ranges[atom] = 0, max(0, self._greatest(iterations) - 1)
+            self._set(self._counted, loop, None)
+            self._set(self._ranges, atom, (0, max(0, self._greatest(iterations) - 1)))
+            self._add(_plus(_plus(iterations, {(atom,): 1}, -1), {(): 1}, -1))
 
     def _iterations(self, value: str, bits: int) -> Polynomial:
         """At least the first count of a loop that runs, so one over 0. Raises ``_Unknown``."""
@@ -233,18 +321,32 @@ class _Place:
     def _form(self, value: str) -> Polynomial:
         if not value.startswith("%"):
             if not re.fullmatch(r"-?\d+", value):
-                raise _Unknown
+                raise _Never
             return {(): int(value)} if int(value) else {}
-        if value not in self._forms:
-            self._forms[value] = self._find_form(value)
-        return self._forms[value]
+        known = self._forms.get(value)
+        if known is None:
+            if value in self._never:
+                raise _Never
+            self._spend()
+            if self._deep == _DEEPEST:
+                raise _Unknown
+            self._deep += 1
+            try:
+                known = self._find_form(value)
+            except _Never:
+                self._never.add(value)
+                raise
+            finally:
+                self._deep -= 1
+            self._set(self._forms, value, known)
+        return known
 
     def _find_form(self, value: str) -> Polynomial:
         instruction = self.function.definitions.get(value)
         if instruction is None:
-            atom = self.prover.arguments.get(value)
+            atom = self._arguments.get(value)
             if atom is None:
-                raise _Unknown
+                raise _Never
             return {(atom,): 1}
         text = instruction.text
         if match := BINARY.match(text):
@@ -253,36 +355,49 @@ class _Place:
             return self._cast(match)
         if match := REGISTER.match(text):
             atom = match["name"]
-            self.ranges[atom] = 0, 2**32 - 1
+            self._ranges[atom] = 0, 2**32 - 1
             return {(atom,): 1}
         if match := SELECT.match(text):
-            if match["condition"] in self.truths:
-                return self._form(match["left"] if self.truths[match["condition"]] else match["right"])
+            chosen = self._truths.get(match["condition"])
+            if chosen is None:
+                raise _Unknown
+            try:
+                return self._form(match["left" if chosen else "right"])
+            except _Never:
+                raise _Unknown from None  # where the condition is the other way, it may be one
+        if instruction.opcode != "phi" or instruction.block not in self._headers:
+            raise _Never
+        loop = next((loop for loop in self._around if loop.header == instruction.block), None)
+        if loop is None:
             raise _Unknown
-        loop = next((loop for loop in self.around if loop.header == instruction.block), None)
-        if instruction.opcode == "phi" and loop is not None:
-            atom = _counter(loop)
-            self.ranges.setdefault(atom, (0, 2**63 - 1))
-            start = self._form(instruction.incoming()[loop.preheader])
-            return _plus(start, {(atom,): 1}, self._step(loop, value))
-        raise _Unknown
+        atom = _counter(loop)
+        self._ranges.setdefault(atom, (0, 2**63 - 1))
+        start = self._form(instruction.incoming()[loop.preheader])
+        return _plus(start, {(atom,): 1}, self._step(loop, value))
+
+    def _spend(self) -> None:
+        self.steps += 1
+        if self.steps > self._limit:
+            raise _Exhausted
 
     def _arithmetic(self, match: re.Match[str]) -> Polynomial:
         operation = match["operation"]
+        if operation not in ("add", "sub", "or disjoint", "mul", "shl"):
+            raise _Never
         left, right = self._form(match["left"]), self._form(match["right"])
-        if operation in ("add", "sub", "or disjoint"):
-            return self._position(_plus(left, right, -1 if operation == "sub" else 1))
         if operation == "mul":
             return _times(left, right)
-        if operation == "shl" and match["right"].isdigit():
+        if operation == "shl":
+            if not match["right"].isdigit():
+                raise _Never
             return _times(left, {(): 1 << int(match["right"])})
-        raise _Unknown
+        return self._position(_plus(left, right, -1 if operation == "sub" else 1))
 
     def _cast(self, match: re.Match[str]) -> Polynomial:
         form = self._form(match["value"])
         bits = int(match["source"][1:])
         if match["operation"] == "trunc":
-            raise _Unknown
+            raise _Never
         if not self._fits(form, bits, unsigned=match["operation"] == "zext"):
             raise _Unknown
         return form
@@ -292,7 +407,7 @@ class _Place:
         for axis in "xyz":
             if form == {(f"ctaid.{axis}", f"ntid.{axis}"): 1, (f"tid.{axis}",): 1}:
                 atom = f"position.{axis}"
-                self.ranges[atom] = 0, 2**42
+                self._ranges[atom] = 0, 2**42
                 return {(atom,): 1}
         return form
 
@@ -303,9 +418,9 @@ class _Place:
             if instruction is None:
                 raise _Unknown
             if match := SELECT.match(instruction.text):
-                if match["condition"] not in self.truths:
+                if match["condition"] not in self._truths:
                     raise _Unknown
-                following = match["left"] if self.truths[match["condition"]] else match["right"]
+                following = match["left"] if self._truths[match["condition"]] else match["right"]
             elif (match := BINARY.match(instruction.text)) and match["operation"] == "add" and match["left"] == phi:
                 if not re.fullmatch(r"-?\d+", match["right"]):
                     raise _Unknown
@@ -316,30 +431,54 @@ class _Place:
 
     # Inequalities
 
-    def _nonnegative(self, form: Polynomial, depth: int) -> bool:
-        if self._plainly_nonnegative(form) or any(
-            self._plainly_nonnegative(_plus(form, fact, -1)) for fact in self.facts
-        ):
+    def _proves(self, index: str, length: str) -> bool:
+        if (index, length) in self._inside:
             return True
-        if depth == 0:
+        self._limit = self.steps + BUDGET
+        try:
+            form, size = self._form(index), self._form(length)
+            return self._nonnegative(form, _DEPTH) and self._nonnegative(
+                _plus(_plus(size, form, -1), {(): 1}, -1), _DEPTH
+            )
+        except _Unknown:
             return False
+
+    def _nonnegative(self, form: Polynomial, depth: int) -> bool:
+        key = frozenset(form.items())
+        if self._failed.get(key, -1) >= depth:
+            return False
+        if self._bounded(form) or any(self._bounded(_plus(form, fact, -1)) for fact in self._facts_about(form)):
+            return True
+        if depth > 0 and any(self._nonnegative(less, depth - 1) for less in self._with_bounds(form)):
+            return True
+        self._failed[key] = depth
+        return False
+
+    def _facts_about(self, form: Polynomial) -> list[Polynomial]:
+        """The facts that have a product of atoms in common with a form."""
+        found: dict[Shape, Polynomial] = {}
+        for monomial in form:
+            found |= self._by_monomial.get(monomial, {})
+        return list(found.values())
+
+    def _with_bounds(self, form: Polynomial) -> Iterator[Polynomial]:
+        """What is no more than a form: it with one of its atoms replaced by what is at least the atom."""
         for atom in sorted({atom for monomial in form for atom in monomial}):
             if any(monomial.count(atom) > 1 for monomial in form):
                 continue
             factor = {tuple(a for a in m if a != atom): c for m, c in form.items() if atom in m}
-            rest = {m: c for m, c in form.items() if atom not in m}
-            if not self._plainly_nonnegative(_times(factor, {(): -1})):
+            if not self._bounded(_times(factor, {(): -1})):
                 continue
-            for fact in self.facts:
+            rest = {m: c for m, c in form.items() if atom not in m}
+            for fact in list(self._by_monomial.get((atom,), {}).values()):
                 # `fact` is bound - atom, so atom <= bound, and factor * atom >= factor * bound.
-                if fact.get((atom,)) != -1 or any(atom in m and m != (atom,) for m in fact):
-                    continue
-                bound = {m: c for m, c in fact.items() if m != (atom,)}
-                if self._nonnegative(_plus(rest, _times(factor, bound)), depth - 1):
-                    return True
-        return False
+                if fact[(atom,)] == -1 and not any(atom in m and m != (atom,) for m in fact):
+                    bound = {m: c for m, c in fact.items() if m != (atom,)}
+                    yield _plus(rest, _times(factor, bound))
 
-    def _plainly_nonnegative(self, form: Polynomial) -> bool:
+    def _bounded(self, form: Polynomial) -> bool:
+        """Whether a form is not negative by the ranges of its atoms alone."""
+        self._spend()
         return self._least(form) >= 0
 
     def _least(self, form: Polynomial) -> int:
@@ -359,10 +498,7 @@ class _Place:
     def _range_of(self, monomial: tuple[str, ...]) -> tuple[int, int]:
         low = high = 1
         for atom in monomial:
-            least, greatest = self.ranges[atom]
-            for fact in self.prover.contracts:
-                if set(fact) <= {(atom,), ()} and fact.get((atom,)) == 1:
-                    least = max(least, -fact.get((), 0))
+            least, greatest = self._ranges[atom]
             ends = [end * other for end in (low, high) for other in (least, greatest)]
             low, high = min(ends), max(ends)
         return low, high
@@ -414,10 +550,15 @@ def _plus(left: Polynomial, right: Polynomial, factor: int = 1) -> Polynomial:
 
 
 def _times(left: Polynomial, right: Polynomial) -> Polynomial:
+    """The product. Raises ``_Unknown`` for one that is too large to go on with."""
+    if len(left) * len(right) > _MOST_TERMS:
+        raise _Unknown
     result: Polynomial = {}
     for first, a in left.items():
         for second, b in right.items():
             monomial = tuple(sorted((*first, *second)))
+            if len(monomial) > _HIGHEST_DEGREE:
+                raise _Unknown
             result[monomial] = result.get(monomial, 0) + a * b
     return {monomial: coefficient for monomial, coefficient in result.items() if coefficient}
 

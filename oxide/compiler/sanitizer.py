@@ -25,7 +25,7 @@ from ..errors import CompileError
 from . import clearing, native, native_primitives, sanitizer_runtime
 from .ir import PortableKernel, link
 from .leaving import threads_may_wait
-from .patterns import CHECK_RESULT
+from .patterns import CHECK_RESULT, fails_an_assert
 from .sanitizer_origins import NAME, Origins
 from .sanitizer_regions import HELD_LOCAL, REGION_KINDS, UNKNOWN, Region, Regions, pointers_of
 from .sanitizer_types import TYPE, size_of
@@ -253,6 +253,9 @@ class _Instrumenter:
         elif match := CHECK_RESULT.match(line):
             lines.append(line)
             self._go_on(lines, match["name"])
+        elif fails_an_assert(line):
+            lines.append(line)
+            self._go_on(lines, "false")
         elif match := _FENCE.match(line):
             ordering = int(match["ordering"])
             self._fence(lines, "release", ordering in _RELEASING)

@@ -97,7 +97,11 @@ class Function:
         for block, targets in self.successors.items():
             for target in targets:
                 self.predecessors[target].append(block)
-        self._dominators = self._find_dominators()
+        self._order = {block: number for number, block in enumerate(self.blocks)}
+        self._children: dict[str, list[str]] = {}
+        self._spans = self._dominator_spans()
+        self.innermost: dict[str, Loop] = {}
+        """The innermost loop around each block that is in one, once ``loops`` was asked for."""
 
     def text(self) -> str:
         """The module's text, with the function's blocks as they are now."""
@@ -131,9 +135,8 @@ class Function:
             for line in self.blocks[block]:
                 if match := _RESULT.match(line):
                     names[match["name"]] = suffixed(match["name"], suffix)
-        copies = {
-            names[b]: [renamed(line, names) for line in body] for b, body in self.blocks.items() if b in loop.blocks
-        }
+        ordered = sorted(loop.blocks, key=self._order.__getitem__)
+        copies = {names[b]: [renamed(line, names) for line in self.blocks[b]] for b in ordered}
         for inner in loop.within():
             latch = copies[names[inner.latch]]
             latch[-1] = re.sub(r", !llvm\.loop !\d+", "", latch[-1])
@@ -144,25 +147,31 @@ class Function:
 
     def dominates(self, first: str, second: str) -> bool:
         """Whether every way from the entry to ``second`` goes through ``first``."""
-        return first in self._dominators.get(second, ())
+        above, below = self._spans.get(first), self._spans.get(second)
+        return above is not None and below is not None and above[0] <= below[0] < above[1]
+
+    def dominated(self, block: str) -> list[str]:
+        """The blocks of which it is the immediate dominator."""
+        return self._children.get(block, [])
 
     def loops(self) -> list[Loop]:
         """All natural loops, each before those it contains."""
         found: dict[str, Loop] = {}
         for latch, targets in self.successors.items():
             for header in targets:
-                if latch not in self._dominators or not self.dominates(header, latch):
+                if not self.dominates(header, latch):
                     continue
                 outside = [p for p in self.predecessors[header] if not self.dominates(header, p)]
                 if header in found or len(outside) != 1 or len(self.successors[outside[0]]) != 1:
                     continue
                 found[header] = Loop(header, latch, outside[0], self._body(header, latch))
         ordered = sorted(found.values(), key=lambda loop: -len(loop.blocks))
-        for number, loop in enumerate(ordered):
-            around = [outer for outer in ordered[:number] if loop.blocks < outer.blocks]
-            if around:
-                loop.parent = around[-1]
-                around[-1].children.append(loop)
+        self.innermost = {}
+        for loop in ordered:
+            loop.parent = self.innermost.get(loop.header)
+            if loop.parent is not None:
+                loop.parent.children.append(loop)
+            self.innermost.update(dict.fromkeys(loop.blocks, loop))
         return ordered
 
     def _body(self, header: str, latch: str) -> set[str]:
@@ -174,11 +183,46 @@ class Function:
                 pending += self.predecessors[block]
         return blocks
 
-    def _find_dominators(self) -> dict[str, frozenset[str]]:
+    def _dominator_spans(self) -> dict[str, tuple[int, int]]:
+        """Of each block that control can come to, its number in a walk of the dominator tree, and the first number
+        behind what it dominates. Immediate dominators are found as Cooper, Harvey and Kennedy do."""
+        order = self._postorder()
+        number = {block: place for place, block in enumerate(order)}
+        above = {self.entry: self.entry}
+        changed = True
+        while changed:
+            changed = False
+            for block in reversed(order[:-1]):
+                first, *others = (before for before in self.predecessors[block] if before in above)
+                for other in others:
+                    while first != other:
+                        if number[first] < number[other]:
+                            first = above[first]
+                        else:
+                            other = above[other]
+                if above.get(block) != first:
+                    above[block] = first
+                    changed = True
+        for block in reversed(order[:-1]):
+            self._children.setdefault(above[block], []).append(block)
+        starts: dict[str, int] = {}
+        spans: dict[str, tuple[int, int]] = {}
+        pending = [self.entry]
+        while pending:
+            block = pending[-1]
+            if block in starts:
+                pending.pop()
+                spans[block] = starts[block], len(starts)
+            else:
+                starts[block] = len(starts)
+                pending += self.dominated(block)
+        return spans
+
+    def _postorder(self) -> list[str]:
+        """The blocks that control can come to, each behind those that it leads to first; the entry last."""
         order: list[str] = []
-        seen: set[str] = set()
+        seen = {self.entry}
         pending = [(self.entry, iter(self.successors[self.entry]))]
-        seen.add(self.entry)
         while pending:
             block, targets = pending[-1]
             for target in targets:
@@ -189,18 +233,7 @@ class Function:
             else:
                 order.append(block)
                 pending.pop()
-        order.reverse()
-        found: dict[str, frozenset[str]] = {self.entry: frozenset({self.entry})}
-        changed = True
-        while changed:
-            changed = False
-            for block in order[1:]:
-                known = [found[p] for p in self.predecessors[block] if p in found]
-                now = frozenset.intersection(*known) | {block}
-                if found.get(block) != now:
-                    found[block] = now
-                    changed = True
-        return found
+        return order
 
 
 def _with_copies(line: str, names: dict[str, str], blocks: set[str]) -> str:

@@ -38,8 +38,9 @@ else:
 class Slice(VectorReads[T], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
 
-    ``a[i]`` takes any integer; a negative one, or one past the end, is a fault: it reads as zero, and the launch fails
-    with a ``BoundsError``. ``len(a)`` is the number of elements, an ``i64``.
+    ``a[i]`` takes any integer; a negative one, or one past the end, is a fault: the thread leaves the kernel, or reads
+    zero where others may wait for it, and the launch fails with a ``BoundsError``. ``len(a)`` is the number of
+    elements, an ``i64``.
     """
 
     def __init__(self) -> None:

@@ -1,0 +1,38 @@
+"""Room on Python's stack while a kernel is compiled.
+
+numba walks a function's blocks, and oxide the expressions of its syntax tree, by functions that call themselves: at
+Python's limit of 1000 calls that ends with a few hundred branches or terms. Calls from Python to Python take no room on
+the processor's stack, and Python's own compiler has bounded how deeply a source file nests.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ROOM = 10_000
+"""Calls, as many as a kernel of some thousand branches takes."""
+
+_lock = threading.Lock()
+_inside = 0
+_before = 0
+
+
+@contextmanager
+def room_for_recursion() -> Iterator[None]:
+    """Raises Python's limit, which all threads share, until the last of them is done."""
+    global _inside, _before
+    with _lock:
+        if _inside == 0:
+            _before = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_before, ROOM))
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                sys.setrecursionlimit(_before)

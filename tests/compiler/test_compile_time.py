@@ -1,0 +1,145 @@
+"""Compiling takes steps in proportion to a kernel's size, and no kernel takes the process with it.
+
+Steps are counted, not seconds: ``Prover.steps`` are values read as polynomials and polynomials bounded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import linecache
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, kernel, thread, u32
+from oxide.compiler import hoist
+from oxide.compiler.diagnostics import placed_errors
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.prove import BUDGET, Prover
+from tests.compiler.native_runner import run_blocks
+
+_serial = itertools.count()
+
+
+def made(lines: list[str], **options: Any) -> Kernel:
+    """A kernel with these lines in its body."""
+    head = [
+        "def measured(n: u32, x: Slice[f32], where: Slice[i64], counts: AtomicSlice[u32], out: DisjointSlice[f32]):",
+        "    j = thread.index_1d().get()",
+        "    total = f32(0)",
+    ]
+    source = "\n".join([*head, *(f"    {line}" for line in lines), "    out.unchecked_mut[j] = total"]) + "\n"
+    file = f"<sized {next(_serial)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names = (AtomicSlice, DisjointSlice, Slice, f32, i64, thread, u32)
+    scope: dict[str, Any] = dict(
+        zip(("AtomicSlice", "DisjointSlice", "Slice", "f32", "i64", "thread", "u32"), names, strict=True)
+    ) | {"__name__": "sized"}
+    exec(compile(source, file, "exec"), scope)
+    return kernel(**options)(scope["measured"])
+
+
+def nested(depth: int) -> list[str]:
+    names = [f"i{level}" for level in range(depth)]
+    loops = [f"{'    ' * level}for {name} in range(n):" for level, name in enumerate(names)]
+    return [*loops, f"{'    ' * depth}total += x[{' + '.join(names)}]"]
+
+
+def branches(count: int) -> list[str]:
+    return [line for k in range(count) for line in (f"if x[j + {k}] > f32(0):", f"    total += x[j + {k}]")]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Counts the steps of compiling a kernel."""
+    provers: list[Prover] = []
+
+    def recorded(*arguments: Any) -> Prover:
+        provers.append(Prover(*arguments))
+        return provers[-1]
+
+    monkeypatch.setattr(hoist, "Prover", recorded)
+
+    def count(each: Kernel) -> int:
+        provers.clear()
+        each.specialize()
+        return provers[-1].steps
+
+    return count
+
+
+@pytest.mark.parametrize("depth", [4, 8, 12])
+@pytest.mark.parametrize("requires", [(), ("len(x) >= 5 * n",)], ids=["plain", "contract"])
+def test_nested_loops_take_no_more_steps_than_their_accesses_have(depth: int, requires: Any, steps: Any) -> None:
+    each = made(nested(depth), requires=requires)
+    # A search for each of the access, the loops' counts and the tests around it.
+    assert steps(each) <= BUDGET + 40 * depth
+    assert {placement.place for placement in each.specialize().placements} <= {"proved", "hoisted"}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        branches,
+        lambda count: [f"total += x[where[{k}]]" for k in range(count)],
+        lambda count: [f"counts.fetch_add(j + {k}, u32(1))" for k in range(count)],
+        lambda count: [line for k in range(count) for line in (f"if j * {k + 2} < n:", f"    total += x[j * {k + 1}]")],
+    ],
+    ids=["branches", "sums", "atomics", "tests"],
+)
+def test_twice_the_statements_take_about_twice_the_steps(lines: Any, steps: Any) -> None:
+    small, large = steps(made(lines(20))), steps(made(lines(40)))
+    assert large <= 2.5 * small + 50
+
+
+def test_a_product_of_products_is_given_up_and_stays_checked(steps: Any) -> None:
+    squares = ["k = j + i64(n)", *(["k = k * k"] * 40), "total += x[k]"]
+    each = made(squares)
+    assert steps(each) <= BUDGET
+    assert [placement.place for placement in each.specialize().placements] == ["access"]
+
+
+@pytest.fixture
+def little_room() -> Iterator[int]:
+    """Python's limit for calls within each other as after eight hundred of a program's own."""
+    before = sys.getrecursionlimit()
+    limit = len(inspect.stack(0)) + 200
+    sys.setrecursionlimit(limit)
+    yield limit
+    sys.setrecursionlimit(before)
+
+
+def test_an_index_of_many_terms_compiles(little_room: int) -> None:
+    """A chain of sums is no recursion of the compiler's without end, neither in the prover nor before a loop."""
+    lines = ["k = i64(n)", *(f"k = k * where[{k % 7}] + {k}" for k in range(150))]
+    each = made([*lines, "for i in range(n):", "    total += x[k + i]"])
+    each.specialize()
+    x, out = np.ones(8, np.float32), np.zeros(1, np.float32)
+    run_blocks(each, (1, 1, 1), (1, 1, 1), 4, x, np.zeros(7, np.int64), np.zeros(1, np.uint32), out)
+    assert out[0] == 0, "it reads from 149 on, which is a fault"
+
+
+def test_a_kernel_of_many_branches_compiles(little_room: int) -> None:
+    made([f"if where[{k}] > {k}: total += f32({k})" for k in range(130)]).specialize()
+    assert sys.getrecursionlimit() == little_room
+
+
+def test_too_deep_a_kernel_is_an_error_that_says_so() -> None:
+    def deeper(n: int) -> int:
+        return deeper(n + 1)
+
+    each = made(["total += x[j]"])
+    with (
+        pytest.raises(CompileError, match="kernel measured has too many branches"),
+        placed_errors("measured", each.function),
+    ):
+        deeper(0)
+
+
+def test_no_pass_is_run_that_may_end_the_process() -> None:
+    """LLVM's NewGVN asserts that it looks at no value a hundred times, and large kernels make it."""
+    assert "new_gvn" not in (*hoist._INLINING, *hoist._PASSES)
