@@ -212,9 +212,7 @@ class _Remembering(types.Function):  # type: ignore[misc]
         return types.Function(self.templates + other.templates) if other.typing_key == self.typing_key else None
 
 
-@register_model(_Remembering)
-class _RememberingModel(core_models.OpaqueModel):  # type: ignore[misc]
-    """The model of numba's own functions: a function is a value where a condition is evaluated among its arguments."""
+register_model(_Remembering)(core_models.OpaqueModel)
 
 
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
