@@ -264,6 +264,24 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             return types.BoundFunction(numba_vocabulary.GridGroupSync, typ)
         return super().resolve_getattr(typ, attr)
 
+    def can_convert(self, fromty: Any, toty: Any) -> Any:
+        found = super().can_convert(fromty, toty)
+        return half.half_conversion(fromty, toty) if found is None else found
+
+    # That is for what a function returns. A call's arguments are converted by rules of their own, or not at all.
+
+    def _rate_arguments(self, actualargs: Any, formalargs: Any, **options: Any) -> Any:
+        return (
+            None
+            if _differ_in_a_half(actualargs, formalargs)
+            else super()._rate_arguments(actualargs, formalargs, **options)
+        )
+
+    def install_possible_conversions(self, actualargs: Any, formalargs: Any) -> Any:
+        return not _differ_in_a_half(actualargs, formalargs) and super().install_possible_conversions(
+            actualargs, formalargs
+        )
+
     def unify_pairs(self, first: Any, second: Any) -> Any:
         mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
         return mixed or super().unify_pairs(first, second)
@@ -293,6 +311,12 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if isinstance(target, slice_lowering.RefType) and attr == "value":
             slice_lowering.check_store(target, value)
         return super().resolve_setattr(target, attr, value)
+
+
+def _differ_in_a_half(actual: Any, formal: Any) -> bool:
+    return any(
+        first != second and half.half_conversion(first, second) for first, second in zip(actual, formal, strict=False)
+    )
 
 
 def _makes_text(function: Any, args: Any) -> bool:

@@ -16,6 +16,7 @@ from oxide import (
     Slice,
     bf16,
     d2h,
+    device,
     f16,
     f32,
     f64,
@@ -179,6 +180,35 @@ def test_an_extreme_of_three_or_more_has_their_type(dtype: Any) -> None:
     expected = to_numbers(to_bits(numbers * numbers, dtype), dtype)
     assert np.any(expected != numbers * numbers)
     np.testing.assert_array_equal(run(products, x, dtype=np.float64), expected)
+
+
+@device
+def declared_f16(x: f32) -> f16:
+    return x
+
+
+@device
+def declared_f32(x: f16) -> f32:
+    return x
+
+
+@device
+def declared_f16_of_an_integer(n: i32) -> f16:
+    return n
+
+
+def test_a_functions_result_is_converted_from_half_precision_and_to_it() -> None:
+    @kernel(block=64)
+    def through(x: Slice[f32], y: DisjointSlice[f64]) -> None:
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            v = declared_f16(x[i.get()])
+            element.value = f64(declared_f32(v) * declared_f32(v)) + f64(declared_f16_of_an_integer(2049) * f16(1))
+
+    x = np.array([43.84, 2.3], np.float32)
+    wide = x.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(run(through, x, dtype=np.float64), (wide * wide).astype(np.float64) + 2048)
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)

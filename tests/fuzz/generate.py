@@ -143,9 +143,17 @@ class Generator:
                 (1, lambda: rng.uniform(-1, 1) * 2.0 ** rng.randint(-160, 160)),
                 (1, lambda: self.pick((0.0, -0.0, float("inf"), float("-inf"), float("nan")))),
                 (1, lambda: float(2 ** rng.randrange(70)) + rng.randint(-1, 1)),
+                (2, self.near_a_tie),
                 (1, lambda: self.pick((1e-45, 6e-8, 65504.0, 65520.0, 3.4e38, 1e-40, 1.7e308, 5e-324, 2.0**-126))),
             )()
         )
+
+    def near_a_tie(self) -> float:
+        """A double about halfway between two neighbours of a narrower type, where a second rounding would show."""
+        rng = self.rng
+        bits, low = self.pick(((11, -24), (8, -20), (24, -20)))
+        halfway = (2 * rng.randrange(2 ** (bits - 1), 2**bits) + 1) * 2.0 ** rng.randint(low, 4)
+        return rng.choice((-1, 1)) * (halfway + rng.choice((-1, 0, 1)) * halfway * 2.0 ** -rng.randint(26, 51))
 
     def constant(self, kind: str) -> Expr:
         value = self.number(kind)
@@ -373,7 +381,10 @@ class Generator:
             a = b = self.pick(FLOATS)
             if self.chance(0.2):
                 b = self.pick(FLOATS)
-        return Expr("compare", "bool", [self.typed(a, depth - 1), self.typed(b, depth - 1)], self.pick(_COMPARES))
+        first = self.typed(a, depth - 1)
+        # Often of one number in two types, which may be equal.
+        second = convert(first, b) if self.chance(0.15) else self.typed(b, depth - 1)
+        return Expr("compare", "bool", [first, second], self.pick(_COMPARES))
 
     def chain(self, depth: int) -> Expr:
         operators = self.pick((("<", "<="), ("<=", "<"), (">", ">="), ("<", "<"), ("==", "<")))
@@ -886,8 +897,12 @@ class Generator:
                 body.append(
                     Stmt("if", [self.condition(2)], [[Stmt("return", [self.typed(returns, 2)], [], returns)], []])
                 )
-            body.append(Stmt("return", [self.typed(returns, 3)], [], returns))
-            function = Function(self.fresh("fun"), parameters, returns, body, annotated=self.chance(0.7))
+            annotated, given = self.chance(0.7), returns
+            if annotated and self.chance(0.3) and returns != "bool":
+                # Converted to the type that is declared, by the rule of a store.
+                given = self.pick(INTEGERS if returns in INTEGERS else (*INTEGERS, *FLOATS))
+            body.append(Stmt("return", [self.typed(given, 3)], [], returns))
+            function = Function(self.fresh("fun"), parameters, returns, body, annotated=annotated)
             self.program.functions.append(function)
             self.in_function = False
             self.variables, self.given = {}, []

@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from ...device import fast, intrinsics
@@ -122,6 +123,13 @@ def unify_half(first: Any, second: Any) -> Any:
         return halves[0] if halves[0] == halves[1] else types.float32
     (other,) = (kind for kind in kinds if kind is not halves[0])
     return other if isinstance(other, types.Float) else halves[0]
+
+
+def half_conversion(source: Any, target: Any) -> Any:
+    """How a number becomes an f16 or bf16, or one of those another number. None for others."""
+    kinds = [types.unliteral(source), types.unliteral(target)]
+    halves = any(isinstance(kind, HalfType) for kind in kinds)
+    return Conversion.unsafe if halves and all(isinstance(k, types.Number | types.Boolean) for k in kinds) else None
 
 
 def _widen(builder: Any, kind: Any, value: Any) -> Any:
