@@ -1,0 +1,100 @@
+"""Finalisers that run no Python: what happens as an object is dropped is one call of a function in C.
+
+Python looks for signals when it enters a function and behind each call. So Ctrl-C may arrive in a ``__del__``, and in
+the callback of a weak reference, even in an empty one: there ``KeyboardInterrupt`` is printed ("Exception ignored in")
+and lost, and the rest of the finaliser is not run. A function in C is not interrupted. The interrupt is raised behind
+the statement that dropped the object, where the program can catch it.
+
+So a finaliser of this package is of one of three kinds:
+
+- ``calls_drop``: the object's attribute ``_drop`` is a function in C with its arguments (``functools.partial``), which
+  puts a handle into a queue or takes an entry out of a table. ``nothing`` is for an object that has nothing to do.
+- ``joins_when_dropped``: the object itself goes into a queue, for a finaliser that needs more than one step. Ordinary
+  code does these steps when it next has time. Python finalises an object once, so that the object goes for good then.
+- ``WeakTable``: a dictionary whose entries go with their keys, without the callback in Python that ``weakref`` has.
+
+A class has a ``__del__`` of Python's as well, for the compiled form: compiled code looks for no signals. In the
+interpreted form the two functions replace it. What they put in its place follows from the language: a special method
+is looked up on the class and bound by its ``__get__``. ``property(attrgetter("_drop"))`` binds to the attribute's
+value, and a wrapper of ``lru_cache`` binds as a function does.
+
+This file itself is never compiled.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from operator import attrgetter
+from types import FunctionType
+from typing import Any, Final, Generic, TypeVar, final
+
+from oxide.native import is_compiled
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+nothing: Final[Callable[[], object]] = bool
+"""A function in C that does nothing."""
+
+
+def calls_drop(*classes: type) -> None:
+    """Has an object of the classes call its ``_drop()`` when it is dropped; one without the attribute does nothing."""
+    for kind in classes:
+        if is_interpreted(kind):
+            setattr(kind, "__del__", property(attrgetter("_drop")))  # noqa: B010 (no method to mypy)
+
+
+def joins_when_dropped(kind: type, queue: deque[Any]) -> None:
+    """Has an object of the class join the queue when it is dropped."""
+    if is_interpreted(kind):
+        setattr(kind, "__del__", method_in_c(queue.append))  # noqa: B010
+
+
+def is_interpreted(kind: type) -> bool:
+    """Whether the class has a finaliser of Python's."""
+    return isinstance(vars(kind).get("__del__"), FunctionType)
+
+
+def method_in_c(function: Callable[[Any], object]) -> Any:
+    """A method that calls ``function(self)``: ``lru_cache`` keeps nothing here, and binds where a function in C does
+    not."""
+    return lru_cache(maxsize=0)(function)
+
+
+def finalise_subclass(subclass: type, finalise: Callable[[Any], None]) -> None:
+    """Gives a user's subclass of a compiled class a finaliser that calls the compiled function ``finalise``, in place
+    of the compiled one that it inherits and that does the same.
+
+    Python keeps the exception that is being raised around a finaliser of a class of Python's, and mypyc around that of
+    a compiled class; in between, where a Python class inherits a compiled finaliser, nobody does.
+    """
+    if is_compiled() and not isinstance(getattr(subclass, "__del__", None), (FunctionType, _METHOD_IN_C)):
+        if any(isinstance(member, FunctionType) for member in vars(subclass).values()):  # a class of Python's
+            setattr(subclass, "__del__", method_in_c(finalise))  # noqa: B010
+
+
+_METHOD_IN_C: Final = type(method_in_c(bool))
+
+
+@final
+class WeakTable(Generic[K, V]):
+    """Values by the identity of objects that are hashed by it, for as long as the object is there."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: dict[weakref.ref[K], V] = {}
+        """By weak references: every one to an object that is there finds its entry."""
+
+    def get(self, key: K) -> V | None:
+        """The value, None where there is none."""
+        return self.entries.get(weakref.ref(key))
+
+    def set(self, key: K, value: V) -> V:
+        """Sets the value, and returns it."""
+        # An entry keeps the reference that it was made with, whose callback takes it out.
+        self.entries[weakref.ref(key, self.entries.pop)] = value
+        return value
