@@ -130,9 +130,6 @@ class Device:
         """Every stream made so far; a copy."""
         return list(self._timelines)
 
-    def retire_event(self, handle: EventHandle) -> None:
-        self.runtime.reclaimer.retire_event(handle)
-
     def raise_lost(self, error: DeviceLostError) -> NoReturn:
         """Raises ``error``, which ends this device if it is the first; a later one is raised with the first's cause."""
         if self.lost is None:

@@ -7,19 +7,22 @@ moves on by one in any case (``Driver.report``). So the host counts along, and s
 
 Records are used again. Who holds them is a submission, by its reports, until the device is past it, finished or
 abandoned; so what the device may still write belongs to nobody else, and no fault is ever shown to another. They come
-back in finalisers, which append and do nothing else.
+back in finalisers, which append and do nothing else (``oxide.dropping``).
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
+from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
 from oxide.compiler.faults import RECORD
 from oxide.driver.base import Driver
+from oxide.dropping import calls_drop
 from oxide.runtime.locks import new_lock
 from oxide.runtime.pinned import Block
 from oxide.runtime.places import add_note_once, launch_notes, place_notes
@@ -43,6 +46,8 @@ REPORT_RECORDS: Final = 8
 """Launches that a report of a submission's serves."""
 
 _RECORD_WORDS: Final[int] = RECORD.itemsize // 4
+_ONCE: Final = ((),)
+_NO_CLAIMS: Final = bytes(4 * REPORT_RECORDS)
 _BLOCK_REPORTS = 64
 _BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 
@@ -55,11 +60,13 @@ class FaultReport:
     record for all launches that the kernel's number tells apart, took longer: to look through them at each launch.
     """
 
-    __slots__ = ("_pool", "_records", "launches", "places", "words")
+    __slots__ = ("_drop", "_records", "launches", "places", "words")
 
-    def __init__(self, pool: FaultRecordPool, records: ReportRecords) -> None:
-        self._pool = pool
-        self._records = records
+    def __init__(self, pool: FaultRecordPool) -> None:
+        held: list[ReportRecords] = []
+        self._drop: Any = partial(pool._returned.extend, held)
+        pool.move(held)
+        self._records = records = held[0]
         self.words = records.words
         """The records' addresses, as a kernel's parameters end with them: the next launch takes that of its number."""
         self.launches: list[Specialization] = []
@@ -82,32 +89,27 @@ class FaultReport:
                 _raise_recorded(self._records.records[number], special, (self.places[number],), None)
 
     def __del__(self) -> None:
-        try:
-            launches = self.launches
-        except AttributeError:  # an interrupt ended the constructor at once
-            return
-        self._records.used = len(launches)
-        self._pool._returned.append(self._records)
+        self._drop()
 
 
 @final
 class ReportRecords:
     """The memory of a report."""
 
-    __slots__ = ("block", "flags", "records", "used", "words")
+    __slots__ = ("_claims", "block", "flags", "records", "words")
 
     def __init__(self, block: int, address: int, records: NDArray[Any]) -> None:
         self.block = block  # the address of what the driver gave
         self.records = records
         self.words = [(address + number * RECORD_BYTES).to_bytes(8, sys.byteorder) for number in range(REPORT_RECORDS)]
-        self.flags = records.view(np.uint32).data
-        self.used = 0  # by the report before
+        words = records.view(np.uint32)
+        self.flags = words.data
+        self._claims = words[::_RECORD_WORDS].data
 
     def clean(self) -> None:
         """Makes all records zero: no fault. What no kernel claimed, none has written."""
-        for number in range(self.used):
-            if self.flags[number * _RECORD_WORDS]:
-                self.records[number : number + 1].view(np.uint64)[:] = 0
+        if self._claims.tobytes() != _NO_CLAIMS:
+            self.records.view(np.uint64)[:] = 0
 
 
 @final
@@ -122,14 +124,19 @@ class FaultRecordPool:
 
     def acquire(self) -> FaultReport:
         """A report whose records are all zero: no fault."""
-        try:
-            records = self._returned.popleft()  # whoever takes it off has it alone
-        except IndexError:
-            records = self._make()
-        records.clean()
-        return FaultReport(self, records)
+        report = FaultReport(self)
+        report._records.clean()
+        return report
 
-    def _make(self) -> ReportRecords:
+    def move(self, held: list[ReportRecords]) -> None:
+        """Takes one off for a list, in one step of C: whose finaliser gives the list back has it from then on."""
+        while not held:
+            try:
+                held.extend(starmap(self._returned.popleft, _ONCE))
+            except IndexError:
+                self._make()
+
+    def _make(self) -> None:
         with self._lock:
             block = self._driver.allocate_host(_BLOCK_BYTES)
             self._blocks.append(block)
@@ -139,8 +146,7 @@ class FaultRecordPool:
                 ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
                 for first in range(0, len(memory), REPORT_RECORDS)
             ]
-            self._returned.extend(made[1:])
-            return made[0]
+            self._returned.extend(made)
 
     def trim(self) -> None:
         """Gives the memory back if no report is in use."""
@@ -218,12 +224,14 @@ class FaultPage:
     The graph holds the page while it has records left, and each launch holds it until the device is past the launch.
     """
 
-    __slots__ = ("_memory", "_pages", "address")
+    __slots__ = ("_drop", "_memory", "address")
 
-    def __init__(self, pages: FaultPages, memory: PageMemory) -> None:
-        self._pages = pages
-        self._memory = memory
-        self.address = memory.address
+    def __init__(self, pages: FaultPages) -> None:
+        held: list[PageMemory] = []
+        self._drop: Any = partial(pages._returned.extend, held)
+        pages.move(held)
+        self._memory = held[0]
+        self.address = self._memory.address
 
     def claimed(self, number: int) -> bool:
         """Whether a kernel of a launch reported a fault."""
@@ -234,11 +242,7 @@ class FaultPage:
         return self._memory.records[number]
 
     def __del__(self) -> None:
-        try:
-            memory = self._memory
-        except AttributeError:  # an interrupt ended the constructor at once
-            return
-        self._pages._returned.append(memory)
+        self._drop()
 
 
 @final
@@ -263,12 +267,17 @@ class FaultPages:
 
     def acquire(self) -> FaultPage:
         """A page whose records are all zero: no fault."""
-        try:
-            memory = self._returned.popleft()
-        except IndexError:
-            memory = PageMemory(self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES))
-        memory.records.view(np.uint64)[:] = 0
-        return FaultPage(self, memory)
+        page = FaultPage(self)
+        page._memory.records.view(np.uint64)[:] = 0
+        return page
+
+    def move(self, held: list[PageMemory]) -> None:
+        """As of ``FaultRecordPool``."""
+        while not held:
+            try:
+                held.extend(starmap(self._returned.popleft, _ONCE))
+            except IndexError:
+                self._returned.append(PageMemory(self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES)))
 
     def trim(self) -> None:
         """Gives the pages back to the driver. Blocks until the device is idle."""
@@ -282,3 +291,6 @@ class FaultPages:
             except BaseException:
                 self._returned.append(memory)
                 raise
+
+
+calls_drop(FaultReport, FaultPage)

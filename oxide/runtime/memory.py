@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 
 import numpy as np
 
+from oxide.dropping import joins_when_dropped
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.messages import written
 from oxide.native import Given, caused
+from oxide.runtime.reclaim import dropped
 from oxide.runtime.room import allocate_when_free
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
 
     __slots__ = (
-        "_more_owners",
-        "_owner",
         "_written_at",
         "address",
         "adopted",
@@ -44,6 +44,7 @@ class Allocation:
         "home",
         "known",
         "nbytes",
+        "owners",
         "reads",
         "shape",
         "written_by",
@@ -58,12 +59,11 @@ class Allocation:
         self.nbytes = nbytes
         self.shape = shape
         self.dtype = dtype
-        self.address = 0
+        self.address = 0  # none yet, or none any more
         self.exported = False
         self.known: Callable[[], Known | None] | None = None  # how address_ranges refers to it, if it does
-        self.adopted = False  # another library's, whose ``_owner`` keeps it
-        self._owner: object = None
-        self._more_owners: tuple[tuple[int, int, object], ...] = ()
+        self.adopted = False  # another library's
+        self.owners: tuple[tuple[int, int, object], ...] = ()  # then: its ranges, and what keeps each of them
         self.written_by: Timeline | None = None
         self._written_at = 0
         self.reads: dict[Timeline, int] = {}  # since then
@@ -96,7 +96,7 @@ class Allocation:
         """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
         allocation = Allocation(timeline, math.prod(shape) * dtype.itemsize, shape, dtype)
         allocation.adopted = True
-        allocation._owner = owner
+        allocation.owners = ((address, allocation.nbytes, owner),)
         allocation.address = address
         if written is not None:
             allocation.written_by, allocation._written_at = written
@@ -108,7 +108,7 @@ class Allocation:
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:
         """Memory that overlaps this, of another library's too, is used as one with it from now."""
-        self._more_owners += ((address, nbytes, owner),)
+        self.owners += ((address, nbytes, owner),)
 
     def note_foreign_write(self, timeline: Timeline) -> None:
         """Another library made ``timeline`` wait for its work on this memory: later uses run after that."""
@@ -160,6 +160,12 @@ class Allocation:
         written = () if self.written_by is None else ((self.written_by, self._written_at),)
         return (*written, *self.reads.items()) if self.reads else written
 
+    def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
+        """``uses``, or none if a free on the stream that it was allocated on is behind all of them."""
+        home = self.home
+        at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
+        return () if at_home and not self.exported else self.uses()
+
     def _after_write(self, timeline: Timeline, use: str) -> None:
         if self.written_by is not None and self.written_by is not timeline:
             self._wait(timeline, self.written_by, self._written_at, use, "written")
@@ -190,16 +196,10 @@ class Allocation:
 
     def __del__(self) -> None:
         if self.address:
-            reclaimer = self.device.runtime.reclaimer
-            if self._owner is not None:
-                for address, nbytes, owner in ((self.address, self.nbytes, self._owner), *self._more_owners):
-                    reclaimer.retire_adopted(address, nbytes, owner, self.uses())
-                return
-            self.device.live.pop(self.address, None)
-            home = self.home
-            at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
-            uses = () if at_home and not self.exported else self.uses()  # a free at home is behind those at home
-            reclaimer.retire(self.address, home, uses, self.nbytes, self.exported)
+            dropped.append(self)
+
+
+joins_when_dropped(Allocation, dropped)
 
 
 def number_of_elements(shape: tuple[int, ...]) -> int:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
-from oxide.errors import DeviceError
 from oxide.dropping import calls_drop, finalise_subclass, nothing
+from oxide.errors import DeviceError
 from oxide.native import Given, is_compiled, mypyc_attr, warn_caller
 from oxide.runtime.context import current_runtime, not_in_force
 from oxide.runtime.event_loops import current_loop, running_loop_name
