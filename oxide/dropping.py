@@ -13,6 +13,8 @@ So a finaliser of this package is of one of three kinds:
   code does these steps when it next has time. Python finalises an object once, so that the object goes for good then.
 - ``WeakTable``: a dictionary whose entries go with their keys, without the callback in Python that ``weakref`` has.
 
+What has to be Python, as a warning, runs ``Soon`` after.
+
 A class has a ``__del__`` of Python's as well, for the compiled form: compiled code looks for no signals. In the
 interpreted form the two functions replace it. What they put in its place follows from the language: a special method
 is looked up on the class and bound by its ``__get__``. ``property(attrgetter("_drop"))`` binds to the attribute's
@@ -23,10 +25,13 @@ This file itself is never compiled.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import weakref
 from collections import deque
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from itertools import repeat, starmap
 from operator import attrgetter
 from types import FunctionType
 from typing import Any, Final, Generic, TypeVar, final
@@ -80,6 +85,47 @@ def finalise_subclass(subclass: type, finalise: Callable[[Any], None]) -> None:
 _METHOD_IN_C: Final = type(method_in_c(bool))
 
 
+def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], object]:
+    """A function of one argument that is in C if ``steps`` are: iterators over the arguments, one value for each.
+
+    The argument goes into a queue that holds one thing, which pushes out a marker, whose finaliser takes the step.
+    """
+    arguments: deque[Any] = deque(maxlen=1)
+
+    class Marker:
+        __slots__ = ()
+
+        def __del__(self) -> None: ...
+
+    forget = deque[object](maxlen=0).append
+    taken = map(forget, steps(starmap(arguments.pop, repeat(()))))
+    step = partial(next, zip(taken, map(arguments.append, starmap(Marker, repeat(()))), strict=False))
+    setattr(Marker, "_drop", staticmethod(step))  # noqa: B010
+    calls_drop(Marker)
+    atexit.register(setattr, Marker, "_drop", nothing)  # from the interpreter's end on the function does nothing
+    arguments.append(Marker())
+    return arguments.append
+
+
+class Soon:
+    """Has ``function`` called in the main thread before long, between two bytecodes, as a signal's handler is called:
+    an interrupt there is raised in the program. Each of ``asking`` is a request, made by C alone."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        self.asking: Iterator[object] = starmap(_add_pending_call, repeat((_is_true, self)))
+
+    def __bool__(self) -> bool:
+        self._function()
+        return False  # no error
+
+
+_add_pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object)(
+    ("Py_AddPendingCall", ctypes.pythonapi)
+)
+_is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p).value  # which calls ``__bool__``
+
+
 @final
 class WeakTable(Generic[K, V]):
     """Values by the identity of objects that are hashed by it, for as long as the object is there."""
@@ -93,6 +139,10 @@ class WeakTable(Generic[K, V]):
     def get(self, key: K) -> V | None:
         """The value, None where there is none."""
         return self.entries.get(weakref.ref(key))
+
+    def objects(self) -> list[K]:
+        """The objects that are there."""
+        return [key for reference in list(self.entries) if (key := reference()) is not None]
 
     def set(self, key: K, value: V) -> V:
         """Sets the value, and returns it."""

@@ -246,7 +246,7 @@ class _Copy:
         exec(module, names)
         made = names[name]
         made.__qualname__ = self.function.__qualname__
-        trees[made] = definition
+        trees.set(made, definition)
         return DeviceFunction(made)
 
     def _node(self) -> ast.Lambda | ast.FunctionDef:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import final
@@ -30,6 +31,7 @@ from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import BlockRange, CpuEvent, CpuStream, Point, Record, Scheduler, Task, Wait, closed_error
 from oxide.driver.cpu_workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
+from oxide.dropping import Soon, calls_drop, in_c
 from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
@@ -82,6 +84,7 @@ class CpuDriver:
             if step or self._driven
             else WorkerScheduler(self._threads)
         )
+        self._drop = partial(_abandon, self._scheduler)
         self._failures = self._scheduler.failures
         self._closed = False
         Tracking.wanted = Tracking.wanted or bool(requested())
@@ -401,13 +404,10 @@ class CpuDriver:
             self._closed = False
             raise
         for heap in (*self._heaps, self._host):
-            heap.idle = True
+            heap.end()
 
     def __del__(self) -> None:
-        # A driver dropped without close() leaves no threads behind. During __init__ there may be no scheduler yet.
-        scheduler: Scheduler | None = getattr(self, "_scheduler", None)
-        if scheduler is not None:
-            scheduler.abandon()
+        self._drop()
 
     # For tests
 
@@ -460,3 +460,18 @@ class CpuDriver:
     def _check_open(self) -> None:
         if self._closed:
             raise closed_error()
+
+
+calls_drop(CpuDriver)
+
+
+def _end_threads() -> None:
+    while _dropped:
+        _dropped[0].abandon()
+        _dropped.popleft()
+
+
+_dropped: deque[Scheduler] = deque()
+_soon = Soon(_end_threads)
+_abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
+"""In C: a driver dropped without ``close`` leaves no threads behind."""

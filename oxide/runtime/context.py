@@ -12,9 +12,9 @@ import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
-from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
+from oxide.dropping import WeakTable
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.messages import written
@@ -57,8 +57,8 @@ class Device:
         self.staging = StagingRing(self)
         self.lost: DeviceLostError | None = None
         # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
-        self.functions: WeakKeyDictionary[Any, FunctionHandle] = WeakKeyDictionary()
-        self.loaded: dict[Any, FunctionHandle] = self.functions.data  # type: ignore[attr-defined]
+        self.functions: WeakTable[Any, FunctionHandle] = WeakTable()
+        self.loaded: dict[Any, FunctionHandle] = self.functions.entries
         self.loading_beside: set[object] = set()  # the loads that go on beside an event loop
         self.load_turn = threading.Lock()
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from functools import partial
+from itertools import repeat
+from operator import add
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.dropping import calls_drop, in_c, nothing
 from oxide.errors import DeviceError
 from oxide.host_arrays import refuse_masked
 from oxide.messages import written
@@ -293,19 +296,24 @@ _KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
 }
 _python = ctypes.pythonapi
 # A capsule keeps the pointer to its name: these are never freed.
-_NAMES = {name: ctypes.create_string_buffer(name) for kind, entry in _KINDS.items() for name in (kind, entry[1])}
+_USED = {entry[1]: ctypes.create_string_buffer(entry[1]) for entry in _KINDS.values()}
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
     ("PyCapsule_New", _python)
 )
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
+_name_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("PyCapsule_GetName", _python))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetName", _python))
 
-_exported: dict[int, tuple[Any, Any, DeviceBox]] = {}
+_NAME_BYTES = 32
+
+_exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the tensor
 
 
 def _export(box: DeviceBox, name: bytes) -> object:
-    managed: Any = _KINDS[name][0]()
+    kind = _KINDS[name][0]
+    memory = ctypes.create_string_buffer(name, _NAME_BYTES + ctypes.sizeof(kind))  # the name, and then the tensor
+    managed: Any = kind.from_buffer(memory, _NAME_BYTES)
     if name != b"dltensor":
         managed.major, managed.minor = _VERSION
     tensor = managed.tensor
@@ -323,34 +331,17 @@ def _export(box: DeviceBox, name: bytes) -> object:
     tensor.strides = ctypes.cast(start + 8 * len(box.shape), ctypes.POINTER(ctypes.c_int64))
     managed.deleter = ctypes.cast(_delete_export, ctypes.c_void_p)
     address = ctypes.addressof(managed)
-    _exported[address] = (managed, numbers, box)
-    return _new_capsule(address, _name(name), ctypes.cast(_drop_capsule, ctypes.c_void_p))
+    _exported[address] = (memory, numbers, box)
+    return _new_capsule(address, address - _NAME_BYTES, ctypes.cast(_drop_capsule, ctypes.c_void_p))
 
 
-def _name(name: bytes) -> int:
-    return ctypes.addressof(_NAMES[name])
+_delete_export = _Deleter(_exported.pop)
+"""The consumer is done. From any thread, at any moment: in one step of C, it takes the box out."""
 
-
-def _delete(address: int | None, exported: dict[int, Any] = _exported) -> None:
-    """The consumer is done. From any thread, at any moment: only takes the box out, whose finaliser only appends."""
-    if address is not None:
-        exported.pop(address, None)
-
-
-def _drop(
-    capsule: int,
-    is_valid: Callable[..., Any] = _is_valid,
-    pointer: Callable[..., Any] = _pointer,
-    names: tuple[bytes, ...] = tuple(_KINDS),
-) -> None:
-    """The capsule dies. A consumer that took the tensor has renamed it."""
-    for name in names:
-        if is_valid(capsule, name):
-            _delete(pointer(capsule, name))
-
-
-_delete_export = _Deleter(_delete)
-_drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
+_drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(
+    in_c(lambda dying: map(_exported.pop, map(add, map(_name_of, dying), repeat(_NAME_BYTES)), repeat(None)))
+)
+"""The capsule dies. A consumer that took the tensor has renamed it; else the tensor lies behind the name."""
 
 
 @final
@@ -358,15 +349,16 @@ class _Imported:
     """Another library's tensor, which is let go when this is dropped."""
 
     def __init__(self, capsule: Any) -> None:
-        self._address: int | None = None
+        self._drop: Any = nothing
         name = next((name for name in _KINDS if _is_valid(id(capsule), name)), None)
         if name is None:
             raise BufferError("from_dlpack: __dlpack__ gave no DLPack capsule that nobody has used yet")
         kind, used = _KINDS[name]
-        self._address = _pointer(id(capsule), name)
-        assert self._address is not None
-        self._managed: Any = kind.from_address(self._address)
-        _rename(capsule, _name(used))
+        address = _pointer(id(capsule), name)
+        self._managed: Any = kind.from_address(address)
+        if self._managed.deleter:
+            self._drop = partial(_Deleter(self._managed.deleter), address)
+        _rename(capsule, ctypes.addressof(_USED[used]))
         if isinstance(self._managed, _ManagedVersioned):
             if self._managed.major != _VERSION[0]:
                 raise BufferError(f"from_dlpack: a tensor of DLPack version {self._managed.major}; 1 is understood")
@@ -390,8 +382,10 @@ class _Imported:
         return _box_on(known, home, address, shape, dtype, self, written=timeline is not None)
 
     def __del__(self) -> None:
-        if self._address is not None and self._managed.deleter:
-            _Deleter(self._managed.deleter)(self._address)
+        self._drop()
+
+
+calls_drop(_Imported)
 
 
 def _require_contiguous(shape: tuple[int, ...], strides: Any, unit: int) -> None:

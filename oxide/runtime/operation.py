@@ -25,7 +25,7 @@ from oxide.runtime.future import DeviceFuture
 from oxide.runtime.places import add_note_once, origin, part_note
 from oxide.runtime.stream import Stream
 from oxide.runtime.submission import ExecutionContext, run_blocking, submit
-from oxide.runtime.unrun import complain, joins_when_unseen
+from oxide.runtime.unrun import complain, warns_when_called
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -336,7 +336,7 @@ def drop_operation(operation: DeviceOperation[Any]) -> None:
 # In the interpreted form an operation that was not used has no ``_drop`` of its own, and its class's is this method.
 if not is_compiled():
     calls_drop(DeviceOperation)
-    joins_when_unseen(DeviceOperation, "_drop")
+    warns_when_called(DeviceOperation, "_drop")
 
 
 def named(title: object) -> str:

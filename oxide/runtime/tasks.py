@@ -21,7 +21,7 @@ from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.places import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
 from oxide.runtime.turns import current_turn
-from oxide.runtime.unrun import unseen
+from oxide.runtime.unrun import note
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -267,7 +267,7 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
 def _hold_to_account(handle: JoinHandle[Any] | None, state: _JoinState[Any]) -> None:
     """Dropping the handle warns from now on. Not in ``_run``, whose frame the error holds."""
     if handle is not None and not isinstance(state.error, OperationCancelledError):
-        handle._drop = partial(unseen.append, state)
+        handle._drop = partial(note, state)
 
 
 def _require_operation(operation: object, what: str) -> None:

@@ -5,7 +5,6 @@ A function that a kernel takes as an argument is one too, called with the number
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import make_concrete_template, signature
 from numba.cuda.typing.typeof import typeof_impl
 
+from ...dropping import WeakTable
 from ..function import DeviceFunction
 from ..open_parameters import Lifted
 from ..signature import Annotation
@@ -25,9 +25,7 @@ from .types import NUMBA_TYPES, conversion_problem, display
 
 # By fastmath, by places in the source or none, and by whose semantics it gets. The type holds its dispatcher weakly, so
 # it is kept here, while the device function lives.
-_dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[tuple[bool, bool, bool], Any]] = (
-    weakref.WeakKeyDictionary()
-)
+_dispatchers: WeakTable[DeviceFunction[..., Any], dict[tuple[bool, bool, bool], Any]] = WeakTable()
 
 
 class DeviceDispatcher(CUDADispatcher):  # type: ignore[misc]
@@ -82,7 +80,9 @@ def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -
 
 
 def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
-    variants = _dispatchers.setdefault(function, {})
+    variants = _dispatchers.get(function)
+    if variants is None:
+        variants = _dispatchers.set(function, {})
     options = (session.fastmath, session.located, session.numba_style)
     if options not in variants:
         variants[options] = DeviceDispatcher(function)

@@ -8,7 +8,6 @@ numba-cuda's semantics. A user's dispatcher gets a twin, so that its own overloa
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +15,14 @@ from typing import Any
 from numba.core import errors as core_errors
 from numba.cuda.dispatcher import CUDADispatcher
 
+from ...dropping import WeakTable
 from .registry import session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 
 # Keyed by the user's dispatcher, by fastmath and by places in the source. numba's types hold their dispatchers weakly,
 # so they are kept here.
-_twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Any]] = weakref.WeakKeyDictionary()
+_twins: WeakTable[Any, dict[tuple[bool, bool], Any]] = WeakTable()
 
 
 class NumbaDispatcher(CUDADispatcher):  # type: ignore[misc]
@@ -50,7 +50,9 @@ def twin_of(value: Any) -> Any:
             return value
     elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions") and value._can_compile):
         return value  # with explicit signatures numba's are for the host alone, which its own typing says
-    twins = _twins.setdefault(value, {})
+    twins = _twins.get(value)
+    if twins is None:
+        twins = _twins.set(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
     variant = fastmath, session.located
     if variant not in twins:
