@@ -7,6 +7,7 @@ the caller's in place, which is how the tests run everything over a recording, f
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -243,6 +244,8 @@ class Runtime:
         for device in self._found:
             for loose in device.loose.copy():
                 loose.wait()
+        if self.reclaimer.in_flight()[0]:
+            gc.collect()  # an exception's traceback, as of an interrupt, may hold what nothing awaits any more
         self.reclaimer.drain()
         staging = [device.staging.trim for device in self._found]
         trims = [self.pinned.trim, *staging, self.fault_records.trim, self.fault_pages.trim]

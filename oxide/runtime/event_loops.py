@@ -241,7 +241,10 @@ class _TrioSleeper(Sleeper):
             return trio.lowlevel.Abort.SUCCEEDED
 
         self._asleep = True
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:
+            self._asleep = False  # an interrupt may come before the task sleeps, which must not be woken then
 
     def wake(self) -> None:
         import trio

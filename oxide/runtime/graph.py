@@ -166,6 +166,7 @@ class GraphScope:
 
     def __init__(self, stream: Stream) -> None:
         self._recording = Recording(stream, allocates=False)
+        self._drop: Any = partial(setattr, self._recording, "is_open", False)
         self._context = ExecutionContext(stream, self._recording)
         self._inside = False
         self._graph: CudaGraph[None] | None = None
@@ -216,6 +217,12 @@ class GraphScope:
             _discard(self._context)
         else:
             self._graph = _finish(self._context, self._recording, None)
+
+    def __del__(self) -> None:
+        self._drop()
+
+
+calls_drop(GraphScope)
 
 
 @final
@@ -318,13 +325,16 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
     """What ``op.graph_on(stream)`` does."""
     recording = Recording(require_stream(stream), allocates=True)
     context = ExecutionContext(stream, recording)
-    with recording:
-        try:
-            output = operation.run(context)
-        except BaseException as error:
-            _discard(context)
-            raise_if_nested(error, operation)
-            raise
+    try:
+        with recording:
+            try:
+                output = operation.run(context)
+            except BaseException as error:
+                _discard(context)
+                raise_if_nested(error, operation)
+                raise
+    finally:
+        recording.is_open = False
     return _finish(context, recording, output)
 
 

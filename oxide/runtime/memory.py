@@ -160,6 +160,13 @@ class Allocation:
         written = () if self.written_by is None else ((self.written_by, self._written_at),)
         return (*written, *self.reads.items()) if self.reads else written
 
+    def is_held(self) -> bool:
+        """Whether there is memory to be given back."""
+        try:
+            return self.address != 0
+        except AttributeError:  # an interrupt ended the constructor at once
+            return False
+
     def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
         """``uses``, or none if a free on the stream that it was allocated on is behind all of them."""
         home = self.home
@@ -195,7 +202,7 @@ class Allocation:
         return f"box {what} at {self.address:#x}"
 
     def __del__(self) -> None:
-        if self.address:
+        if self.is_held():
             dropped.append(self)
 
 

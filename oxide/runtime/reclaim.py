@@ -67,7 +67,7 @@ def collect(until: float = math.inf) -> None:
             allocation = dropped[0]
         except IndexError:  # another thread took it
             return
-        if allocation.address:
+        if allocation.is_held():
             reclaimer = allocation.device.runtime.reclaimer
             if allocation.adopted:
                 reclaimer._adopted.append(allocation)
