@@ -1,4 +1,4 @@
-"""A process that is sent Ctrl-C at random moments while it works: ``python -m tests.interrupted_child MODE NUMBER SEED``.
+"""A process that is sent Ctrl-C at random moments as it works: ``python -m tests.interrupted_child MODE NUMBER SEED``.
 
 Each interrupt must be raised once, out of the work; then nothing may be in flight after ``drain()``, and the next
 operation is right. ``tests.interrupting`` starts such processes and looks at what they print.
@@ -20,7 +20,21 @@ import numpy as np
 import trio
 
 import oxide
-from oxide import Arc, CudaGraph, DisjointSlice, Slice, as_completed, d2h, f32, gather, h2d, kernel, memcpy, thread, zeros
+from oxide import (
+    Arc,
+    CudaGraph,
+    DisjointSlice,
+    Slice,
+    as_completed,
+    d2h,
+    f32,
+    gather,
+    h2d,
+    kernel,
+    memcpy,
+    thread,
+    zeros,
+)
 from oxide.runtime.context import current_runtime
 
 LONGEST_DELAY = 8e-3

@@ -1,7 +1,14 @@
-"""Ctrl-C at a place of one's choice: what a signal's handler raises there, raised by a profiler."""
+"""Ctrl-C at a place of one's choice: what a signal's handler raises there, raised by a profiler.
+
+And at random moments, in processes of their own: ``python -m tests.interrupting --mode sync --interrupts 500``.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
+import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
@@ -10,6 +17,8 @@ from typing import Any
 import pytest
 
 from oxide.native import is_compiled
+
+MODES = ("sync", "graph", "async_on", "trio", "asyncio")
 
 needs_calls = pytest.mark.skipif(
     is_compiled() or sys.getprofile() is not None,
@@ -61,3 +70,33 @@ def interrupts(steps: Callable[[CodeType], bool], *, more_than: int) -> Iterator
             break
         ended += 1
     assert ended > more_than
+
+
+def interrupt_child(mode: str, number: int, seed: int) -> None:
+    """Runs a process that is interrupted ``number`` times. Raises ``AssertionError`` if an interrupt was lost or left
+    something behind, or Python could only print one."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.interrupted_child", mode, str(number), str(seed)]
+    environment = {**os.environ, "OXIDE_DEVICE": "cpu"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120 + number)
+    said = f"{' '.join(command[3:])}: {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, said
+    assert done.stdout == f"interrupted {number}\n", said
+    assert "Exception ignored" not in done.stderr, said
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description="Interrupts processes at work, and looks at what is left.")
+    arguments.add_argument("--mode", choices=MODES, action="append")
+    arguments.add_argument("--interrupts", type=int, default=500)
+    arguments.add_argument("--children", type=int, default=10, help="processes that share the interrupts")
+    arguments.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    asked = arguments.parse_args()
+    for mode in asked.mode or MODES:
+        each = -(-asked.interrupts // asked.children)
+        for child in range(asked.children):
+            interrupt_child(mode, each, asked.seed + child)
+        print(f"{mode}: {each * asked.children} interrupts in {asked.children} processes, seed {asked.seed}: none lost")
+
+
+if __name__ == "__main__":
+    main()

@@ -95,6 +95,8 @@ class Device:
         raise TypeError("a Device cannot be pickled or copied; devices() lists those of each process")
 
     def __repr__(self) -> str:
+        if self._info is None and sys.is_finalizing():  # it would take modules that are gone
+            return f"<oxide.Device {self.label}>"
         return f"<oxide.Device {self.label} {self.name}>"
 
     # What the runtime uses

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import partial
-from itertools import repeat
-from operator import add
+import threading
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.dropping import calls_drop, in_c, nothing
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError
 from oxide.host_arrays import refuse_masked
 from oxide.messages import written
+from oxide.runtime import reclaim
 from oxide.runtime.context import current_runtime
 from oxide.runtime.memory import Allocation, DeviceBox
 from oxide.runtime.operation import picked_stream
@@ -302,18 +302,20 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_voi
 )
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
-_name_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("PyCapsule_GetName", _python))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetName", _python))
 
-_NAME_BYTES = 32
+_HEADER_BYTES = 32
 
 _exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the tensor
 
 
 def _export(box: DeviceBox, name: bytes) -> object:
     kind = _KINDS[name][0]
-    memory = ctypes.create_string_buffer(name, _NAME_BYTES + ctypes.sizeof(kind))  # the name, and then the tensor
-    managed: Any = kind.from_buffer(memory, _NAME_BYTES)
+    collect_exported()
+    # The capsule's name, a word for the list of those that are done, and the tensor.
+    memory = ctypes.create_string_buffer(name, _HEADER_BYTES + ctypes.sizeof(kind))
+    ctypes.c_int64.from_buffer(memory, _HEADER_BYTES - 8).value = -1
+    managed: Any = kind.from_buffer(memory, _HEADER_BYTES)
     if name != b"dltensor":
         managed.major, managed.minor = _VERSION
     tensor = managed.tensor
@@ -329,19 +331,93 @@ def _export(box: DeviceBox, name: bytes) -> object:
     start = ctypes.addressof(numbers)
     tensor.shape = ctypes.cast(start, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(start + 8 * len(box.shape), ctypes.POINTER(ctypes.c_int64))
-    managed.deleter = ctypes.cast(_delete_export, ctypes.c_void_p)
+    managed.deleter, drop_capsule = _functions()
     address = ctypes.addressof(managed)
     _exported[address] = (memory, numbers, box)
-    return _new_capsule(address, address - _NAME_BYTES, ctypes.cast(_drop_capsule, ctypes.c_void_p))
+    return _new_capsule(address, address - _HEADER_BYTES, drop_capsule)
 
 
-_delete_export = _Deleter(_exported.pop)
-"""The consumer is done. From any thread, at any moment: in one step of C, it takes the box out."""
+_done = ctypes.c_int64(0)
+"""The tensor that was done last, 0 for none; the word before it has the one before. Those up to ``_collected`` have
+been collected, and the memory of that one is kept, so that no other tensor gets its address."""
+_collected: tuple[int, Any] = (0, None)
+_graves: dict[int, Any] = {}
+_collecting = threading.Lock()
 
-_drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(
-    in_c(lambda dying: map(_exported.pop, map(add, map(_name_of, dying), repeat(_NAME_BYTES)), repeat(None)))
-)
-"""The capsule dies. A consumer that took the tensor has renamed it; else the tensor lies behind the name."""
+
+def collect_exported() -> None:
+    """Lets go of the boxes that consumers are done with. May be interrupted at any place."""
+    global _collected
+    if _collecting.locked():  # by another thread, or by this one, in which the garbage collector runs
+        return
+    with _collecting:
+        last = _done.value
+        tensor = last
+        while tensor != _collected[0]:
+            _graves[tensor] = _exported.get(tensor)
+            tensor = ctypes.c_int64.from_address(tensor - 8).value
+        if last != _collected[0]:
+            _collected = last, _graves[last][0]
+        for tensor in list(_graves):
+            _exported.pop(tensor, None)
+        _graves.clear()
+
+
+reclaim.collectors.append(collect_exported)
+
+_IR = """
+define void @oxide_done(ptr %tensor) {{
+  %word = getelementptr i8, ptr %tensor, i64 -8
+  %own = ptrtoint ptr %tensor to i64
+  %state = load i64, ptr %word
+  %alive = icmp eq i64 %state, -1
+  br i1 %alive, label %again, label %end
+again:
+  %before = load atomic i64, ptr inttoptr (i64 {done} to ptr) monotonic, align 8
+  store i64 %before, ptr %word
+  %pair = cmpxchg ptr inttoptr (i64 {done} to ptr), i64 %before, i64 %own seq_cst monotonic
+  %taken = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %taken, label %end, label %again
+end:
+  ret void
+}}
+define void @oxide_drop_capsule(ptr %capsule) {{
+  %name = call ptr inttoptr (i64 {get_name} to ptr)(ptr %capsule)
+  %tensor = call ptr inttoptr (i64 {get_pointer} to ptr)(ptr %capsule, ptr %name)
+  %own_name = getelementptr i8, ptr %tensor, i64 -{header}
+  %unused = icmp eq ptr %name, %own_name
+  br i1 %unused, label %done, label %end
+done:
+  call void @oxide_done(ptr %tensor)
+  br label %end
+end:
+  ret void
+}}
+"""
+
+
+@cache
+def _functions() -> tuple[int, int]:
+    """The addresses of the tensor's deleter and the capsule's destructor: the consumer is done, from any thread and at
+    any moment; and the capsule dies, which a consumer that took the tensor has renamed.
+
+    They are native. A function of Python's would not do, however it is called: an interrupt in it would be lost, and so
+    would the exception on whose way an array is dropped.
+    """
+    from oxide.compiler.native import compile_host_function
+
+    get_name, get_pointer = (
+        ctypes.cast(function, ctypes.c_void_p).value
+        for function in (_python.PyCapsule_GetName, _python.PyCapsule_GetPointer)
+    )
+    done = ctypes.addressof(_done)
+    ir = _IR.format(done=done, get_name=get_name, get_pointer=get_pointer, header=_HEADER_BYTES)
+    made = [compile_host_function(ir, name) for name in ("oxide_done", "oxide_drop_capsule")]
+    _kept.extend(made)
+    return made[0][0], made[1][0]
+
+
+_kept: list[Any] = []
 
 
 @final

@@ -16,7 +16,7 @@ import numpy as np
 
 from oxide.dropping import joins_when_dropped
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
-from oxide.messages import written
+from oxide.messages import dtype_name, written
 from oxide.native import Given, caused
 from oxide.runtime.reclaim import dropped
 from oxide.runtime.room import allocate_when_free
@@ -198,7 +198,8 @@ class Allocation:
     @property
     def label(self) -> str:
         """What messages call it."""
-        what = f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}" if self.dtype else f"{self.nbytes} bytes"
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        what = f"{shape} {dtype_name(self.dtype)}" if self.dtype else f"{self.nbytes} bytes"
         return f"box {what} at {self.address:#x}"
 
     def __del__(self) -> None:
@@ -371,7 +372,8 @@ class DeviceBox:
         raise TypeError("a DeviceBox cannot be pickled or copied by copy; d2h brings it to the host, dup copies it")
 
     def __repr__(self) -> str:
-        return f"<oxide.DeviceBox {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype} on {self.device.label}>"
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        return f"<oxide.DeviceBox {shape} {dtype_name(self.dtype)} on {self.device.label}>"
 
 
 _LARGEST = 2**63 - 1

@@ -41,6 +41,9 @@ _MOST_BESIDE = 32  # streams that only frees are submitted to, one for each comb
 dropped: Final[deque[Allocation]] = deque()
 """Allocations that nothing refers to any more, of every runtime. Their finaliser puts them here; see ``collect``."""
 
+collectors: Final[list[Callable[[], None]]] = []
+"""What else ``collect`` does: ``interop`` lets go of boxes that other libraries are done with."""
+
 LEGACY_DEFAULT_STREAM = 1
 """CUDA's number for the stream that libraries use when they are told of no other."""
 
@@ -62,6 +65,8 @@ def collect(until: float = math.inf) -> None:
     """Hands dropped allocations to their runtimes' reclaimers, all or until it is ``until``. An interrupt, or another
     thread that does the same, may hand one over twice: a sweep gives back what still has its address."""
     clock = time.perf_counter
+    for more in collectors:
+        more()
     while dropped and clock() < until:
         try:
             allocation = dropped[0]
@@ -258,6 +263,7 @@ class Reclaimer:
         """Waits for the limbo, then gives back everything pending. Raises if the driver refuses twice. Other threads
         may sweep while it waits."""
         refused = 0
+        collect()
         while self._freeing or not self.idle:
             try:
                 for work in self._in_the_way():
