@@ -13,7 +13,7 @@ back in finalisers, which append and do nothing else (``oxide.dropping``).
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
@@ -23,6 +23,7 @@ import numpy as np
 from oxide.compiler.faults import RECORD
 from oxide.driver.base import Driver
 from oxide.dropping import calls_drop
+from oxide.errors import DeviceError
 from oxide.runtime.locks import new_lock
 from oxide.runtime.pinned import Block
 from oxide.runtime.places import add_note_once, launch_notes, place_notes
@@ -120,7 +121,6 @@ class FaultRecordPool:
         self._driver = driver
         self._lock = new_lock()
         self._returned: deque[ReportRecords] = deque()
-        self._blocks: list[int] = []
 
     def acquire(self) -> FaultReport:
         """A report whose records are all zero: no fault."""
@@ -137,36 +137,42 @@ class FaultRecordPool:
                 self._make()
 
     def _make(self) -> None:
-        with self._lock:
-            block = self._driver.allocate_host(_BLOCK_BYTES)
-            self._blocks.append(block)
+        block = self._driver.allocate_host(_BLOCK_BYTES)
+        try:
             memory = Block(block, _BLOCK_BYTES).memory.view(RECORD)
             memory.view(np.uint64)[:] = 0
-            made = [
-                ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
-                for first in range(0, len(memory), REPORT_RECORDS)
-            ]
-            self._returned.extend(made)
+            self._returned.extend(
+                [
+                    ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
+                    for first in range(0, len(memory), REPORT_RECORDS)
+                ]
+            )
+        except BaseException:
+            if not any(records.block == block for records in self._returned.copy()):
+                self._driver.free_host(block)
+            raise
 
     def trim(self) -> None:
-        """Gives the memory back if no report is in use."""
+        """Gives back the memory of which no report is in use."""
         with self._lock:
             free: list[ReportRecords] = []
-            while self._returned:
-                try:
-                    free.append(self._returned.popleft())
-                except IndexError:  # another thread took it
-                    break
-            if len(free) != len(self._blocks) * _BLOCK_REPORTS:
-                self._returned.extend(free)
-                return
+            gone: set[int] = set()
             try:
-                while self._blocks:
-                    self._driver.free_host(self._blocks[-1])
-                    self._blocks.pop()
-            except BaseException:
-                self._returned.extend([records for records in free if records.block in self._blocks])
-                raise
+                while self._returned:
+                    try:
+                        free.extend(starmap(self._returned.popleft, _ONCE))
+                    except IndexError:  # another thread took it
+                        break
+                for block, count in Counter([records.block for records in free]).items():
+                    if count == _BLOCK_REPORTS:
+                        gone.add(block)  # before: an interrupt behind the driver's call would leave what was freed
+                        try:
+                            self._driver.free_host(block)
+                        except DeviceError:
+                            gone.remove(block)
+                            raise
+            finally:
+                self._returned.extend([records for records in free if records.block not in gone])
 
 
 @final
@@ -277,19 +283,33 @@ class FaultPages:
             try:
                 held.extend(starmap(self._returned.popleft, _ONCE))
             except IndexError:
-                self._returned.append(PageMemory(self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES)))
+                self._make()
+
+    def _make(self) -> None:
+        address = self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES)
+        try:
+            self._returned.append(PageMemory(address))
+        except BaseException:
+            if not any(memory.address == address for memory in self._returned.copy()):
+                self._driver.free_host(address)
+            raise
 
     def trim(self) -> None:
         """Gives the pages back to the driver. Blocks until the device is idle."""
-        while True:
+        while self._returned:
+            held: list[PageMemory] = []
             try:
-                memory = self._returned.popleft()
-            except IndexError:
+                held.extend(starmap(self._returned.popleft, _ONCE))
+                address = held[0].address
+                held.clear()  # before: an interrupt behind the driver's call would leave what was freed
+            except IndexError:  # another thread took it
                 return
+            finally:
+                self._returned.extend(held)
             try:
-                self._driver.free_host(memory.address)
-            except BaseException:
-                self._returned.append(memory)
+                self._driver.free_host(address)
+            except DeviceError:
+                self._returned.append(PageMemory(address))
                 raise
 
 

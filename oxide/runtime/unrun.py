@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 
 from oxide.dropping import Soon, in_c, method_in_c
 
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE: str | None = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Unseen(Protocol):
@@ -40,8 +40,8 @@ _places: Final[deque[tuple[FrameType, int]]] = deque()
 
 def report() -> None:
     """Warns of what was noted. An interrupt leaves the rest of it for the next call."""
-    while _dropped and _places:
-        frame, line = _places.popleft()
+    while _dropped:
+        frame, line = _places.popleft() if _places else (sys._getframe(), 0)
         _warn(_dropped.popleft(), frame, line)
 
 
@@ -79,6 +79,8 @@ def warns_when_called(kind: type, name: str) -> None:
 
 def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
     """Warns at the first line outside of the package, from ``frame`` on, which was at ``line``."""
+    if _PACKAGE is None:  # at the interpreter's end this module is gone too
+        return
     message = dropped._complaint()
     if message is None:
         return
