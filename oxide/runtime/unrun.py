@@ -40,9 +40,15 @@ _places: Final[deque[tuple[FrameType, int]]] = deque()
 
 def report() -> None:
     """Warns of what was noted. An interrupt leaves the rest of it for the next call."""
+    while len(_places) > len(_dropped):  # an interrupt came between the two
+        _places.popleft()
     while _dropped:
-        frame, line = _places.popleft() if _places else (sys._getframe(), 0)
-        _warn(_dropped.popleft(), frame, line)
+        try:
+            dropped = _dropped.popleft()
+            frame, line = _places.popleft()
+        except IndexError:  # taken by another call inside this one
+            return
+        _warn(dropped, frame, line)
 
 
 _place: Final = attrgetter("clear.__self__", "f_lineno")  # of a frame: itself and its line

@@ -165,12 +165,17 @@ def test_the_warning_names_the_line_that_dropped_it() -> None:
     ]
 
 
+class Complaint:
+    def _complaint(self) -> str:
+        return "this was not seen"
+
+
 @needs_calls
 def test_an_interrupt_as_warnings_are_given_is_raised_in_the_program_and_loses_none() -> None:
     for interrupt in interrupts_at_checks(lambda code: code.co_filename == unrun.__file__, more_than=3):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            unrun._dropped.append(value(3))
+            unrun._dropped.append(Complaint())
             unrun._places.append((sys._getframe(), 7))
             with interrupt:
                 unrun.report()
@@ -195,6 +200,8 @@ def in_files(*modules: Any) -> Callable[[CodeType], bool]:
 RUNS: dict[str, Callable[[], object]] = {
     "pinned": lambda: pinned_empty(2000),
     "sync": lambda: bump(box()).sync(),
+    "async_on": lambda: bump(box()).async_on(new_stream()),
+    "graph": lambda: bump(box()).graph().launch().sync(),
     "export": lambda: np.from_dlpack(box()),
 }
 
@@ -203,7 +210,7 @@ RUNS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("what", RUNS)
 @pytest.mark.filterwarnings("ignore:.*was never run")
 def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
-    what: str, driver: CpuDriver, monkeypatch: pytest.MonkeyPatch
+    what: str, driver: CpuDriver, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
@@ -212,6 +219,9 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
     steps = in_files(pinned, submission, memory, reclaim, interop, fault_records, capture, graph)
     run = RUNS[what]
     run()
+    gc.collect()
+    gc.freeze()  # so that a collection takes no time
+    request.addfinalizer(gc.unfreeze)
     for interrupt in interrupts_at_checks(steps, more_than=5):
         with interrupt:
             run()
