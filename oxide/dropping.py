@@ -36,8 +36,6 @@ from operator import attrgetter
 from types import FunctionType
 from typing import Any, Final, Generic, TypeVar, final
 
-from oxide.native import is_compiled
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -76,7 +74,7 @@ def finalise_subclass(subclass: type, finalise: Callable[[Any], None]) -> None:
     Python keeps the exception that is being raised around a finaliser of a class of Python's, and mypyc around that of
     a compiled class; in between, where a Python class inherits a compiled finaliser, nobody does.
     """
-    if not is_compiled() or isinstance(getattr(subclass, "__del__", None), (FunctionType, _METHOD_IN_C)):
+    if isinstance(getattr(subclass, "__del__", None), (FunctionType, property, _METHOD_IN_C)):
         return
     if any(isinstance(member, FunctionType) for member in vars(subclass).values()):  # a class of Python's
         setattr(subclass, "__del__", method_in_c(finalise))  # noqa: B010
