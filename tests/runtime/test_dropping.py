@@ -217,9 +217,9 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
 ) -> None:
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
-    from oxide.runtime import capture, fault_records, graph, memory, pinned, submission
+    from oxide.runtime import address_ranges, capture, fault_records, graph, memory, pinned, submission
 
-    steps = in_files(pinned, submission, memory, reclaim, interop, fault_records, capture, graph)
+    steps = in_files(address_ranges, pinned, submission, memory, reclaim, interop, fault_records, capture, graph)
     run = RUNS[what]
     run()
     gc.collect()
