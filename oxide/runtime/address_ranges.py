@@ -71,13 +71,15 @@ class AddressRanges:
                         kept.append((begin, stop, reference))
                 if kept:  # as two exports of one box at once: it is known
                     return mine
-            named = weakref.ref(mine)
+            entry = end, weakref.ref(mine)
+            # Both lists are changed with no call in between, where an interrupt could come.
             self._starts[first:last] = [start]
-            self._entries[first:last] = [(end, named)]
+            self._entries[first:last] = [entry]
             if len(self._starts) > self._forget_above:
                 alive = [place for place, (_, reference) in enumerate(self._entries) if reference() is not None]
-                self._starts = [self._starts[place] for place in alive]
-                self._entries = [self._entries[place] for place in alive]
+                starts = [self._starts[place] for place in alive]
+                entries = [self._entries[place] for place in alive]
+                self._starts, self._entries = starts, entries
                 self._forget_above = 2 * len(alive) + _FEW
             return mine
 

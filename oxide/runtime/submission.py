@@ -54,6 +54,7 @@ class ExecutionContext:
         "_joined",
         "_kept",
         "_report",
+        "_using",
         "device",
         "driver",
         "levels",
@@ -85,6 +86,7 @@ class ExecutionContext:
         self._faults: list[Report] = []
         self._if_given_up: tuple[Callable[[], None], ...] = ()
         self._report: FaultReport | None = None
+        self._using: tuple[list[Allocation], list[Allocation]] | None = None  # since ``begin``: see ``interrupted``
         self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
 
     def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
@@ -126,6 +128,7 @@ class ExecutionContext:
             self.recording.note_uses(reads, writes)
             return
         timeline = self.timeline
+        self._using = (reads, writes)
         if timeline.end is not None:
             timeline.close()
         # Most memory is used on one stream only. That is seen here, and takes no call.
@@ -161,6 +164,15 @@ class ExecutionContext:
                 allocation._written_at = position
                 if allocation.reads:
                     allocation.reads.clear()
+            self._using = None
+
+    def interrupted(self) -> None:
+        """Notes the uses that an interrupt kept from being noted: it may have come when the work was submitted, and
+        memory that is dropped would be freed on another stream meanwhile."""
+        using = self._using
+        if using is not None:
+            with self.submission_lock:
+                self.end(*using, submitted=True)
 
     def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
         """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
@@ -428,6 +440,8 @@ def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible
 def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:
     """What had been submitted when ``error`` was raised keeps its memory; the error says what it was raised in."""
     device = context.device
+    if not isinstance(error, Exception):
+        context.interrupted()
     for function in context._if_given_up:
         function()
     with suppress(DeviceError):

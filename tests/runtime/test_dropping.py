@@ -18,12 +18,15 @@ import pytest
 
 import oxide
 from oxide import Arc, DisjointSlice, d2h, f32, from_dlpack, h2d, kernel, pinned_empty, thread, value, zeros
+from oxide.driver import cpu, cpu_workers
 from oxide.driver.cpu import CpuDriver
+from oxide.driver.cpu_streams import BlockRange
 from oxide.dropping import Soon
 from oxide.native import is_compiled
 from oxide.runtime import dlpack, reclaim, unrun
 from oxide.runtime.context import current_runtime
 from oxide.testing import use_driver
+from tests.driver.conftest import Gate
 from tests.interrupting import MODES, interrupt_child, interrupts_at_checks, needs_calls
 
 PACKAGE = Path(oxide.__file__).parent
@@ -215,9 +218,11 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
 ) -> None:
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
-    from oxide.runtime import capture, fault_records, graph, interop, memory, pinned, submission
+    from oxide.runtime import address_ranges, capture, fault_records, graph, interop, memory, pinned, submission
 
-    steps = in_files(pinned, submission, memory, reclaim, interop, dlpack, fault_records, capture, graph)
+    steps = in_files(
+        address_ranges, pinned, submission, memory, reclaim, interop, dlpack, fault_records, capture, graph
+    )
     run = RUNS[what]
     run()
     gc.collect()
@@ -239,6 +244,37 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
         gc.collect()
         oxide.reclaim.drain()
         assert "page-locked memory: 0 bytes in use" in runtime.pinned.describe(), interrupt.at
+
+
+@needs_calls
+def test_memory_in_use_on_another_stream_outlives_an_interrupted_submission(driver: CpuDriver) -> None:
+    from oxide.runtime import launch, submission
+
+    home, other = new_stream(), new_stream()
+    bump(zeros(32).sync_on(home)).sync_on(home)
+    steps = in_files(launch, submission, cpu, cpu_workers)
+    held = 0
+    for interrupt in interrupts_at_checks(steps, more_than=20):
+        gate = Gate()
+        other.launch_host_function(gate)
+        try:
+            used = zeros(32).sync_on(home)
+            with interrupt:
+                bump(used).async_on(other)
+            del used
+            gc.collect()
+            reclaimer = current_runtime().reclaimer
+            while not reclaimer.sweep():
+                pass
+            submitted = any(isinstance(item, BlockRange) for item in list(other._timeline.handle.items))
+            assert not submitted or driver.live_allocations.device_bytes, interrupt.at
+            held += submitted
+        finally:
+            gate.release.set()
+        other.synchronize()
+        oxide.reclaim.drain()
+        assert driver.live_allocations.device_bytes == 0, interrupt.at
+    assert held
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the timer is Linux's")
