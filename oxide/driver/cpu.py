@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import sleep
@@ -41,6 +42,7 @@ from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import BlockRange, CpuEvent, CpuStream, Point, Record, Scheduler, Task, Wait, closed_error
 from oxide.driver.cpu_workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
+from oxide.dropping import Soon, calls_drop, in_c, nothing
 from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
@@ -96,6 +98,7 @@ class CpuDriver:
             if step or self._driven
             else WorkerScheduler(self._threads)
         )
+        self._drop: Callable[[], object] = partial(_abandon, self._scheduler)
         self._failures = self._scheduler.failures
         self._looks = 0
         self._closed = False
@@ -425,13 +428,10 @@ class CpuDriver:
             self._closed = False
             raise
         for heap in (*self._heaps, self._host):
-            heap.idle = True
+            heap.end()
 
     def __del__(self) -> None:
-        # A driver dropped without close() leaves no threads behind. During __init__ there may be no scheduler yet.
-        scheduler: Scheduler | None = getattr(self, "_scheduler", None)
-        if scheduler is not None:
-            scheduler.abandon()
+        self._drop()
 
     # For tests
 
@@ -495,13 +495,17 @@ class CpuDriver:
             raise closed_error()
 
 
+calls_drop(CpuDriver)
+
+
 @final
 class _RunDriver(CpuDriver):
     """A driver as one run uses it: the same in everything, but for whose work it submits."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_drop", "_run")
 
     def __init__(self, driver: CpuDriver, run: Droppable) -> None:
+        self._drop = nothing  # it ends no threads: the driver goes on
         self.__dict__ = driver.__dict__
         self._run = run
 
@@ -509,5 +513,14 @@ class _RunDriver(CpuDriver):
         item.droppable = self._run
         super()._submit(stream, item)
 
-    def __del__(self) -> None:
-        """Ends nothing: the driver goes on."""
+
+def _end_threads() -> None:
+    while _dropped:
+        _dropped[0].abandon()
+        _dropped.popleft()
+
+
+_dropped: deque[Scheduler] = deque()
+_soon = Soon(_end_threads)
+_abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
+"""In C: a driver dropped without ``close`` leaves no threads behind."""

@@ -73,12 +73,14 @@ class AddressRanges:
                         start, end = min(start, begin), max(end, stop)
                     elif known is not None:  # as two exports of one box at once: it is known
                         return mine
+            # Both lists are changed with no call in between, where an interrupt could come.
             self._starts[first:last] = [start]
             self._entries[first:last] = [(start, end, named)]
             if len(self._starts) > self._forget_above:
-                self._entries = [entry for entry in self._entries if entry[2]() is not None]
-                self._starts = [entry[0] for entry in self._entries]
-                self._forget_above = 2 * len(self._entries) + _FEW
+                entries = [entry for entry in self._entries if entry[2]() is not None]
+                starts = [entry[0] for entry in entries]
+                self._starts, self._entries = starts, entries
+                self._forget_above = 2 * len(entries) + _FEW
             return mine
 
     def covers(self, known: Known, address: int, nbytes: int) -> bool:

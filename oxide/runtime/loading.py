@@ -68,14 +68,14 @@ def announce(specialization: Specialization) -> None:
 
 def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
     """The kernel's machine code, loaded on the device now if it is not yet."""
-    # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
+    # functions.get looks for a weak reference at each call; the one that is there already finds the same entry.
     function = device.loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)
         with device.runtime.loading:
             function = device.functions.get(specialization)
             if function is None:
-                function = device.functions[specialization] = device.driver.load(device.id, code)
+                function = device.functions.set(specialization, device.driver.load(device.id, code))
         with contextlib.suppress(ValueError):  # another thread took it out to load it
             _new.remove(specialization.reference)
     return function

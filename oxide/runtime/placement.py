@@ -107,6 +107,10 @@ def run_placed(context: ExecutionContext, device: Device, operation: DeviceOpera
     inner.place, inner.levels = context.place, context.levels
     try:
         return operation.execute(inner)
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            inner.interrupted()
+        raise
     finally:
         context.join(inner)
 

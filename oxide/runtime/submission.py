@@ -11,9 +11,11 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
 
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
 from oxide.native import Given
 from oxide.runtime.arc import Arc
@@ -52,6 +54,7 @@ class ExecutionContext:
         "_joined",
         "_kept",
         "_report",
+        "_using",
         "device",
         "driver",
         "levels",
@@ -83,6 +86,7 @@ class ExecutionContext:
         self._faults: list[Report] = []
         self._if_given_up: tuple[Callable[[], None], ...] = ()
         self._report: FaultReport | None = None
+        self._using: tuple[list[Allocation], list[Allocation]] | None = None  # since ``begin``: see ``interrupted``
         self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
 
     def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
@@ -124,6 +128,7 @@ class ExecutionContext:
             self.recording.note_uses(reads, writes)
             return
         timeline = self.timeline
+        self._using = (reads, writes)
         if timeline.end is not None:
             timeline.close()
         # Most memory is used on one stream only. That is seen here, and takes no call.
@@ -159,6 +164,15 @@ class ExecutionContext:
                 allocation._written_at = position
                 if allocation.reads:
                     allocation.reads.clear()
+            self._using = None
+
+    def interrupted(self) -> None:
+        """Notes the uses that an interrupt kept from being noted: it may have come when the work was submitted, and
+        memory that is dropped would be freed on another stream meanwhile."""
+        using = self._using
+        if using is not None:
+            with self.submission_lock:
+                self.end(*using, submitted=True)
 
     def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
         """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
@@ -291,10 +305,10 @@ class Ordered:
 class Submission(Generic[T]):
     """One execution, submitted. ``submit`` makes it."""
 
-    __slots__ = ("_faults", "_open", "_reclaimer", "_result", "_title", "_visible", "mark")
+    __slots__ = ("_drop", "_faults", "_reclaimer", "_result", "_title", "_visible", "mark")
 
     def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
-        self._open = False
+        self._drop: Any = nothing  # it is neither finished nor abandoned while this is something else
         self._result = result
         self._title = title
         self._faults = context.faults
@@ -310,9 +324,10 @@ class Submission(Generic[T]):
         if self._visible is None:  # else what it yields is let go as soon as nobody can ask for it
             context._kept.append(result)
         context._kept.append(context._faults)
+        run = None if self._visible is None else self._visible.run
+        # First: of a mark that is not held, it does nothing.
+        self._drop = partial(self._reclaimer.abandon, (self.mark, run))
         self._reclaimer.hold(self.mark, context._kept)
-        self._open = True
-        runtime.counters.submitted.add()
 
     @property
     def result_in_flight(self) -> T:
@@ -326,10 +341,10 @@ class Submission(Generic[T]):
 
     def finish(self) -> T:
         """The result, once the device is past the submission; raises the fault that a kernel reported."""
-        if self._open:
+        if self._drop is not nothing:
             if self._reclaimer.release(self.mark):  # of several threads, one counts it
                 self.mark.timeline.device.runtime.counters.completed.add()
-            self._open = False
+            self._drop = nothing
         for report in self._faults:
             if report.claimed():
                 _raise_fault(report, self._title, self.mark.timeline)
@@ -351,21 +366,14 @@ class Submission(Generic[T]):
 
     def abandon(self) -> None:
         """Nobody waits any more: what it uses goes into the limbo."""
-        if self._open:
-            self._open = False
-            self._reclaimer.abandon(self.mark)
-            if self._visible is not None:
-                self._reclaimer.drop_when_dead(self.mark, self._visible.run)
-            counters, seen = self.mark.timeline.device.runtime.counters, self.mark.timeline.seen
-            (counters.completed if self.mark.position <= seen else counters.cancelled).add()
+        self._drop()
+        self._drop = nothing
 
     def __del__(self) -> None:
-        try:
-            abandoned = self._open
-        except AttributeError:  # an interrupt ended the constructor at once
-            return
-        if abandoned:
-            self.abandon()
+        self._drop()
+
+
+calls_drop(Submission)
 
 
 def submit(operation: DeviceOperation[T], stream: Stream, run: Run | None = None) -> Submission[T]:
@@ -387,7 +395,9 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
     is past it; so there is nothing to hand over and no mark to keep, which take a fifth of a short run's time."""
     context = _context_for(operation, stream)
     timeline, runtime = context.timeline, context.runtime
-    try:
+    kept, faults = context._kept, context._faults
+    unsubmitted: ExecutionContext | None = context
+    try:  # until the device is done: an interrupt between two parts would let go of what it uses
         result = operation.run(context)
         if context._joined:
             context.wait_for_joined()
@@ -395,17 +405,15 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
         if context._declared:
             context.settle(position)
         context._declared = None
-    except BaseException as error:
-        _give_up(context, operation, error)
-        raise
-    runtime.counters.submitted.add()
-    kept, faults = context._kept, context._faults
-    del context  # what ends here ends while the device works, and not after it
-    try:
+        unsubmitted = None
+        del context  # what ends here ends while the device works, and not after it
         timeline.synchronize_past(position)
     except BaseException as error:
-        runtime.counters.cancelled.add()
+        if unsubmitted is not None:
+            _give_up(unsubmitted, operation, error)
+            raise
         runtime.reclaimer.strand(timeline, [*kept, *faults, result])
+        runtime.counters.cancelled.add()
         if isinstance(error, Exception):
             _explain(error, operation.title(), timeline)
         raise
@@ -432,6 +440,8 @@ def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible
 def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:
     """What had been submitted when ``error`` was raised keeps its memory; the error says what it was raised in."""
     device = context.device
+    if not isinstance(error, Exception):
+        context.interrupted()
     for function in context._if_given_up:
         function()
     with suppress(DeviceError):

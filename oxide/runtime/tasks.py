@@ -6,12 +6,14 @@ import heapq
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
 from oxide.messages import written
-from oxide.native import Given, caused, mypyc_attr, warn_caller
+from oxide.native import Given, caused, mypyc_attr
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit, would_keep
@@ -19,6 +21,7 @@ from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.places import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
 from oxide.runtime.turns import current_turn
+from oxide.runtime.unrun import note
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -208,6 +211,7 @@ class JoinHandle(Generic[T]):
     """A spawned operation's result to come. May be awaited by several tasks, and again."""
 
     def __init__(self) -> None:
+        self._drop: Any = nothing
         self._state: _JoinState[T] = _JoinState()
 
     def done(self) -> bool:
@@ -220,14 +224,16 @@ class JoinHandle(Generic[T]):
     async def _wait(self) -> T:
         await self._state.finished.wait()
         self._state.taken = True
+        self._drop = nothing
         if self._state.error is not None:
             raise self._state.error.with_traceback(self._state.trace)
         return self._state.result
 
     def __del__(self) -> None:
-        state = self._state
-        if state.error is not None and not state.taken and not isinstance(state.error, OperationCancelledError):
-            warn_caller(f"a spawned operation failed and its handle was never awaited: {state.error!r}")
+        self._drop()
+
+
+calls_drop(JoinHandle)
 
 
 class _JoinState(Generic[T]):
@@ -241,6 +247,12 @@ class _JoinState(Generic[T]):
         self.trace: TracebackType | None = None  # of the error's first raising
         self.taken = False
 
+    def _complaint(self) -> str | None:
+        """The warning that the error was never seen, if it was not."""
+        if self.error is None or self.taken:
+            return None
+        return f"a spawned operation failed and its handle was never awaited: {self.error!r}"
+
 
 async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.ref[JoinHandle[T]]) -> None:
     try:
@@ -249,11 +261,18 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
         if handle() is None:
             raise
         state.error, state.trace = error, error.__traceback__
+        _hold_to_account(handle(), state)
     except BaseException:
         state.error = OperationCancelledError("the spawned operation was cancelled with its nursery")
         raise
     finally:
         state.finished.set()
+
+
+def _hold_to_account(handle: JoinHandle[Any] | None, state: _JoinState[Any]) -> None:
+    """Dropping the handle warns from now on. Not in ``_run``, whose frame the error holds."""
+    if handle is not None and not isinstance(state.error, OperationCancelledError):
+        handle._drop = partial(note, state)
 
 
 def _require_operation(operation: object, what: str) -> None:
