@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
+from collections.abc import Callable
 from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
@@ -65,7 +66,7 @@ class FaultReport:
 
     def __init__(self, pool: FaultRecordPool) -> None:
         held: list[ReportRecords] = []
-        self._drop: Any = partial(pool._returned.extend, held)
+        self._drop: Any = partial(pool.give_back, held)
         pool.move(held)
         self._records = held[0]
         self.launches: list[Specialization] = []
@@ -132,6 +133,7 @@ class FaultRecordPool:
         self._driver = driver
         self._lock = new_lock()
         self._returned: deque[ReportRecords] = deque()
+        self.give_back: Callable[[list[ReportRecords]], object] = self._returned.extend  # for finalisers: a step of C
 
     def acquire(self) -> FaultReport:
         """A report whose records are all zero: no fault."""

@@ -16,6 +16,7 @@ import math
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
@@ -65,7 +66,7 @@ class PinnedBuffer:
         self._block = block
         self.address = block.address
         self.nbytes = nbytes
-        self._drop: Any = partial(pool._returned.append, (block, number))
+        self._drop: Any = partial(pool.give_back, (block, number))
         block.user = number
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: Visible | None = None) -> NDArray[Any]:
@@ -140,6 +141,7 @@ class PinnedPool:
         self._driver = driver
         self._lock = new_lock()
         self._returned: deque[tuple[Block, int]] = deque()  # and the buffer that had it
+        self.give_back: Callable[[tuple[Block, int]], object] = self._returned.append  # for finalisers: a step of C
         self._free: dict[int, list[Block]] = {}
         self._held = 0
         self._wanted: deque[int] = deque()  # sizes that the thread beside is to make, and the one it is making

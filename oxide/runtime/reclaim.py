@@ -73,6 +73,7 @@ def collect(until: float = math.inf) -> None:
             allocation = dropped[0]
         except IndexError:  # another thread took it
             return
+        allocation.visible = None  # nobody sees it any more
         if allocation.is_held():
             reclaimer = allocation.device.runtime.reclaimer
             if allocation.adopted:
@@ -340,6 +341,7 @@ class Reclaimer:
         while self._limbo and clock() < until and (passed := self._limbo.pop_passed(_FEW)):
             for kept in passed:
                 kept.clear()
+        collect(until)  # before: what was dropped still shows the run that made it
         for _ in range(min(len(self._dying), _FEW)):
             mark, run = self._dying[0]
             timeline = mark.timeline
@@ -356,7 +358,6 @@ class Reclaimer:
                 self._stranded.popleft()
             else:
                 self._stranded.rotate(-1)
-        collect(until)
         while self._retired and clock() < until:
             allocation = self._retired[0]
             if not allocation.address:  # handed over twice

@@ -16,6 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 import oxide
 from oxide import Arc, DisjointSlice, Slice, Stream, as_completed, d2h, devices, f32, gather, h2d, kernel, thread, zeros
 from oxide.driver.cpu_code import CpuFunction
+from oxide.driver.cpu_streams import BlockRange
 from oxide.runtime import staging
 from oxide.runtime.context import current_runtime
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
@@ -55,7 +56,12 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return count
 
+    def launch(self: CpuFunction, *arguments: Any) -> BlockRange:
+        *bound, blocks = arguments
+        return BlockRange("launch", self.bind(*bound), blocks)
+
     monkeypatch.setattr(CpuFunction, "bind", watched)
+    monkeypatch.setattr(CpuFunction, "launch", launch)  # which does not bind kernels without loops
     return begun
 
 

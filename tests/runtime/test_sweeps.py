@@ -69,7 +69,9 @@ def drop_two_of_each(device: Device, went: Callable[[], object]) -> int:
         drop_memory(home, uses)  # behind others: on a stream beside them
         driver.adopt(array.ctypes.data, array.nbytes)
         written = home, home.advance()
-        Allocation.of_another_library(home, array.ctypes.data, array.shape, array.dtype, Kept(went), written)
+        Allocation.of_another_library(
+            home, array.ctypes.data, array.shape, array.dtype, Kept(went), written, array.nbytes
+        )
         reclaimer.retire_event(driver.create_event(device.id, timing=False))
         driver.begin_capture(home.handle)
         reclaimer.retire_graph(driver.end_capture(home.handle))

@@ -109,7 +109,7 @@ def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
     original, as_found = CUDADispatcher.compile_device, vars(FunctionIdentity)["from_function"]
     read = FunctionIdentity.from_function
     CUDADispatcher.compile_device = compile_device
-    FunctionIdentity.from_function = lambda function: read(as_written(function))
+    FunctionIdentity.from_function = staticmethod(lambda function: read(as_written(function)))
     try:
         yield
     finally:
