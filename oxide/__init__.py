@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.numbers import arange, randn
     from oxide.runtime.peer import to_device
+    from oxide.runtime.preparing import prepare
     from oxide.runtime.resources import KernelResources
 
 __version__ = "0.1.0"
@@ -84,6 +85,7 @@ _LATER = {
     "from_dlpack": "runtime.interop",
     "intrinsics": "device.intrinsics",
     "numba_cuda": "numba_cuda",
+    "prepare": "runtime.preparing",
     "randn": "runtime.numbers",
     "to_device": "runtime.peer",
     "zip_exact": "device.views",
@@ -187,6 +189,7 @@ __all__ = [
     "ones",
     "pinned_empty",
     "policy_of",
+    "prepare",
     "randn",
     "reclaim",
     "shared",

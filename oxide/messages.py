@@ -1,10 +1,14 @@
-"""How messages write a value that a user gave.
+"""How messages write a value that a user gave, and a dtype.
 
 Python refuses to write an integer of more than 4300 digits, with a ``ValueError`` of its own that would then stand in
 the place of the message; and long before that nobody reads the digits.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 
 _LONGEST_BITS = 256
 """Of an integer that is written with its digits, 78 at most: any that a machine type holds."""
@@ -27,3 +31,13 @@ def written(value: object) -> str:
         return repr(value)
     except ValueError:
         return f"a {type(value).__name__} with an integer too long to be written"
+
+
+_DTYPE_NAMES = {dtype: str(dtype) for dtype in map(np.dtype, "?bBhHiIlLqQefdgFDG")}
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """``str(dtype)``. NumPy imports a module for it, which fails at the interpreter's end, in a ``__del__`` say; so the
+    names of the machine's types are known from the start."""
+    name = _DTYPE_NAMES.get(dtype)
+    return str(dtype) if name is None else name

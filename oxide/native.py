@@ -17,7 +17,6 @@ What differs between the two forms, and so is asked of the source:
 - ``mypyc_attr`` says how a class is compiled. A compiled class is closed to subclasses in Python unless it says
   otherwise, and cannot be weakly referenced; in the interpreted form the decorator does nothing.
 - ``caused(error, cause)`` sets the cause, since mypyc leaves out what follows ``from`` in a ``raise``.
-- ``keep_exceptions`` gives a Python subclass of a compiled class a finaliser that keeps the exception being raised.
 - Compiled functions have no frames, so ``warnings``' ``stacklevel`` counts differently: ``warn_caller`` looks for the
   first frame outside of the package.
 
@@ -29,10 +28,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, source_hash, spec_from_loader
-from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
 
 T = TypeVar("T")
@@ -142,24 +139,3 @@ def caused(error: E, cause: BaseException | None) -> E:
     """``error`` as ``raise error from cause`` raises it."""
     error.__cause__ = cause
     return error
-
-
-def keep_exceptions(subclass: type, finalise: Callable[[Any], None]) -> None:
-    """Gives a class of a user's a finaliser in Python in place of the compiled one that it inherits and that does
-    what ``finalise`` does.
-
-    Python keeps the exception that is being raised around a finaliser of its own, and mypyc around that of a compiled
-    class; in between, where a Python class inherits a compiled finaliser, nobody does.
-    """
-    inherited = getattr(subclass, "__del__", None)
-    if inherited is None or isinstance(inherited, FunctionType) or not _is_python(subclass):
-        return
-
-    def __del__(self: Any) -> None:
-        finalise(self)
-
-    subclass.__del__ = __del__  # type: ignore[attr-defined]
-
-
-def _is_python(subclass: type) -> bool:
-    return any(isinstance(member, FunctionType) for member in vars(subclass).values())

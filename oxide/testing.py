@@ -14,18 +14,20 @@ Not imported by ``import oxide``.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 from oxide.driver.base import (
     Code,
     DeviceInfo,
     Dim3,
     Driver,
+    Droppable,
     EventHandle,
     FunctionHandle,
     GraphHandle,
@@ -158,6 +160,7 @@ class DelegatingDriver:
         _require_driver(inner, type(self).__name__)
         self.inner = inner
         self.name = inner.name
+        self.drops_work = inner.drops_work
 
     def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Makes one call."""
@@ -167,6 +170,10 @@ class DelegatingDriver:
         if name == "inner":
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+    def for_run(self, run: Droppable) -> Driver:
+        inner = self.inner.for_run(run)
+        return self if inner is self.inner else _as_run_uses_it(self, inner)
 
     def device_count(self) -> int:
         return self.invoke("device_count")  # type: ignore[no-any-return]
@@ -288,6 +295,21 @@ class DelegatingDriver:
 
     def close(self) -> None:
         self.invoke("close")
+
+
+def _as_run_uses_it(driver: DelegatingDriver, inner: Driver) -> Driver:
+    """``driver``, with its state and its methods, around another ``inner``."""
+    kind: Any = type(driver)
+    view: Any = object.__new__(_view_of(kind))
+    view.__dict__ = driver.__dict__
+    view.inner_of_run = inner
+    return cast("Driver", view)
+
+
+@functools.cache
+def _view_of(kind: Any) -> Any:
+    members = {"__slots__": ("inner_of_run",), "inner": property(lambda view: view.inner_of_run)}
+    return type(kind.__name__, (kind,), members)
 
 
 @final

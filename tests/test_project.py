@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "oxide.compiler": {"oxide.device", "oxide.driver.base", "oxide.driver.sanitizing"},
     "oxide.runtime": {"oxide.compiler", "oxide.device", "oxide.driver"},
 }
-FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "errors", "host_arrays", "messages", "native")}
+FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend", "oxide.compiler.lowering")
 
 

@@ -102,7 +102,7 @@ RULES: dict[str, tuple[str, ...]] = {
         "compiler/test_views.py::test_what_a_view_cannot_be_made_of_is_a_compile_error",
     ),
     "views are zipped only if they are equally long": (
-        "compiler/test_views.py::test_a_zip_of_different_lengths_is_a_fault_and_an_empty_loop",
+        "compiler/test_views.py::test_a_zip_of_different_lengths_is_a_fault_and_ends_the_thread",
     ),
     "a tile is one thread's, and whole or None": (
         "compiler/test_tiles.py::test_every_element_is_in_just_one_tile_or_remainder",

@@ -15,12 +15,12 @@ import importlib
 import json
 import threading
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 from .. import disk
 from ..driver.base import Code, Target
+from ..dropping import WeakTable
 from .faults import FaultSite
 from .fingerprint import Unknown, fingerprint
 from .signature import Closed
@@ -132,8 +132,8 @@ _REMEMBERED = 8
 """How many entries a function has in memory: those used last, as a kernel may be given any number of functions."""
 
 _lock = threading.Lock()
-_entries: weakref.WeakKeyDictionary[Callable[..., Any], dict[str, Entry]] = weakref.WeakKeyDictionary()
-_told: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()  # the functions that were warned of
+_entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
+_told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that were warned of
 
 
 def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
@@ -147,7 +147,9 @@ def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
     except OSError:
         return None
     with _lock:
-        entries = _entries.setdefault(kernel.function, {})
+        entries = _entries.get(kernel.function)
+        if entries is None:
+            entries = _entries.set(kernel.function, {})
         found = entries.pop(name, None)
         entry = entries[name] = found or Entry(name)
         if len(entries) > _REMEMBERED:
@@ -157,9 +159,9 @@ def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
 
 def warn_of_unknown(kernel: Kernel, unknown: Unknown) -> None:
     """Warns, once for each function, that a kernel is compiled in every process."""
-    if not disk.enabled() or kernel.function in _told:
+    if not disk.enabled() or _told.get(kernel.function):
         return
-    _told.add(kernel.function)
+    _told.set(kernel.function, True)
     code = kernel.function.__code__
     problem = (
         f"kernel {kernel.name} is compiled in every process: it reaches {unknown}, which the cache cannot compare with "

@@ -15,6 +15,7 @@ import __future__
 
 import ast
 import builtins
+import contextlib
 import copy
 import dis
 import functools
@@ -22,6 +23,7 @@ import itertools
 import linecache
 import operator
 import weakref
+from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -100,9 +102,10 @@ def lift(
                 "the kernel a parameter for anything else",
             )
     key = (code, code.co_filename, is_device, tuple(numbers), tuple(constants.items()), takes, returns)
-    made = _lifted.get(key)
+    made = _known(key)
     if made is None:
-        made = _lifted[key] = _Copy(plain, numbers, constants).device_function()
+        made = _Copy(plain, numbers, constants).device_function()
+        _lifted[key] = weakref.KeyedRef(made, _gone.append, key)
         own_annotations = function.annotations if isinstance(function, DeviceFunction) else {}
         if returns is not None:
             made.annotations["return"] = Annotation("scalar", returns)
@@ -130,7 +133,20 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))
-_lifted: weakref.WeakValueDictionary[Hashable, DeviceFunction[..., Any]] = weakref.WeakValueDictionary()
+_lifted: dict[Hashable, weakref.KeyedRef[Hashable, DeviceFunction[..., Any]]] = {}
+_gone: deque[weakref.KeyedRef[Hashable, DeviceFunction[..., Any]]] = deque()  # and still in the table
+
+
+def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
+    """What was lifted with this key and is still there; forgets what is not."""
+    with contextlib.suppress(IndexError, ValueError):  # another thread did it
+        while _gone:
+            reference = _gone[0]
+            if _lifted.get(reference.key) is reference:
+                _lifted.pop(reference.key, None)
+            _gone.remove(reference)
+    found = _lifted.get(key)
+    return None if found is None else found()
 
 
 @final
@@ -243,7 +259,7 @@ class _Copy:
         exec(module, names)
         made = names[name]
         made.__qualname__ = self.function.__qualname__
-        trees[made] = definition
+        trees.set(made, definition)
         return DeviceFunction(made)
 
     def _node(self) -> ast.Lambda | ast.FunctionDef:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +34,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.types.ext_types import GridGroup
 
 from ..device.types import bool_
+from ..dropping import WeakTable
 from ..environment import word
 from ..errors import OxideError
 from .arguments import ArgumentType
@@ -176,14 +176,14 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
         raise
     result.library.finalize()
     for library in _waiting.pop(result.fndesc.llvm_func_name, ()):
-        _called_back.setdefault(library, []).append(result.library)
+        (_called_back.get(library) or _called_back.set(library, [])).append(result.library)
     return result
 
 
 # Functions that call each other: those that call one which is still being compiled, by its symbol; and what each calls
 # of these. numba's own links may have no circle.
 _waiting: dict[str, list[Any]] = {}
-_called_back: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+_called_back: WeakTable[Any, list[Any]] = WeakTable()
 
 
 class _Flags(CUDAFlags):  # type: ignore[misc]
@@ -212,9 +212,7 @@ class _Remembering(types.Function):  # type: ignore[misc]
         return types.Function(self.templates + other.templates) if other.typing_key == self.typing_key else None
 
 
-@register_model(_Remembering)
-class _RememberingModel(core_models.OpaqueModel):  # type: ignore[misc]
-    """The model of numba's own functions: a function is a value where a condition is evaluated among its arguments."""
+register_model(_Remembering)(core_models.OpaqueModel)
 
 
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
@@ -532,5 +530,5 @@ def _modules(library: Any) -> tuple[str, ...]:
         each = pending.pop()
         if text(each) not in found:
             found[text(each)] = None
-            pending += sorted({*each._linking_libraries, *_called_back.get(each, ())}, key=text)
+            pending += sorted({*each._linking_libraries, *(_called_back.get(each) or ())}, key=text)
     return tuple(found)

@@ -16,6 +16,7 @@ from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
 from .ptx_integers import wrapping
+from .ptx_remainder import exact_remainders
 from .signature import Closed
 from .streaming import hinted
 
@@ -94,7 +95,7 @@ def _module(
     portable = llvm.parse_assembly(kernel.text)
     module = link(
         [
-            _HEADER + hinted(_constants_in_their_bank(kernel.text)),
+            _HEADER + exact_remainders(hinted(_constants_in_their_bank(kernel.text))),
             _HEADER + check,
             _HEADER + _registers(),
             _HEADER + _fast_tanh(kernel.text, target.arch),

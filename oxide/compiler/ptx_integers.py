@@ -2,7 +2,8 @@
 
 By PTX's specification ``abs`` and ``neg`` wrap for the least number. ptxas 13.0 assumes that the result of ``abs`` is
 not negative, and that the result of ``neg.s16``, or of a subtraction from 0, fits in 16 bits before it is cut to them.
-So ``abs(x) < 0`` is false for every x, and ``-x`` of the least ``i16`` is 32768 where it is widened.
+So ``abs(x) < 0`` is false for every x, and ``-x`` of the least ``i16`` is 32768 where it is widened. Before a maximum
+of three 16-bit numbers ptxas even loses the negation of one.
 
 This was seen on an H100 (2026-11-22, driver 580.159.04) in 565 combinations of an instruction and one that reads its
 result, over every number of 16 bits, and the extremes and 3000 others of 32 and 64: 20 were wrong, all by ``abs`` in
@@ -23,7 +24,7 @@ from .optimise import run_passes
 
 _ASSUMED = re.compile(
     r"\b(?P<abs>call [^@\n]*@llvm\.abs\.\w+\((?P<of>(?:<\d+ x )?i(?:16|32|64)>?) (?P<value>%[^,\n]+), i1 false\))"
-    r"|\bsub (?P<short>i16|<\d+ x i16>) (?:0|zeroinitializer), (?P<negated>%[^,\n]+)"
+    r"|\bsub (?:nsw |nuw )*(?P<short>i16|<\d+ x i16>) (?:0|zeroinitializer), (?P<negated>%[^,\n]+)"
 )
 _REGISTERS = {"i16": "h", "i32": "r", "i64": "l"}
 

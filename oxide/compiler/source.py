@@ -7,11 +7,11 @@ import functools
 import inspect
 import linecache
 import textwrap
-import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
+from ..dropping import WeakTable
 from ..errors import CompileError
 
 Span: TypeAlias = tuple[int, int, int, int]
@@ -20,7 +20,7 @@ Span: TypeAlias = tuple[int, int, int, int]
 SourcePlace: TypeAlias = tuple[str, int, Span | None]
 """A file, a line of it, and what there exactly, if that is known."""
 
-trees: weakref.WeakKeyDictionary[Callable[..., Any], ast.FunctionDef] = weakref.WeakKeyDictionary()
+trees: WeakTable[Callable[..., Any], ast.FunctionDef] = WeakTable()
 """The trees of functions that were not compiled from their file as it is, with the lines and columns of the file."""
 
 
@@ -46,8 +46,9 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
 
 def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
     """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
-    if function in trees:
-        return trees[function], 0
+    known = trees.get(function)
+    if known is not None:
+        return known, 0
     try:
         source = inspect.getsource(function)
     except OSError:

@@ -10,6 +10,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from ..driver import sanitizing
@@ -40,6 +41,9 @@ class Specialization:
     resource_reader: ClassVar[ResourceReader | None] = None
     """What answers ``resources``, from the block and its dynamic shared memory too. Set by the runtime."""
 
+    compiled: ClassVar[Callable[[str, float], None] | None] = None
+    """Called with a kernel's name and the seconds that the calling thread compiled it for. Set by the runtime."""
+
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
         from .cache import Unknown, entry_of, warn_of_unknown
 
@@ -54,8 +58,10 @@ class Specialization:
         if kept is None:
             from .diagnostics import placed_errors
 
+            begun = perf_counter()
             with placed_errors(kernel.name, kernel.function):
                 self._facts: Facts = _front_end(kernel, parameters)
+            _note_compiled(kernel, begun)
         else:
             self._facts = kept
         self.uses_index_1d: bool = self._facts.uses_index_1d
@@ -161,8 +167,10 @@ class Specialization:
             if code is None:
                 from .diagnostics import placed_errors
 
+                begun = perf_counter()
                 with placed_errors(self.kernel.name, self.kernel.function):
                     code = self._compile(target, kinds)
+                _note_compiled(self.kernel, begun)
                 if entry is not None:
                     entry.keep_code(code)
             self._codes[target] = code
@@ -237,6 +245,11 @@ class Specialization:
 def _specialized(kernel: Kernel) -> Specialization:
     """Returns the one specialization of a kernel that is not generic: what a pickled one becomes."""
     return kernel.specialize()
+
+
+def _note_compiled(kernel: Kernel, begun: float) -> None:
+    if Specialization.compiled is not None:
+        Specialization.compiled(kernel.name, perf_counter() - begun)
 
 
 def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:

@@ -115,10 +115,23 @@ class KernelResources:
     occupancy: float
 
 
+class Droppable(Protocol):
+    """Names the work of one run. Once ``dropped`` is set, its work that has not started never will."""
+
+    dropped: bool
+
+
 class Driver(Protocol):
-    """One kind of device. ``name`` is what ``OXIDE_DEVICE`` calls it."""
+    """One kind of device. ``name`` is what ``OXIDE_DEVICE`` calls it, ``drops_work`` says that ``for_run`` has an
+    effect."""
 
     name: str
+    drops_work: bool
+
+    def for_run(self, run: Droppable) -> Driver:
+        """This driver for what one run submits: launches, copies, fills and host functions that are submitted through
+        the result are skipped where they have not started when ``run.dropped`` is set. What is not work keeps its
+        place: events are recorded and waited for, memory is freed. Where ``drops_work`` is False it is this driver."""
 
     # Devices
 

@@ -15,11 +15,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import sleep
 from typing import final
 
-from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, Code, DeviceInfo, Dim3, KernelResources
+from oxide.driver.base import (
+    MAX_BLOCK,
+    MAX_GRID,
+    MAX_THREADS_PER_BLOCK,
+    Code,
+    DeviceInfo,
+    Dim3,
+    Droppable,
+    KernelResources,
+)
 from oxide.driver.cpu_checks import check_count, check_handle, check_idle, check_launch, checked_seed
 from oxide.driver.cpu_code import CpuFunction, host_name, host_target
 from oxide.driver.cpu_copies import Copies
@@ -31,11 +42,14 @@ from oxide.driver.cpu_steps import StepScheduler
 from oxide.driver.cpu_streams import BlockRange, CpuEvent, CpuStream, Point, Record, Scheduler, Task, Wait, closed_error
 from oxide.driver.cpu_workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
+from oxide.dropping import Soon, calls_drop, in_c, nothing
 from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
+_LOOKS = 16
+"""Queries in vain before one releases the GIL: more than a wait polls before it parks (``runtime/pace.py``)."""
 
-@final
+
 class CpuDriver:
     """``devices`` CPU devices that share the machine's cores.
 
@@ -52,6 +66,7 @@ class CpuDriver:
     """
 
     name = "cpu"
+    drops_work = True
 
     def __init__(
         self,
@@ -83,9 +98,15 @@ class CpuDriver:
             if step or self._driven
             else WorkerScheduler(self._threads)
         )
+        self._drop: Callable[[], object] = partial(_abandon, self._scheduler)
         self._failures = self._scheduler.failures
+        self._looks = 0
         self._closed = False
         Tracking.wanted = Tracking.wanted or bool(requested())
+
+    def for_run(self, run: Droppable) -> CpuDriver:
+        """This driver, whose work then belongs to ``run``."""
+        return _RunDriver(self, run)
 
     # Devices
 
@@ -130,7 +151,7 @@ class CpuDriver:
         # In this order: a stream without items that is then seen not running has run what it held at the first look.
         if stream.items or stream.running:
             if not self._driven:
-                os.sched_yield()
+                self._note_look()
                 self._scheduler.raise_lost(stream.device)
                 return False
             self._scheduler.synchronize(stream)
@@ -176,8 +197,7 @@ class CpuDriver:
         if point is not None and not point.passed and self._driven:
             self._scheduler.wait(point)
         if point is not None and not point.passed:
-            # A loop that polls must let go of the GIL, or the worker that it waits for gets it 5 ms later.
-            os.sched_yield()
+            self._note_look()
             self._scheduler.raise_lost(event.device)
             return False
         if self._failures:
@@ -358,11 +378,11 @@ class CpuDriver:
 
     def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
         """Calls Python on a worker thread. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
-        self._scheduler.submit(check_idle(stream), python_call(function))
+        self._submit(check_idle(stream), python_call(function))
 
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
         """Calls a C function on a worker thread, without the GIL."""
-        self._scheduler.submit(check_idle(stream), native_call(function, argument))
+        self._submit(check_idle(stream), native_call(function, argument))
         if self._driven:  # it wakes somebody who sleeps, and does not ask again
             self._scheduler.synchronize(stream)
 
@@ -408,13 +428,10 @@ class CpuDriver:
             self._closed = False
             raise
         for heap in (*self._heaps, self._host):
-            heap.idle = True
+            heap.end()
 
     def __del__(self) -> None:
-        # A driver dropped without close() leaves no threads behind. During __init__ there may be no scheduler yet.
-        scheduler: Scheduler | None = getattr(self, "_scheduler", None)
-        if scheduler is not None:
-            scheduler.abandon()
+        self._drop()
 
     # For tests
 
@@ -455,6 +472,15 @@ class CpuDriver:
         else:
             stream.captured.append(item)
 
+    def _note_look(self) -> None:
+        """Counts a query that found work unfinished. A thread that polls must release the GIL now and then, or the
+        worker that it waits for gets it 5 ms later. It sleeps for that and never yields its core: Linux takes a whole
+        slice of a thread that yields, so 64 waits would keep an event loop for a fifth of a second
+        (docs/performance.md)."""
+        self._looks += 1
+        if self._looks % _LOOKS == 0:
+            sleep(1e-6)  # 50 to 60 µs, by the kernel's timer
+
     def _check_device(self, device: int) -> None:
         self._check_open()
         if not 0 <= device < self._devices:
@@ -467,3 +493,34 @@ class CpuDriver:
     def _check_open(self) -> None:
         if self._closed:
             raise closed_error()
+
+
+calls_drop(CpuDriver)
+
+
+@final
+class _RunDriver(CpuDriver):
+    """A driver as one run uses it: the same in everything, but for whose work it submits."""
+
+    __slots__ = ("_drop", "_run")
+
+    def __init__(self, driver: CpuDriver, run: Droppable) -> None:
+        self._drop = nothing  # it ends no threads: the driver goes on
+        self.__dict__ = driver.__dict__
+        self._run = run
+
+    def _submit(self, stream: CpuStream, item: Task | BlockRange) -> None:
+        item.droppable = self._run
+        super()._submit(stream, item)
+
+
+def _end_threads() -> None:
+    while _dropped:
+        _dropped[0].abandon()
+        _dropped.popleft()
+
+
+_dropped: deque[Scheduler] = deque()
+_soon = Soon(_end_threads)
+_abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
+"""In C: a driver dropped without ``close`` leaves no threads behind."""

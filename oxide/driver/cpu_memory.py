@@ -12,13 +12,17 @@ import os
 import sys
 import threading
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import final
 
 from oxide.driver.cpu_errors import driver_error
 from oxide.driver.sanitizing import Tracking
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import OutOfMemoryError
 
 ALIGNMENT = 256
@@ -44,9 +48,9 @@ class Heap:
 
     def __init__(self, name: str, limit: int | None, *, poison: bool) -> None:
         self.name = name
-        self._give_back = _free  # here, for __del__: at the interpreter's end the module may be gone
-        self.idle = False  # no work uses the memory any more, nor will
-        self.in_use_for_ever = False  # work that nobody waits for any more may use the memory
+        self._drop: Callable[[], object] = nothing
+        self._give_back: Callable[[int], object] = _free
+        self.in_use_for_ever = False
         self._limit = limit
         self._poison = poison
         self._lock = threading.RLock()
@@ -150,10 +154,22 @@ class Heap:
             if not self.in_use_for_ever:
                 self._give_back(address)
 
+    def end(self) -> None:
+        """No work uses the memory any more, nor will: what is allocated when the heap is dropped is given back then."""
+        leaving = map(itemgetter(0), chain.from_iterable(map(dict.values, (self._leaving,))))
+        left = map(
+            self._give_back, chain(chain.from_iterable((self._live,)), leaving)
+        )  # begun when the first is asked for
+        if not self.in_use_for_ever:
+            self._drop = partial(deque[object], left, 0)
+
+    def keep_for_ever(self) -> None:
+        """Work that nobody waits for any more may use the memory."""
+        self.in_use_for_ever = True
+        self._drop = nothing
+
     def __del__(self) -> None:
-        if self.idle and not self.in_use_for_ever:
-            for address in (*self._live, *(address for address, _ in self._leaving.values())):
-                self._give_back(address)
+        self._drop()
 
     def contains(self, address: int, nbytes: int) -> bool:
         """Whether a range lies inside one live allocation."""
@@ -227,6 +243,9 @@ class Heap:
         self._ordered = None
 
 
+calls_drop(Heap)
+
+
 def out_of_range(what: str, address: int, nbytes: int, where: str) -> Exception:
     """The error of a range that is not in one live allocation."""
     return driver_error(
@@ -248,7 +267,7 @@ def note_launch(heaps: list[Heap], params: bytes) -> None:
 def keep_for_ever(heaps: Iterable[Heap]) -> None:
     """A kernel was left behind that may use any of their memory."""
     for heap in heaps:
-        heap.in_use_for_ever = True
+        heap.keep_for_ever()
 
 
 def physical_memory() -> int:

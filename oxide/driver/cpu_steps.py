@@ -27,6 +27,7 @@ from oxide.driver.cpu_streams import (
     Task,
     Wait,
     closed_error,
+    is_dropped,
     pass_point,
 )
 from oxide.errors import DeviceLostError
@@ -168,13 +169,14 @@ class StepScheduler(Scheduler):
             if isinstance(item, Record):
                 with self._lock:
                     pass_point(item.point)
+            elif isinstance(item, Wait) or is_dropped(item):
+                pass
             elif isinstance(item, BlockRange):
                 run_interruptibly(self._passes(item))
-            elif isinstance(item, Task):
-                if item.kernel:
-                    run_interruptibly([item.run])
-                else:
-                    item.run()
+            elif item.kernel:
+                run_interruptibly([item.run])
+            else:
+                item.run()
         except Abandoned:
             raise
         except Exception as error:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TypeAlias, final
 
+from oxide.driver.base import Droppable
 from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
 from oxide.errors import DeviceLostError, DriverError
@@ -65,9 +66,9 @@ class Wait:
 class Task:
     """Work in one piece. A ``brief`` one takes less time than waking a thread, never calls user code, and may be run
     again from its beginning where an interrupt ended it; one that is a ``kernel``, run in one piece by the sanitizer,
-    may take for ever."""
+    may take for ever. ``droppable`` is whose work it is, where that can be dropped."""
 
-    __slots__ = ("brief", "description", "kernel", "run")
+    __slots__ = ("brief", "description", "droppable", "kernel", "run")
 
     def __init__(
         self, description: str, run: Callable[[], object], *, brief: bool = False, kernel: bool = False
@@ -76,6 +77,7 @@ class Task:
         self.run = run
         self.brief = brief
         self.kernel = kernel
+        self.droppable: Droppable | None = None
 
     def __repr__(self) -> str:
         return self.description
@@ -116,10 +118,13 @@ class BlockRange:
     ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
     hand out, the workers inside, and the pace of the blocks that have run. Those of a ``cooperative`` launch are handed
     out again and again, for as long as it goes on. ``loop_free`` is there for a kernel whose blocks end soon whatever
-    its arguments are; ``run`` is a function in C then.
+    its arguments are; ``run`` is a function in C then. ``droppable`` as in ``Task``.
     """
 
-    __slots__ = ("cooperative", "description", "loop_free", "nanoseconds_per_block", "next", "run", "total", "workers")
+    __slots__ = (
+        "cooperative", "description", "droppable", "loop_free", "nanoseconds_per_block", "next", "run", "total",
+        "workers",
+    )  # fmt: skip
 
     def __init__(
         self, description: str, run: Callable[[int, int], object], total: int, loop_free: LoopFree | None = None
@@ -132,6 +137,7 @@ class BlockRange:
         self.next = 0
         self.workers = 0
         self.nanoseconds_per_block = 0.0
+        self.droppable: Droppable | None = None
 
     def expected(self) -> float:
         """Nanoseconds that the blocks left take on one thread, as far as is known; else 0."""
@@ -156,6 +162,12 @@ class BlockRange:
 
 
 Item: TypeAlias = Record | Wait | Task | BlockRange
+
+
+def is_dropped(work: Task | BlockRange) -> bool:
+    """Whether nobody wants the work any more: it is not begun."""
+    droppable = work.droppable
+    return droppable is not None and droppable.dropped
 
 
 @final

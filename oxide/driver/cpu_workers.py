@@ -17,6 +17,7 @@ is left to do:
 - A stream is ``running`` if it is in the backlog or a thread has it. The one that the main thread has goes into the
   backlog if that is interrupted.
 - An item leaves its stream when it has been run by the main thread, or when a worker takes it: those see no signals.
+- Work that was dropped leaves its stream when it comes to the head, and is not run.
 - A worker that is not idle has been woken. It looks into the backlog, and rests if that is empty.
 
 So whoever was interrupted goes through the busy streams and the backlog once more (``_mend``), or if that is
@@ -51,6 +52,7 @@ from oxide.driver.cpu_streams import (
     Task,
     Wait,
     closed_error,
+    is_dropped,
     pass_point,
 )
 
@@ -289,7 +291,11 @@ class WorkerScheduler(Scheduler):
                 blocks.cooperative = None
 
     def _take_chunk(self, stream: CpuStream, blocks: BlockRange) -> tuple[int, int]:
-        """The next blocks for one worker: one to learn the pace, then by time, shrinking towards the end."""
+        """The next blocks for one worker: one to learn the pace, then by time, shrinking towards the end. None of work
+        that was dropped, which nobody sees half done; threads of a cooperative launch wait for each other, so that
+        goes on to its end."""
+        if is_dropped(blocks) and blocks.cooperative is None:
+            blocks.next = blocks.total
         first, left = blocks.next, blocks.total - blocks.next
         if left <= 1 or self._threads == 1:
             count = left
@@ -351,7 +357,8 @@ class WorkerScheduler(Scheduler):
             if isinstance(item, Record):
                 pass_point(item.point)
             elif not isinstance(item, Wait):
-                return item
+                if not is_dropped(item):
+                    return item
             elif not item.point.passed:
                 item.point.waiters.append(partial(self._resumed.append, stream))
                 return None

@@ -35,7 +35,7 @@ from typing import Final, final
 import cuda.core as core
 from cuda.bindings import driver
 
-from oxide.driver.base import Code, DeviceInfo, Dim3, KernelResources
+from oxide.driver.base import Code, DeviceInfo, Dim3, Droppable, KernelResources
 from oxide.driver.cuda_blocks import LARGEST, SpareBlocks
 from oxide.driver.cuda_errors import check, failure, raise_core_failure
 from oxide.driver.cuda_graph import CudaGraphExec, abandon_capture, instantiate
@@ -67,6 +67,7 @@ class CudaDriver:
     """Every CUDA device of the machine. Raises DeviceError where there is none."""
 
     name = "cuda"
+    drops_work = False  # what is in a CUDA stream stays there
 
     def __init__(self) -> None:
         reason = unavailable_reason()
@@ -92,6 +93,10 @@ class CudaDriver:
         self._closed = False
         # A host function of ours that ran after the interpreter is gone would crash the process.
         atexit.register(self.close)
+
+    def for_run(self, run: Droppable) -> CudaDriver:
+        """This driver."""
+        return self
 
     # Devices
 

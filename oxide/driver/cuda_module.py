@@ -10,9 +10,9 @@ collector in the middle of an event loop, so its module is only set aside, and u
 from __future__ import annotations
 
 import re
-import weakref
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, final
 
 from cuda.bindings import driver
@@ -20,6 +20,7 @@ from cuda.bindings import driver
 from oxide.driver.base import Code
 from oxide.driver.cuda_cooperative import CooperativeLimit
 from oxide.driver.cuda_errors import check, failure
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
 
 _INVALID_IMAGE = driver.CUresult.CUDA_ERROR_INVALID_IMAGE
@@ -73,7 +74,22 @@ class CudaFunction:
 class LoadedModule:
     """What the functions of one module hold, and nobody else."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("_drop",)
+
+    def __init__(self, module: Any, retired: deque[Any]) -> None:
+        """From here on the module is retired when this is dropped."""
+        self._drop: Any = partial(retired.append, module)
+
+    def retire(self) -> None:
+        """Retires the module now."""
+        self._drop()
+        self._drop = nothing
+
+    def __del__(self) -> None:
+        self._drop()
+
+
+calls_drop(LoadedModule)
 
 
 def load_function(device: int, code: Code, retired: deque[Any]) -> CudaFunction:
@@ -94,8 +110,8 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
     ptx = code.image.decode()
     module = _load_module(code)
     functions = []
+    loaded = LoadedModule(module, retired)
     try:
-        loaded = LoadedModule()
         for entry in entries:
             error, handle = driver.cuModuleGetFunction(module, entry.encode())
             check(error, f"cuModuleGetFunction({entry})")
@@ -105,9 +121,8 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
             functions.append(CudaFunction(device, entry, handle, size, loaded, limit, uses_last_parameter(ptx, entry)))
     except BaseException:
-        retired.append(module)
+        loaded.retire()
         raise
-    weakref.finalize(loaded, retired.append, module).atexit = False
     return functions
 
 

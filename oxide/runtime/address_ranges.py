@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from typing import final
 
 from oxide.runtime.memory import Allocation
@@ -39,7 +40,7 @@ class AddressRanges:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finaliser inside may use it
         self._starts: list[int] = []
-        self._entries: list[tuple[int, weakref.ref[Known]]] = []  # the end of each range, and whose it is
+        self._entries: list[tuple[int, int, Callable[[], Known | None]]] = []  # each with its end, and whose it is
         self._forget_above = _FEW
 
     def overlapping(self, address: int, nbytes: int) -> list[Known]:
@@ -48,37 +49,38 @@ class AddressRanges:
             first, last = self._between(address, address + nbytes)
             if first == last:  # as nearly always
                 return []
-            found = [reference() for _, reference in self._entries[first:last]]
-        return [known for known in found if known is not None]
+            found: list[Known] = []
+            for _, _, reference in self._entries[first:last]:
+                known = reference()
+                if known is not None:
+                    found.append(known)
+            return found
 
     def add(self, allocation: Allocation, address: int, nbytes: int) -> Known:
         """Makes a range known as ``allocation``'s, together with those of its ranges that overlap it, for as long as
         what it returns is held."""
         start, end = address, address + nbytes
         with self._lock:
-            mine = allocation.known_to_others()
-            if mine is None:
+            mine, named = allocation.known_to_others(), allocation.known
+            if mine is None or named is None:
                 mine = Known(allocation)
-                allocation.known = weakref.ref(mine)
+                named = allocation.known = weakref.ref(mine)
             first, last = self._between(start, end)
             if first != last:
-                kept = []
-                for begin, (stop, reference) in zip(self._starts[first:last], self._entries[first:last], strict=True):
+                for begin, stop, reference in self._entries[first:last]:
                     known = reference()
                     if known is mine:
                         start, end = min(start, begin), max(end, stop)
-                    elif known is not None:
-                        kept.append((begin, stop, reference))
-                if kept:  # as two exports of one box at once: it is known
-                    return mine
-            named = weakref.ref(mine)
+                    elif known is not None:  # as two exports of one box at once: it is known
+                        return mine
+            # Both lists are changed with no call in between, where an interrupt could come.
             self._starts[first:last] = [start]
-            self._entries[first:last] = [(end, named)]
+            self._entries[first:last] = [(start, end, named)]
             if len(self._starts) > self._forget_above:
-                alive = [place for place, (_, reference) in enumerate(self._entries) if reference() is not None]
-                self._starts = [self._starts[place] for place in alive]
-                self._entries = [self._entries[place] for place in alive]
-                self._forget_above = 2 * len(alive) + _FEW
+                entries = [entry for entry in self._entries if entry[2]() is not None]
+                starts = [entry[0] for entry in entries]
+                self._starts, self._entries = starts, entries
+                self._forget_above = 2 * len(entries) + _FEW
             return mine
 
     def covers(self, known: Known, address: int, nbytes: int) -> bool:
@@ -87,12 +89,14 @@ class AddressRanges:
             first, last = self._between(address, address + nbytes)
             return any(
                 reference() is known and begin <= address and address + nbytes <= end
-                for begin, (end, reference) in zip(self._starts[first:last], self._entries[first:last], strict=True)
+                for begin, end, reference in self._entries[first:last]
             )
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
         """The positions of the ranges that overlap [start, end)."""
-        first = bisect_right(self._starts, start)
-        if first and self._entries[first - 1][0] > start:
+        starts = self._starts
+        first = bisect_right(starts, start)
+        last = bisect_left(starts, end, first) if first < len(starts) and starts[first] < end else first
+        if first and self._entries[first - 1][1] > start:
             first -= 1
-        return first, bisect_left(self._starts, end, first)
+        return first, last

@@ -6,8 +6,11 @@ examples: weights uploaded once and cloned into each batch.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
+
+from oxide.dropping import calls_drop
 
 T = TypeVar("T")
 
@@ -18,14 +21,15 @@ _serials = count()
 class Arc(Generic[T]):
     """An owner of ``value``. ``clone()`` makes another; the value lives until the last is dropped."""
 
-    __slots__ = ("_owners", "_serial", "value")
+    __slots__ = ("_drop", "_owners", "value")
 
     def __init__(self, value: T, owners: set[int] | None = None) -> None:
         self.value = value
-        self._serial = next(_serials)
+        serial = next(_serials)
         # Adding to and discarding from a set are single steps under the GIL, so no finaliser ever needs a lock.
         self._owners: set[int] = set() if owners is None else owners
-        self._owners.add(self._serial)
+        self._drop: Any = partial(self._owners.discard, serial)
+        self._owners.add(serial)
 
     def clone(self) -> Arc[T]:
         """Another owner of the same value."""
@@ -37,8 +41,10 @@ class Arc(Generic[T]):
         return len(arc._owners)
 
     def __del__(self) -> None:
-        if hasattr(self, "_owners"):
-            self._owners.discard(self._serial)
+        self._drop()
 
     def __repr__(self) -> str:
         return f"Arc({self.value!r})"
+
+
+calls_drop(Arc)

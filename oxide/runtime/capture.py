@@ -44,7 +44,7 @@ class Recording:
     def __init__(self, stream: Stream, *, allocates: bool) -> None:
         self.stream = stream
         self.allocates = allocates
-        self.is_open = True
+        self.is_open = True  # who makes it closes it, whatever is raised: an interrupt may keep __exit__ from running
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.reads: dict[Allocation, None] = {}
@@ -57,7 +57,8 @@ class Recording:
 
     def __enter__(self) -> Recording:
         refuse_in_capture("capturing a graph")
-        self._before = _current.get()
+        before = _current.get()
+        self._before = before if before is not None and before.is_open else None  # an interrupt may leave a closed one
         _current.set(self)
         return self
 

@@ -188,9 +188,11 @@ class Reactor:
                 self._alarm.ring()
 
     def notice(self, mark: Mark) -> None:
-        """Has the reclaimer swept once the device is past ``mark``, though nobody waits for it any more."""
+        """Has the reclaimer swept once the device is past ``mark``, though nobody waits for it any more; and in the
+        loop's next turn, where the cancelled task holds nothing of the run any more, so that it can be dropped."""
         with contextlib.suppress(DeviceError):
             self._add(mark, None)
+            self._alarm.ring()
 
     def _add(self, mark: Mark, sleeper: Sleeper | None) -> None:
         self._parked.add(mark, sleeper)

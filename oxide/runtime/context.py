@@ -7,14 +7,15 @@ the caller's in place, which is how the tests run everything over a recording, f
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
-from weakref import WeakKeyDictionary
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
+from oxide.dropping import WeakTable
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.messages import written
@@ -57,8 +58,8 @@ class Device:
         self.staging = StagingRing(self)
         self.lost: DeviceLostError | None = None
         # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
-        self.functions: WeakKeyDictionary[Any, FunctionHandle] = WeakKeyDictionary()
-        self.loaded: dict[Any, FunctionHandle] = self.functions.data  # type: ignore[attr-defined]
+        self.functions: WeakTable[Any, FunctionHandle] = WeakTable()
+        self.loaded: dict[Any, FunctionHandle] = self.functions.entries
         self.loading_beside: set[object] = set()  # the loads that go on beside an event loop
         self.load_turn = threading.Lock()
 
@@ -94,6 +95,8 @@ class Device:
         raise TypeError("a Device cannot be pickled or copied; devices() lists those of each process")
 
     def __repr__(self) -> str:
+        if self._info is None and sys.is_finalizing():  # it would take modules that are gone
+            return f"<oxide.Device {self.label}>"
         return f"<oxide.Device {self.label} {self.name}>"
 
     # What the runtime uses
@@ -129,9 +132,6 @@ class Device:
     def timelines(self) -> list[Timeline]:
         """Every stream made so far; a copy."""
         return list(self._timelines)
-
-    def retire_event(self, handle: EventHandle) -> None:
-        self.runtime.reclaimer.retire_event(handle)
 
     def raise_lost(self, error: DeviceLostError) -> NoReturn:
         """Raises ``error``, which ends this device if it is the first; a later one is raised with the first's cause."""
@@ -246,6 +246,8 @@ class Runtime:
         for device in self._found:
             for loose in device.loose.copy():
                 loose.wait()
+        if self.reclaimer.awaited():
+            gc.collect()  # an exception's traceback, as of an interrupt, may hold what nothing awaits any more
         self.reclaimer.drain()
         staging = [device.staging.trim for device in self._found]
         trims = [self.pinned.trim, *staging, self.fault_records.trim, self.fault_pages.trim]

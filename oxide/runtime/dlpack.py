@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
+from oxide.dropping import calls_drop, nothing
+from oxide.runtime import reclaim
 from oxide.runtime.foreign_layout import MOST_AXES, ForeignLayout
 
 if TYPE_CHECKING:
@@ -92,7 +95,8 @@ _KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
 }
 _python = ctypes.pythonapi
 # A capsule keeps the pointer to its name: these are never freed.
-_NAMES = {name: ctypes.create_string_buffer(name) for kind, entry in _KINDS.items() for name in (kind, entry[1])}
+_USED_NAMES = {name: ctypes.create_string_buffer(used) for name, (_, used) in _KINDS.items()}
+_USED = {name: ctypes.addressof(buffer) for name, buffer in _USED_NAMES.items()}
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
     ("PyCapsule_New", _python)
 )
@@ -103,7 +107,9 @@ _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("P
 
 # Out
 
-_exported: dict[int, tuple[Any, Any, DeviceBox]] = {}
+_HEADER_BYTES = 32
+
+_exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the tensor
 
 
 def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -117,7 +123,12 @@ def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
 def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> object:
     """A capsule of a box that lies on ``device``."""
     name = b"dltensor_versioned" if versioned else b"dltensor"
-    managed: Any = _KINDS[name][0]()
+    kind = _KINDS[name][0]
+    collect_exported()
+    # The capsule's name, a word for the list of those that are done, and the tensor.
+    memory = ctypes.create_string_buffer(name, _HEADER_BYTES + ctypes.sizeof(kind))
+    ctypes.c_int64.from_buffer(memory, _HEADER_BYTES - 8).value = -1
+    managed: Any = kind.from_buffer(memory, _HEADER_BYTES)
     if versioned:
         managed.major, managed.minor = VERSION
     tensor = managed.tensor
@@ -131,36 +142,93 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
     start = ctypes.addressof(numbers)
     tensor.shape = ctypes.cast(start, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(start + 8 * ndim, ctypes.POINTER(ctypes.c_int64))
-    managed.deleter = ctypes.cast(_delete_export, ctypes.c_void_p)
+    managed.deleter, drop_capsule = _functions()
     address = ctypes.addressof(managed)
-    _exported[address] = (managed, numbers, box)
-    return _new_capsule(address, _name(name), ctypes.cast(_drop_capsule, ctypes.c_void_p))
+    _exported[address] = (memory, numbers, box)
+    return _new_capsule(address, address - _HEADER_BYTES, drop_capsule)
 
 
-def _name(name: bytes) -> int:
-    return ctypes.addressof(_NAMES[name])
+_done = ctypes.c_int64(0)
+"""The tensor that was done last, 0 for none; the word before it has the one before. Those up to ``_collected`` have
+been collected, and the memory of that one is kept, so that no other tensor gets its address."""
+_collected: tuple[int, Any] = (0, None)
+_graves: dict[int, Any] = {}
+_collecting = threading.Lock()
 
 
-def _delete(address: int | None, exported: dict[int, Any] = _exported) -> None:
-    """The consumer is done. From any thread, at any moment: only takes the box out, whose finaliser only appends."""
-    if address is not None:
-        exported.pop(address, None)
+def collect_exported() -> None:
+    """Lets go of the boxes that consumers are done with. May be interrupted at any place."""
+    global _collected
+    if _collecting.locked():  # by another thread, or by this one, in which the garbage collector runs
+        return
+    with _collecting:
+        last = _done.value
+        tensor = last
+        while tensor != _collected[0]:
+            _graves[tensor] = _exported.get(tensor)
+            tensor = ctypes.c_int64.from_address(tensor - 8).value
+        if last != _collected[0]:
+            _collected = last, _graves[last][0]
+        for tensor in list(_graves):
+            _exported.pop(tensor, None)
+        _graves.clear()
 
 
-def _drop(
-    capsule: int,
-    is_valid: Callable[..., Any] = _is_valid,
-    pointer: Callable[..., Any] = _pointer,
-    names: tuple[bytes, ...] = tuple(_KINDS),
-) -> None:
-    """The capsule dies. A consumer that took the tensor has renamed it."""
-    for name in names:
-        if is_valid(capsule, name):
-            _delete(pointer(capsule, name))
+reclaim.collectors.append(collect_exported)
+
+_IR = """
+define void @oxide_done(ptr %tensor) {{
+  %word = getelementptr i8, ptr %tensor, i64 -8
+  %own = ptrtoint ptr %tensor to i64
+  %state = load i64, ptr %word
+  %alive = icmp eq i64 %state, -1
+  br i1 %alive, label %again, label %end
+again:
+  %before = load atomic i64, ptr inttoptr (i64 {done} to ptr) monotonic, align 8
+  store i64 %before, ptr %word
+  %pair = cmpxchg ptr inttoptr (i64 {done} to ptr), i64 %before, i64 %own seq_cst monotonic
+  %taken = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %taken, label %end, label %again
+end:
+  ret void
+}}
+define void @oxide_drop_capsule(ptr %capsule) {{
+  %name = call ptr inttoptr (i64 {get_name} to ptr)(ptr %capsule)
+  %tensor = call ptr inttoptr (i64 {get_pointer} to ptr)(ptr %capsule, ptr %name)
+  %own_name = getelementptr i8, ptr %tensor, i64 -{header}
+  %unused = icmp eq ptr %name, %own_name
+  br i1 %unused, label %done, label %end
+done:
+  call void @oxide_done(ptr %tensor)
+  br label %end
+end:
+  ret void
+}}
+"""
 
 
-_delete_export = _Deleter(_delete)
-_drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
+@cache
+def _functions() -> tuple[int, int]:
+    """The addresses of the tensor's deleter and the capsule's destructor: the consumer is done, from any thread and at
+    any moment; and the capsule dies, which a consumer that took the tensor has renamed.
+
+    They are native. A function of Python's would not do, however it is called: an interrupt in it would be lost, and so
+    would the exception on whose way an array is dropped.
+    """
+    from oxide.compiler.native import compile_host_function
+
+    get_name, get_pointer = (
+        ctypes.cast(function, ctypes.c_void_p).value
+        for function in (_python.PyCapsule_GetName, _python.PyCapsule_GetPointer)
+    )
+    done = ctypes.addressof(_done)
+    ir = _IR.format(done=done, get_name=get_name, get_pointer=get_pointer, header=_HEADER_BYTES)
+    made = [compile_host_function(ir, name) for name in ("oxide_done", "oxide_drop_capsule")]
+    _kept.extend(made)
+    return made[0][0], made[1][0]
+
+
+_kept: list[Any] = []
 
 
 # In
@@ -170,34 +238,41 @@ _drop_capsule = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
 class ImportedTensor:
     """Another library's tensor. Once it is taken, it is let go when this is dropped."""
 
+    __slots__ = ("_address", "_capsule", "_drop", "_managed", "_name", "layout")
+
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         """Reads what an array on ``device``, as it said, gave. Raises ``BufferError``; the capsule stays as it was."""
-        self._taken = False
+        self._drop: Any = nothing
         self._capsule = capsule
-        self._name = _unused_name(capsule)
-        self._address: int = _pointer(id(capsule), self._name)
-        kind, _ = _KINDS[self._name]
-        self._managed: Any = kind.from_address(self._address)
+        name, address = _unused_name(capsule)
+        kind, _ = _KINDS[name]
+        managed: Any = kind.from_address(address)
+        self._name, self._address, self._managed = name, address, managed
         if kind is _ManagedVersioned:
-            major, minor = self._managed.major, self._managed.minor
-            if major != VERSION[0]:  # of which nothing else can be read
-                raise BufferError(f"{_WHAT}: a tensor of DLPack version {major}.{minor}; version 1 is understood")
-            if self._managed.flags & _READ_ONLY:
+            if managed.major != VERSION[0]:  # of which nothing else can be read
+                raise BufferError(
+                    f"{_WHAT}: a tensor of DLPack version {managed.major}.{managed.minor}; version 1 is understood"
+                )
+            if managed.flags & _READ_ONLY:
                 raise BufferError(f"{_WHAT}: the array is read-only, and a box can be written; use h2d")
-        self.layout = _layout_of(ctypes.string_at(self._address + kind.tensor.offset, _TENSOR.size), device)
+        self.layout = _layout_of(managed.tensor, device)
 
     def take(self) -> ImportedTensor:
         """Makes the tensor this object's. Raises ``BufferError`` where another thread was quicker."""
-        if not _is_valid(id(self._capsule), self._name):
+        capsule, used = self._capsule, _USED[self._name]
+        deleter = self._managed.deleter
+        drop = partial(_deleter_at(deleter), self._address) if deleter else nothing
+        if not _is_valid(id(capsule), self._name):
             raise BufferError(f"{_WHAT}: the capsule was taken by another thread meanwhile")
-        _rename(self._capsule, _name(_KINDS[self._name][1]))
-        self._taken = True
+        self._drop = drop  # no call, so that no interrupt comes between this and the next
+        _rename(capsule, used)
         return self
 
     def __del__(self) -> None:
-        if self._taken and self._managed.deleter:
-            self._taken = False
-            _deleter_at(self._managed.deleter)(self._address)
+        self._drop()
+
+
+calls_drop(ImportedTensor)
 
 
 @lru_cache(maxsize=64)
@@ -206,19 +281,21 @@ def _deleter_at(address: int) -> Callable[[int], None]:
     return _Deleter(address)
 
 
-def _unused_name(capsule: Any) -> bytes:
-    """What a capsule that nobody has taken yet is called."""
+def _unused_name(capsule: Any) -> tuple[bytes, int]:
+    """What a capsule that nobody has taken yet is called, and the address that it holds."""
     for name, (_, used) in _KINDS.items():
-        if _is_valid(id(capsule), name):
-            return name
+        try:
+            return name, _pointer(id(capsule), name)
+        except ValueError:  # of another name, or no capsule
+            pass
         if _is_valid(id(capsule), used):
             raise BufferError(f"{_WHAT}: __dlpack__ gave a capsule that was taken before, {used.decode()}")
     raise BufferError(f"{_WHAT}: __dlpack__ gave no DLPack capsule, but {type(capsule).__name__}")
 
 
-def _layout_of(tensor: bytes, announced: tuple[int, int]) -> ForeignLayout:
+def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
     """Where a tensor lies. Raises ``BufferError``."""
-    data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack(tensor)
+    data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack_from(tensor)
     if kind != announced[0] or (kind != CPU and number != announced[1]):  # host memory has no number
         raise BufferError(
             f"{_WHAT}: the tensor is on DLPack device {(kind, number)}, and its array's __dlpack_device__ says "
@@ -234,11 +311,7 @@ def _layout_of(tensor: bytes, announced: tuple[int, int]) -> ForeignLayout:
         )
     if ndim and not shape_at:
         raise BufferError(f"{_WHAT}: the tensor has {ndim} axes, and the address of its shape is 0")
-    numbers = struct.Struct(f"@{ndim}q")
-    shape = numbers.unpack(ctypes.string_at(shape_at, numbers.size)) if ndim else ()
-    strides: list[int] | None = None
-    if ndim and strides_at and 0 not in shape:
-        steps = numbers.unpack(ctypes.string_at(strides_at, numbers.size))
-        strides = [step * dtype.itemsize for step in steps]
+    shape = tuple(tensor.shape[:ndim]) if ndim else ()
+    strides = tensor.strides[:ndim] if ndim and strides_at and 0 not in shape else None
     # 0 with an offset is no address either.
-    return ForeignLayout(_WHAT, data + byte_offset if data else 0, shape, strides, dtype)
+    return ForeignLayout(_WHAT, data + byte_offset if data else 0, shape, strides, dtype, dtype.itemsize)

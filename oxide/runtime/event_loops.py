@@ -8,11 +8,13 @@ program has imported it: a loop can only run if it has.
 from __future__ import annotations
 
 import sys
+import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, final
-from weakref import WeakKeyDictionary
 
+from oxide.dropping import WeakTable
 from oxide.errors import NoEventLoopError
 
 if TYPE_CHECKING:
@@ -239,7 +241,10 @@ class _TrioSleeper(Sleeper):
             return trio.lowlevel.Abort.SUCCEEDED
 
         self._asleep = True
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:
+            self._asleep = False  # an interrupt may come before the task sleeps, which must not be woken then
 
     def wake(self) -> None:
         import trio
@@ -271,7 +276,20 @@ def _trio_variable() -> Any:
     return _trio_local
 
 
-_asyncio_locals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_asyncio_locals: WeakTable[Any, Any] = WeakTable()
+_closing: Final[dict[weakref.ref[Any], Callable[[], None]]] = {}  # what is to be called when a loop is gone
+_gone: Final[deque[weakref.ref[Any]]] = deque()  # loops that are
+
+
+def _call_closed() -> None:
+    """Calls what loops that are gone left, before another begins. Not as they go: a finaliser runs no Python."""
+    while _gone:
+        try:
+            closed = _closing.pop(_gone.popleft(), None)
+        except IndexError:  # another thread took it
+            return
+        if closed is not None:
+            closed()
 
 
 @final
@@ -297,15 +315,14 @@ class _AsyncioLoop(EventLoop):
     def local(self, make: Callable[[EventLoop], Any]) -> Any:
         made = _asyncio_locals.get(self._loop)
         if made is None:
-            made = _asyncio_locals[self._loop] = make(self)
+            _call_closed()
+            made = _asyncio_locals.set(self._loop, make(self))
         return made
 
     def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
-        import weakref
-
         # A closed loop has dropped its readers, so the descriptor is free again when the loop object goes.
         self._loop.add_reader(descriptor, callback)
-        weakref.finalize(self._loop, closed)
+        _closing[weakref.ref(self._loop, _gone.append)] = closed
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self._loop.call_later(seconds, callback)

@@ -7,19 +7,23 @@ moves on by one in any case (``Driver.report``). So the host counts along, and s
 
 Records are used again. Who holds them is a submission, by its reports, until the device is past it, finished or
 abandoned; so what the device may still write belongs to nobody else, and no fault is ever shown to another. They come
-back in finalisers, which append and do nothing else.
+back in finalisers, which append and do nothing else (``oxide.dropping``).
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import Counter, deque
+from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
 from oxide.compiler.faults import RECORD
 from oxide.driver.base import Driver
+from oxide.dropping import calls_drop
+from oxide.errors import DeviceError
 from oxide.runtime.locks import new_lock
 from oxide.runtime.pinned import Block
 from oxide.runtime.places import add_note_once, launch_notes, place_notes
@@ -43,6 +47,8 @@ REPORT_RECORDS: Final = 8
 """Launches that a report of a submission's serves."""
 
 _RECORD_WORDS: Final[int] = RECORD.itemsize // 4
+_ONCE: Final = ((),)
+_NO_CLAIMS: Final = bytes(4 * REPORT_RECORDS)
 _BLOCK_REPORTS = 64
 _BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 
@@ -55,15 +61,23 @@ class FaultReport:
     record for all launches that the kernel's number tells apart, took longer: to look through them at each launch.
     """
 
-    __slots__ = ("_pool", "_records", "launches", "places", "words")
+    __slots__ = ("_drop", "_records", "launches", "places")
 
-    def __init__(self, pool: FaultRecordPool, records: ReportRecords) -> None:
-        self._pool = pool
-        self._records = records
-        self.words = records.words
-        """The records' addresses, as a kernel's parameters end with them: the next launch takes that of its number."""
+    def __init__(self, pool: FaultRecordPool) -> None:
+        held: list[ReportRecords] = []
+        self._drop: Any = partial(pool._returned.extend, held)
+        pool.move(held)
+        self._records = held[0]
         self.launches: list[Specialization] = []
         self.places: list[Place | None] = []  # where in the operation each was launched
+
+    def next_word(self, special: Specialization, place: Place | None) -> bytes:
+        """Where a launch of ``special``, which is the next one, reports: the address, as its parameters end with it."""
+        launches = self.launches
+        word = self._records.word(len(launches))
+        self.places.append(place)
+        launches.append(special)
+        return word
 
     def claimed(self) -> bool:
         """Whether a kernel reported a fault. Asked at every completion: a memoryview answers ten times faster than a
@@ -82,32 +96,32 @@ class FaultReport:
                 _raise_recorded(self._records.records[number], special, (self.places[number],), None)
 
     def __del__(self) -> None:
-        try:
-            launches = self.launches
-        except AttributeError:  # an interrupt ended the constructor at once
-            return
-        self._records.used = len(launches)
-        self._pool._returned.append(self._records)
+        self._drop()
 
 
 @final
 class ReportRecords:
     """The memory of a report."""
 
-    __slots__ = ("block", "flags", "records", "used", "words")
+    __slots__ = ("block", "flags", "records", "words")
 
     def __init__(self, block: int, address: int, records: NDArray[Any]) -> None:
         self.block = block  # the address of what the driver gave
         self.records = records
-        self.words = [(address + number * RECORD_BYTES).to_bytes(8, sys.byteorder) for number in range(REPORT_RECORDS)]
+        self.words = [address.to_bytes(8, sys.byteorder)]  # as many as were asked for so far: most runs launch once
         self.flags = records.view(np.uint32).data
-        self.used = 0  # by the report before
+
+    def word(self, number: int) -> bytes:
+        """The address of a record, as a kernel's parameters end with it; numbers are asked for in order."""
+        if number == len(self.words):
+            address = int.from_bytes(self.words[0], sys.byteorder) + number * RECORD_BYTES
+            self.words.append(address.to_bytes(8, sys.byteorder))
+        return self.words[number]
 
     def clean(self) -> None:
         """Makes all records zero: no fault. What no kernel claimed, none has written."""
-        for number in range(self.used):
-            if self.flags[number * _RECORD_WORDS]:
-                self.records[number : number + 1].view(np.uint64)[:] = 0
+        if self.flags[::_RECORD_WORDS].tobytes() != _NO_CLAIMS:
+            self.records.view(np.uint64)[:] = 0
 
 
 @final
@@ -118,49 +132,58 @@ class FaultRecordPool:
         self._driver = driver
         self._lock = new_lock()
         self._returned: deque[ReportRecords] = deque()
-        self._blocks: list[int] = []
 
     def acquire(self) -> FaultReport:
         """A report whose records are all zero: no fault."""
-        try:
-            records = self._returned.popleft()  # whoever takes it off has it alone
-        except IndexError:
-            records = self._make()
-        records.clean()
-        return FaultReport(self, records)
+        report = FaultReport(self)
+        report._records.clean()
+        return report
 
-    def _make(self) -> ReportRecords:
-        with self._lock:
-            block = self._driver.allocate_host(_BLOCK_BYTES)
-            self._blocks.append(block)
+    def move(self, held: list[ReportRecords]) -> None:
+        """Takes one off for a list, in one step of C: whose finaliser gives the list back has it from then on."""
+        while not held:
+            try:
+                held.extend(starmap(self._returned.popleft, _ONCE))
+            except IndexError:
+                self._make()
+
+    def _make(self) -> None:
+        block = self._driver.allocate_host(_BLOCK_BYTES)
+        try:
             memory = Block(block, _BLOCK_BYTES).memory.view(RECORD)
             memory.view(np.uint64)[:] = 0
-            made = [
-                ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
-                for first in range(0, len(memory), REPORT_RECORDS)
-            ]
-            self._returned.extend(made[1:])
-            return made[0]
+            self._returned.extend(
+                [
+                    ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
+                    for first in range(0, len(memory), REPORT_RECORDS)
+                ]
+            )
+        except BaseException:
+            if not any(records.block == block for records in self._returned.copy()):
+                self._driver.free_host(block)
+            raise
 
     def trim(self) -> None:
-        """Gives the memory back if no report is in use."""
+        """Gives back the memory of which no report is in use."""
         with self._lock:
             free: list[ReportRecords] = []
-            while self._returned:
-                try:
-                    free.append(self._returned.popleft())
-                except IndexError:  # another thread took it
-                    break
-            if len(free) != len(self._blocks) * _BLOCK_REPORTS:
-                self._returned.extend(free)
-                return
+            gone: set[int] = set()
             try:
-                while self._blocks:
-                    self._driver.free_host(self._blocks[-1])
-                    self._blocks.pop()
-            except BaseException:
-                self._returned.extend([records for records in free if records.block in self._blocks])
-                raise
+                while self._returned:
+                    try:
+                        free.extend(starmap(self._returned.popleft, _ONCE))
+                    except IndexError:  # another thread took it
+                        break
+                for block, count in Counter([records.block for records in free]).items():
+                    if count == _BLOCK_REPORTS:
+                        gone.add(block)  # before: an interrupt behind the driver's call would leave what was freed
+                        try:
+                            self._driver.free_host(block)
+                        except DeviceError:
+                            gone.remove(block)
+                            raise
+            finally:
+                self._returned.extend([records for records in free if records.block not in gone])
 
 
 @final
@@ -218,12 +241,14 @@ class FaultPage:
     The graph holds the page while it has records left, and each launch holds it until the device is past the launch.
     """
 
-    __slots__ = ("_memory", "_pages", "address")
+    __slots__ = ("_drop", "_memory", "address")
 
-    def __init__(self, pages: FaultPages, memory: PageMemory) -> None:
-        self._pages = pages
-        self._memory = memory
-        self.address = memory.address
+    def __init__(self, pages: FaultPages) -> None:
+        held: list[PageMemory] = []
+        self._drop: Any = partial(pages._returned.extend, held)
+        pages.move(held)
+        self._memory = held[0]
+        self.address = self._memory.address
 
     def claimed(self, number: int) -> bool:
         """Whether a kernel of a launch reported a fault."""
@@ -234,11 +259,7 @@ class FaultPage:
         return self._memory.records[number]
 
     def __del__(self) -> None:
-        try:
-            memory = self._memory
-        except AttributeError:  # an interrupt ended the constructor at once
-            return
-        self._pages._returned.append(memory)
+        self._drop()
 
 
 @final
@@ -263,22 +284,44 @@ class FaultPages:
 
     def acquire(self) -> FaultPage:
         """A page whose records are all zero: no fault."""
+        page = FaultPage(self)
+        page._memory.records.view(np.uint64)[:] = 0
+        return page
+
+    def move(self, held: list[PageMemory]) -> None:
+        """As of ``FaultRecordPool``."""
+        while not held:
+            try:
+                held.extend(starmap(self._returned.popleft, _ONCE))
+            except IndexError:
+                self._make()
+
+    def _make(self) -> None:
+        address = self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES)
         try:
-            memory = self._returned.popleft()
-        except IndexError:
-            memory = PageMemory(self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES))
-        memory.records.view(np.uint64)[:] = 0
-        return FaultPage(self, memory)
+            self._returned.append(PageMemory(address))
+        except BaseException:
+            if not any(memory.address == address for memory in self._returned.copy()):
+                self._driver.free_host(address)
+            raise
 
     def trim(self) -> None:
         """Gives the pages back to the driver. Blocks until the device is idle."""
-        while True:
+        while self._returned:
+            held: list[PageMemory] = []
             try:
-                memory = self._returned.popleft()
-            except IndexError:
+                held.extend(starmap(self._returned.popleft, _ONCE))
+                address = held[0].address
+                held.clear()  # before: an interrupt behind the driver's call would leave what was freed
+            except IndexError:  # another thread took it
                 return
+            finally:
+                self._returned.extend(held)
             try:
-                self._driver.free_host(memory.address)
-            except BaseException:
-                self._returned.append(memory)
+                self._driver.free_host(address)
+            except DeviceError:
+                self._returned.append(PageMemory(address))
                 raise
+
+
+calls_drop(FaultReport, FaultPage)

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from oxide.messages import written
-from oxide.runtime.strides import contiguous_strides, is_contiguous, may_share_elements, span
+from oxide.runtime.strides import contiguous_strides, may_share_elements, span
 
 MOST_AXES = 64
 """What a NumPy array, as ``d2h`` makes one, can have."""
@@ -31,9 +31,16 @@ class ForeignLayout:
     __slots__ = ("address", "dtype", "low", "nbytes", "shape", "strides")
 
     def __init__(
-        self, what: str, address: int, shape: tuple[int, ...], strides: Sequence[int] | None, dtype: np.dtype[Any]
+        self,
+        what: str,
+        address: int,
+        shape: tuple[int, ...],
+        strides: Sequence[int] | None,
+        dtype: np.dtype[Any],
+        unit: int = 1,
     ) -> None:
-        """``what`` is the function that was called with the array; ``strides`` None for one in C order.
+        """``what`` is the function that was called with the array; ``strides`` count ``unit`` bytes, and are None for
+        one in C order.
 
         Raises ``BufferError`` for what cannot be, and for what a box cannot stand for.
         """
@@ -41,10 +48,14 @@ class ForeignLayout:
         self.dtype = dtype
         self.strides: tuple[int, ...] | None = None
         itemsize = dtype.itemsize
-        number = itemsize
-        for size in shape:
+        number = itemsize  # of bytes, of the axes looked at so far: the stride of the next one in C order
+        contiguous = True
+        for axis in range(len(shape) - 1, -1, -1):
+            size = shape[axis]
             if size < 0:
                 raise BufferError(f"{what}: the array's shape is {written(shape)}, and a size is 0 or more")
+            if strides is not None and size > 1 and strides[axis] * unit != number:
+                contiguous = False
             number *= size or 1
         if number > _LARGEST:
             raise BufferError(
@@ -56,10 +67,10 @@ class ForeignLayout:
             return
         self.address = address
         low, high = 0, number
-        if strides is not None and not is_contiguous(shape, strides, itemsize):
+        if strides is not None and not contiguous:
             usual = contiguous_strides(shape, itemsize)  # what an axis of one element says is not looked at
             self.strides = tuple(
-                [step if size > 1 else other for size, step, other in zip(shape, strides, usual, strict=True)]
+                [step * unit if size > 1 else other for size, step, other in zip(shape, strides, usual, strict=True)]
             )
             low, high = span(shape, self.strides, itemsize)
         self.low, self.nbytes = address + low, high - low

@@ -11,8 +11,8 @@ import atexit
 import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, final
-from weakref import WeakSet
 
+from oxide.dropping import WeakTable
 from oxide.errors import DeviceLostError
 from oxide.runtime.alarm import Alarm
 from oxide.runtime.locks import new_lock
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @final
 class ForkWatch:
-    """Held by a runtime, so that it is there as long; a compiled class cannot be in the set itself."""
+    """Held by a runtime, so that it is there as long; a compiled class cannot be in the table itself."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
 
 
-_watches: WeakSet[ForkWatch] = WeakSet()
+_watches: WeakTable[ForkWatch, None] = WeakTable()
 _registered = False
 
 
@@ -37,7 +37,7 @@ def watch_forks(runtime: Runtime) -> ForkWatch:
     """Cuts ``runtime`` off in every child that this process forks from now on, as long as the watch is held."""
     global _registered
     watch = ForkWatch(runtime)
-    _watches.add(watch)
+    _watches.set(watch, None)
     if not _registered:
         _registered = True
         os.register_at_fork(after_in_child=_cut_off)
@@ -78,7 +78,7 @@ def _cut_off() -> None:
 
     context._lock = threading.RLock()
     Alarm._spare.clear()  # the descriptors are shared with the parent
-    for runtime in [watch.runtime for watch in list(_watches)]:
+    for runtime in [watch.runtime for watch in _watches.objects()]:
         atexit.unregister(runtime.driver.close)
         driver: Any = ForkedDriver(runtime.driver.name)
         runtime.forked = True

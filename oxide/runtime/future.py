@@ -13,6 +13,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from oxide.runtime.completion import reactor_of, spin, wait_on
+from oxide.runtime.dead_work import Run
 from oxide.runtime.event_loops import EventLoop, current_loop
 from oxide.runtime.loading import load_beside, may_load
 from oxide.runtime.once import Once, StillRunning
@@ -110,11 +111,11 @@ class DeviceFuture(Generic[T]):
     def __await__(self) -> Generator[Any, Any, T]:
         return self.wait(current_loop()).__await__()
 
-    async def wait(self, loop: EventLoop) -> T:
-        """What awaiting does, in ``loop``, the running one. The device works while the loop takes a turn, as it always
-        does; work that is over by then costs one question to the driver, and no more coroutines than this. A
-        cancellation is looked for before anything is submitted and where it has to wait: work that is done by the end
-        of that turn has its result."""
+    async def wait(self, loop: EventLoop, *, alone: bool = False) -> T:
+        """What awaiting does, in ``loop``, the running one; ``alone`` where nobody else has this future. The device
+        works while the loop takes a turn, as it always does; work that is over by then costs one question to the
+        driver, and no more coroutines than this. A cancellation is looked for before anything is submitted and where it
+        has to wait: work that is done by the end of that turn has its result."""
         self.consume()
         await loop.checkpoint_if_cancelled()
         turn = current_turn()
@@ -128,8 +129,8 @@ class DeviceFuture(Generic[T]):
             await loop.checkpoint()
             return self.outcome()
         self._waiting += 1
+        mark = submission.mark
         try:
-            mark = submission.mark
             number = turn.number
             await loop.let_run()
             turn.over(number)
@@ -143,7 +144,11 @@ class DeviceFuture(Generic[T]):
         except BaseException:  # cancelled
             if self._waiting == 1 and self._state is _EXECUTING:
                 self.abandon()
-                reactor_of(loop).notice(submission.mark)
+                reactor_of(loop).notice(mark)
+            # The cancellation's traceback holds this frame, for as long as an asyncio task that ended with it is there.
+            del submission
+            if alone:
+                self._submission = None
             raise
         finally:
             self._waiting -= 1
@@ -168,7 +173,7 @@ class DeviceFuture(Generic[T]):
             turn = turn or current_turn()
             gave_up, turn.gives_up = turn.gives_up, True
             try:
-                self._submission = submit(self._operation, self._stream)
+                self._submission = submit(self._operation, self._stream, Run() if self._stream.drops_work else None)
             except StillRunning as running:
                 self._state = _IDLE
                 return running.once
@@ -202,14 +207,16 @@ class DeviceFuture(Generic[T]):
 
     def outcome(self) -> T:
         """The result, or the error raised. Only once the device is past the submission."""
-        submission = self._submission  # another thread's loop may take it away
-        if submission is not None:
-            try:
-                self._result = submission.finish()
-            except Exception as error:
-                self._error, self._trace = error, error.__traceback__
-            self._submission = None
-            self._state = _COMPLETE
+        if self._submission is not None:
+            with self._lock:  # nobody has the result before it is counted, in another thread's loop either
+                submission = self._submission
+                if submission is not None:
+                    try:
+                        self._result = submission.finish()
+                    except Exception as error:
+                        self._error, self._trace = error, error.__traceback__
+                    self._submission = None
+                    self._state = _COMPLETE
         if self._error is not None:
             raise self._error.with_traceback(self._trace)
         return self._result

@@ -7,14 +7,15 @@ names and the meaning are those of cuda-async's ``CudaGraph``; a capture runs no
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.driver.base import GraphHandle
+from oxide.dropping import calls_drop
 from oxide.errors import DeviceError, GraphError
 from oxide.native import Given
 from oxide.runtime.capture import Recording
@@ -142,7 +143,7 @@ class CudaGraph(Generic[T]):
                 taken = self._updates.popleft()
             except IndexError:  # another thread's launch took it
                 break
-            context.if_given_up(functools.partial(self._updates.append, taken))
+            context.if_given_up(partial(self._updates.append, taken))
             _, reports = taken
             context.watch_faults(reports)
             self._passed_on += reports
@@ -165,6 +166,7 @@ class GraphScope:
 
     def __init__(self, stream: Stream) -> None:
         self._recording = Recording(stream, allocates=False)
+        self._drop: Any = partial(setattr, self._recording, "is_open", False)
         self._context = ExecutionContext(stream, self._recording)
         self._inside = False
         self._graph: CudaGraph[None] | None = None
@@ -216,6 +218,12 @@ class GraphScope:
         else:
             self._graph = _finish(self._context, self._recording, None)
 
+    def __del__(self) -> None:
+        self._drop()
+
+
+calls_drop(GraphScope)
+
 
 @final
 class GraphLaunch(DeviceOperation[None]):
@@ -246,7 +254,7 @@ class _Captured:
     with the last of them goes the handle, and then the buffers."""
 
     def __init__(self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any]) -> None:
-        self.device = device
+        self._drop: Any = partial(device.runtime.reclaimer.retire_graph, handle)
         self._handle = handle
         self._kept = kept
         self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
@@ -307,22 +315,42 @@ class _Captured:
                 self._page = page
 
     def __del__(self) -> None:
-        if hasattr(self, "_handle"):
-            self.device.runtime.reclaimer.retire_graph(self._handle)
+        self._drop()
+
+
+calls_drop(_Captured)
 
 
 def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
     """What ``op.graph_on(stream)`` does."""
     recording = Recording(require_stream(stream), allocates=True)
     context = ExecutionContext(stream, recording)
+    try:
+        with recording:
+            try:
+                output = operation.run(context)
+            except BaseException as error:
+                _discard(context)
+                raise_if_nested(error, operation)
+                raise
+    finally:
+        recording.is_open = False
+    return _finish(context, recording, output)
+
+
+def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
+    """Captures ``operation`` and throws that away: all that it launches is compiled and loaded, and nothing is run."""
+    operation.consume()
+    recording = Recording(require_stream(stream), allocates=True)
+    context = ExecutionContext(stream, recording)
     with recording:
         try:
-            output = operation.run(context)
+            operation.run(context)
         except BaseException as error:
-            _discard(context)
             raise_if_nested(error, operation)
             raise
-    return _finish(context, recording, output)
+        finally:
+            _discard(context)
 
 
 def _finish(context: ExecutionContext, recording: Recording, output: T) -> CudaGraph[T]:
@@ -357,7 +385,7 @@ def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Capt
 
 
 def _discard(context: ExecutionContext) -> None:
-    """Keeps what ran beside a capture that failed until the device is past it."""
+    """Keeps what ran beside a capture, of which nothing comes, until the device is past it."""
     with suppress(DeviceError):
         context.wait_for_joined()
     context.runtime.reclaimer.strand(context.timeline, [*context.kept, *context.faults])

@@ -13,6 +13,8 @@ _LARGEST = 5
 
 def holdings(device: Device) -> str:
     """What the program holds (the largest kinds of boxes), what is in flight, what is pooled."""
+    runtime = device.runtime
+    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()  # first: it takes what was dropped away
     live = list(device.live.copy().values())  # a copy is one step: a finaliser may take from the original
     count = Counter(live)
     kinds = sorted(count, key=lambda kind: -kind[0] * count[kind])
@@ -22,8 +24,6 @@ def holdings(device: Device) -> str:
     ]
     more = len(kinds) - len(boxes)
     named = (": " + ", ".join(boxes) + (f", and {more} smaller kinds" if more else "")) if boxes else ""
-    runtime = device.runtime
-    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()
     return (
         f"{device.label} holds {len(live)} boxes, {size(sum(entry[0] for entry in live))}{named}; "
         f"{in_flight} operations are in flight or not yet collected, {cancelled} cancelled ones are still running, "

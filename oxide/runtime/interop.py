@@ -18,7 +18,7 @@ from oxide.host_arrays import refuse_masked
 from oxide.messages import written
 from oxide.runtime import dlpack
 from oxide.runtime.context import current_runtime
-from oxide.runtime.dlpack import CPU, CUDA
+from oxide.runtime.dlpack import CPU, CUDA, VERSION
 from oxide.runtime.foreign_layout import MOST_AXES, ForeignLayout
 from oxide.runtime.memory import Allocation, DeviceBox
 from oxide.runtime.operation import picked_stream
@@ -46,9 +46,10 @@ def from_dlpack(x: Any) -> DeviceBox:
     a masked array in which something is masked, and ``BufferError`` for an array that cannot be written, whose elements
     share memory, or whose description cannot be true.
     """
-    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
-        raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")
-    refuse_masked(x, "from_dlpack")
+    if type(x) is not np.ndarray:  # which has both, and no mask
+        if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+            raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")
+        refuse_masked(x, "from_dlpack")
     runtime = current_runtime()
     announced = kind, number = _announced_device(x)
     wanted = CUDA if runtime.driver.name == "cuda" else CPU
@@ -162,7 +163,7 @@ def _box_on(
         if layout.nbytes and not covered:
             ordinal = runtime.driver.adopt(layout.low, layout.nbytes)
             adopted = True
-            found = runtime.device(ordinal)
+            found = device if ordinal == device.id else runtime.device(ordinal)
         else:
             found = known.allocation.device if known is not None else device
         if timeline is None:
@@ -211,7 +212,9 @@ def _announced_device(x: Any) -> tuple[int, int]:
         raise
     except Exception as error:
         raise BufferError(f"from_dlpack: __dlpack_device__ failed: {type(error).__name__}: {error}") from error
-    if not isinstance(found, (tuple, list)) or len(found) != 2 or not all(isinstance(part, int) for part in found):
+    if type(found) is tuple and len(found) == 2 and type(found[0]) is type(found[1]) is int:  # as nearly always
+        return found
+    if not _is_pair(found):
         raise BufferError(
             f"from_dlpack: __dlpack_device__ gave {written(found):.80}; it must be a pair of ints, a device's type "
             "and its number"
@@ -219,10 +222,19 @@ def _announced_device(x: Any) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
+def _is_pair(given: object) -> bool:
+    """Whether what should be a pair of ints is one."""
+    return (
+        isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], int) and isinstance(given[1], int)
+    )
+
+
 def _ask(x: Any, **stream: int) -> Any:
     try:
         try:
-            return x.__dlpack__(max_version=dlpack.VERSION, **stream)
+            if not stream:  # said for itself, as "**" of nothing takes as long as the array's whole answer
+                return x.__dlpack__(max_version=VERSION)
+            return x.__dlpack__(max_version=VERSION, **stream)
         except TypeError:  # from before version 1, which brought the argument
             return x.__dlpack__(**stream)
     except (BufferError, OxideError):
@@ -270,14 +282,12 @@ def to_dlpack(
     else:
         box._become_known()
         _wait_for_uses(box)
-    versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
+    versioned = max_version is not None and max_version[0] >= VERSION[0]
     return dlpack.export(box, dlpack_device(box.device), versioned=versioned)
 
 
 def _require_pair(name: str, given: object) -> None:
-    if given is not None and not (
-        isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(part, int) for part in given)
-    ):
+    if given is not None and not _is_pair(given):
         raise TypeError(f"__dlpack__: {name} is {written(given)}; it must be a tuple of two ints, or None")
 
 

@@ -19,7 +19,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from oxide.compiler.specialization import Specialization
+from oxide.native import warn_caller
 from oxide.runtime.completion import reactor_of
+from oxide.runtime.event_loops import running_loop_name
 
 if TYPE_CHECKING:
     from oxide.driver.base import Code, FunctionHandle
@@ -66,17 +68,46 @@ def announce(specialization: Specialization) -> None:
 
 def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
     """The kernel's machine code, loaded on the device now if it is not yet."""
-    # functions.get makes a weak reference for each call; the one that is there already finds the same entry.
+    # functions.get looks for a weak reference at each call; the one that is there already finds the same entry.
     function = device.loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)
         with device.runtime.loading:
             function = device.functions.get(specialization)
             if function is None:
-                function = device.functions[specialization] = device.driver.load(device.id, code)
+                function = device.functions.set(specialization, device.driver.load(device.id, code))
         with contextlib.suppress(ValueError):  # another thread took it out to load it
             _new.remove(specialization.reference)
     return function
+
+
+def load_announced(device: Device) -> None:
+    """Loads the new kernels, prepares large copies and makes numbers, on the calling thread: no event loop's."""
+    load = _Load(_take_unloaded(device), device, _take_large_copies(device), _take_unmade())
+    device.loading_beside.add(load)
+    load.run()
+
+
+_MOST_SECONDS = 0.1  # of a loop's time, of which nobody is told
+_warned = False
+
+
+def note_compiled(kernel: str, seconds: float) -> None:
+    """The calling thread has compiled ``kernel``, for ``seconds``. Warns, once in a process, where an event loop stood
+    still for it."""
+    global _warned
+    if _warned or seconds < _MOST_SECONDS:
+        return
+    loop = running_loop_name()
+    if loop is not None:
+        _warned = True
+        warn_caller(
+            f"compiling kernel {kernel} kept the {loop} event loop for {seconds:.2f} s: await oxide.prepare({kernel}) "
+            f"beforehand compiles it in a thread while the loop goes on; said once, of the first kernel"
+        )
+
+
+Specialization.compiled = staticmethod(note_compiled)
 
 
 def may_load(device: Device) -> bool:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 import numpy as np
 
 from oxide.compiler.arguments import of_box
+from oxide.dropping import joins_when_dropped
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
-from oxide.messages import written
+from oxide.messages import dtype_name, written
 from oxide.native import Given, caused
+from oxide.runtime.reclaim import dropped
 from oxide.runtime.room import allocate_when_free
 from oxide.runtime.strides import Geometry, contiguous_strides, indexed, is_contiguous, span
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from oxide.runtime.address_ranges import Known
     from oxide.runtime.context import Device
+    from oxide.runtime.dead_work import Visible
     from oxide.runtime.timeline import Timeline
 
 _WORDS: Final = struct.Struct("@QQ")
@@ -37,8 +40,6 @@ class Allocation:
     """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
 
     __slots__ = (
-        "_more_owners",
-        "_owner",
         "_written_at",
         "address",
         "adopted",
@@ -49,8 +50,10 @@ class Allocation:
         "home",
         "known",
         "nbytes",
+        "owners",
         "reads",
         "shape",
+        "visible",
         "written_by",
     )
 
@@ -63,16 +66,16 @@ class Allocation:
         self.nbytes = nbytes
         self.shape = shape
         self.dtype = dtype
-        self.address = 0
+        self.address = 0  # none yet, or none any more
         self.exported = False
         self.known: Callable[[], Known | None] | None = None  # how address_ranges refers to it, if it does
-        self.adopted = False  # another library's, whose ``_owner`` keeps it
-        self._owner: object = None
-        self._more_owners: tuple[tuple[int, int, object], ...] = ()
+        self.adopted = False  # another library's
+        self.owners: tuple[tuple[int, int, object], ...] = ()  # then: its ranges, and what keeps each of them
         self.written_by: Timeline | None = None
         self._written_at = 0
         self.reads: dict[Timeline, int] = {}  # since then
         self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
+        self.visible: Visible | None = None  # of the run that made it, if that may be dropped
 
     def obtain(self) -> None:
         """Allocates on its stream, which counts as the first write: other streams wait for it.
@@ -102,7 +105,7 @@ class Allocation:
         """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
         allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
-        allocation._owner = owner
+        allocation.owners = ((address, allocation.nbytes, owner),)
         allocation.address = address
         if written is not None:
             allocation.written_by, allocation._written_at = written
@@ -114,7 +117,7 @@ class Allocation:
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:
         """Memory that overlaps this, of another library's too, is used as one with it from now."""
-        self._more_owners += ((address, nbytes, owner),)
+        self.owners += ((address, nbytes, owner),)
 
     def note_foreign_write(self, timeline: Timeline) -> None:
         """Another library made ``timeline`` wait for its work on this memory: later uses run after that."""
@@ -166,6 +169,19 @@ class Allocation:
         written = () if self.written_by is None else ((self.written_by, self._written_at),)
         return (*written, *self.reads.items()) if self.reads else written
 
+    def is_held(self) -> bool:
+        """Whether there is memory to be given back."""
+        try:
+            return self.address != 0
+        except AttributeError:  # an interrupt ended the constructor at once
+            return False
+
+    def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
+        """``uses``, or none if a free on the stream that it was allocated on is behind all of them."""
+        home = self.home
+        at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
+        return () if at_home and not self.exported else self.uses()
+
     def _after_write(self, timeline: Timeline, use: str) -> None:
         other = self.written_by
         if other is None or other is timeline:
@@ -196,21 +212,16 @@ class Allocation:
     @property
     def label(self) -> str:
         """What messages call it."""
-        what = f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}" if self.dtype else f"{self.nbytes} bytes"
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        what = f"{shape} {dtype_name(self.dtype)}" if self.dtype else f"{self.nbytes} bytes"
         return f"box {what} at {self.address:#x}"
 
     def __del__(self) -> None:
-        if self.address:
-            reclaimer = self.device.runtime.reclaimer
-            if self._owner is not None:
-                for address, nbytes, owner in ((self.address, self.nbytes, self._owner), *self._more_owners):
-                    reclaimer.retire_adopted(address, nbytes, owner, self.uses())
-                return
-            self.device.live.pop(self.address, None)
-            home = self.home
-            at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
-            uses = () if at_home and not self.exported else self.uses()  # a free at home is behind those at home
-            reclaimer.retire(self.address, home, uses, self.nbytes, self.exported)
+        if self.is_held():
+            dropped.append(self)
+
+
+joins_when_dropped(Allocation, dropped)
 
 
 def number_of_elements(shape: tuple[int, ...]) -> int:
@@ -463,7 +474,8 @@ class DeviceBox:
         raise TypeError("a DeviceBox cannot be pickled or copied by copy; d2h brings it to the host, dup copies it")
 
     def __repr__(self) -> str:
-        return f"<oxide.DeviceBox {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype} on {self.device.label}>"
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        return f"<oxide.DeviceBox {shape} {dtype_name(self.dtype)} on {self.device.label}>"
 
 
 _LARGEST = 2**63 - 1

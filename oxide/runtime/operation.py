@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
+from oxide.dropping import calls_drop, finalise_subclass, nothing
 from oxide.errors import DeviceError
-from oxide.native import Given, keep_exceptions, mypyc_attr, warn_caller
+from oxide.native import Given, is_compiled, mypyc_attr, warn_caller
 from oxide.runtime.context import current_runtime, not_in_force
 from oxide.runtime.event_loops import current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture
 from oxide.runtime.places import add_note_once, origin, part_note
 from oxide.runtime.stream import Stream
 from oxide.runtime.submission import ExecutionContext, run_blocking, submit
+from oxide.runtime.unrun import complain, warns_when_called
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,12 +66,13 @@ class DeviceOperation(Generic[T]):
         super().__init_subclass__()
         if cls.execute is DeviceOperation.execute:
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
-        keep_exceptions(cls, warn_unused)
+        finalise_subclass(cls, drop_operation)
 
     _placed = False  # else it runs where the whole runs
     _placement: int | Device  # the device it was placed on
 
     _unused = False  # until the end of __init__, so that one whose arguments were refused does not warn
+    _drop: Any = None  # ``nothing`` once it was used: dropping it is no mistake
 
     def __init__(self, *parts: DeviceOperation[Any]) -> None:
         for part in parts:
@@ -219,36 +222,39 @@ class DeviceOperation(Generic[T]):
 
     def into_future(self) -> DeviceFuture[T]:
         """A future bound to a stream of the policy's; its work is submitted at the first await and not before."""
-        self.consume()
-        runtime = current_runtime()
-        return self._bound_to(picked_stream(runtime.policy, self._home(runtime)))
+        try:
+            runtime = current_runtime()
+            return DeviceFuture(self, picked_stream(runtime.policy, self._home(runtime)))
+        except Exception:
+            self.consume()  # it was used, if wrongly
+            raise
 
     def schedule(self, policy: Given[SchedulingPolicy]) -> DeviceFuture[T]:
         """A future bound to a stream that ``policy`` picks now; submitted at the first await and not before."""
-        self.consume()
-        if not hasattr(policy, "next_stream"):
-            raise TypeError(f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}")
-        # On whichever device that is: such a policy says where the operation runs, as policy_of does.
-        return self._bound_to(require_stream(policy.next_stream(self._home(current_runtime()))))
-
-    def _bound_to(self, stream: Stream) -> DeviceFuture[T]:
-        future = DeviceFuture(self, stream)
-        self._unused = True  # until the future is awaited
-        return future
+        try:
+            if not hasattr(policy, "next_stream"):
+                raise TypeError(
+                    f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}"
+                )
+            # On whichever device that is: such a policy says where the operation runs, as policy_of does.
+            return DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
+        except Exception:
+            self.consume()  # it was used, if wrongly
+            raise
 
     def __await__(self) -> Generator[Any, Any, T]:
         self.consume()
         loop = current_loop()  # refuses before a stream is picked
         runtime = current_runtime()
         stream = picked_stream(runtime.policy, self._home(runtime))
-        return DeviceFuture(self, stream).wait(loop).__await__()
+        return DeviceFuture(self, stream).wait(loop, alone=True).__await__()
 
     # What the runtime uses
 
     def run(self, context: ExecutionContext) -> T:
         """Executes as part of a run, on the device it was placed on. An error's notes say where in the operation it
         arose, innermost first."""
-        self._unused = False
+        self._drop = nothing
         levels = context.levels
         if not levels:  # the compiled form takes none of Python's stack, and the machine's has no such check
             raise RecursionError("operations are nested too deep")
@@ -278,7 +284,7 @@ class DeviceOperation(Generic[T]):
 
     def consume(self) -> None:
         """It is part of something now: dropping it is no mistake."""
-        self._unused = False
+        self._drop = nothing
 
     def place_as(self, other: DeviceOperation[Any]) -> None:
         """It runs where ``other`` runs."""
@@ -302,25 +308,35 @@ class DeviceOperation(Generic[T]):
 
         return find_device(runtime, self._placement)
 
+    def _complaint(self) -> str | None:
+        """The warning that it was dropped and never run, if it was."""
+        if not self._unused or self._drop is nothing:
+            return None
+        try:
+            name = repr(self)
+        except Exception:
+            if sys.is_finalizing():  # modules are gone that it takes, NumPy's for a dtype, and how that fails is theirs
+                return None
+            raise
+        return f"{name} was never run: await it, call sync() or make it part of another operation"
+
     def __del__(self) -> None:
-        if self._unused:
-            warn_unused(self)
+        drop_operation(self)
 
     def __repr__(self) -> str:
         return f"<oxide operation {type(self).__name__}>"
 
 
-def warn_unused(operation: DeviceOperation[Any]) -> None:
-    """Warns if nothing was done with an operation that is dropped."""
-    if not operation._unused:
-        return
-    try:
-        name = repr(operation)
-    except Exception:
-        if sys.is_finalizing():  # modules are gone that it takes, NumPy's for a dtype, and how that fails is theirs
-            return
-        raise
-    warn_caller(f"{name} was never run: await it, call sync() or make it part of another operation")
+def drop_operation(operation: DeviceOperation[Any]) -> None:
+    """The finaliser of the compiled form."""
+    if operation._unused and operation._drop is None:
+        complain(operation)
+
+
+# In the interpreted form an operation that was not used has no ``_drop`` of its own, and its class's is this method.
+if not is_compiled():
+    calls_drop(DeviceOperation)
+    warns_when_called(DeviceOperation, "_drop")
 
 
 def named(title: object) -> str:

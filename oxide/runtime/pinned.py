@@ -16,12 +16,15 @@ import math
 import os
 import threading
 from collections import deque
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
 from oxide.device.types import as_dtype, f32
 from oxide.driver.base import Driver
+from oxide.dropping import calls_drop
 from oxide.environment import whole_number
 from oxide.errors import DeviceError, OutOfMemoryError
 from oxide.native import Given, mypyc_attr
@@ -33,10 +36,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.device.types import ScalarType
+    from oxide.runtime.dead_work import Visible
 
     DType = ScalarType | np.dtype[Any] | type | str
 
-_SMALLEST = 4096
+_PAGE = 4096
+"""What is asked of the driver at least, which locks whole pages: smaller buffers share one. A hundred thousand small
+results that are held would be 400 MB with a page each."""
+
+_SMALLEST = 256
 
 AT_ONCE_BYTES = 1 << 20
 """The largest buffer that is page-locked on an event loop's thread."""
@@ -48,18 +56,24 @@ _DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory, where that is 
 class PinnedBuffer:
     """``nbytes`` of page-locked memory, back in its pool when dropped. NumPy arrays over it keep it alive."""
 
-    __slots__ = ("_block", "_pool", "address", "nbytes")
+    __slots__ = ("_block", "_drop", "_pool", "address", "nbytes")
 
     def __init__(self, pool: PinnedPool, block: Block, nbytes: int) -> None:
+        """From here on the block is this buffer's."""
+        number = next(_numbers)
         self._pool = pool
         self._block = block
         self.address = block.address
         self.nbytes = nbytes
+        self._drop: Any = partial(pool._returned.append, (block, number))
+        block.user = number
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The memory as an array, C-contiguous."""
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: Visible | None = None) -> NDArray[Any]:
+        """The memory as an array, C-contiguous. It holds ``visible``, the token of the run that fills it."""
         held = _new_array(_Held, self._block.nbytes, _BYTES, self._block.exported)
         held.buffer = self
+        if visible is not None:
+            held.visible = visible
         return np.ndarray(shape, dtype, held)
 
     def fill(self, array: NDArray[Any]) -> None:
@@ -67,11 +81,13 @@ class PinnedBuffer:
         np.ndarray(array.shape, array.dtype, self._block.memory)[...] = array
 
     def __del__(self) -> None:
-        try:
-            block = self._block
-        except AttributeError:  # an interrupt ended the constructor at once
-            return
-        self._pool._returned.append(block)
+        self._drop()
+
+
+calls_drop(PinnedBuffer)
+
+_numbers: Final = count(1)  # of buffers
+_GONE: Final = -1
 
 
 @final
@@ -80,9 +96,10 @@ class _Held(np.ndarray[Any, Any]):
     """A buffer's bytes, which keep the buffer: the base of its arrays, and so of theirs. An array made of an object's
     interface keeps that object too, and takes NumPy twice as long, 1.2 µs."""
 
-    __slots__ = ("buffer",)
+    __slots__ = ("buffer", "visible")
 
     buffer: PinnedBuffer
+    visible: Any  # a ``Visible``: compiled, this class looks the names of its annotations up
 
 
 _BYTES: Final = np.dtype(np.uint8)
@@ -91,13 +108,16 @@ _new_array: Final[Any] = np.ndarray.__new__
 
 @final
 class Block:
-    """Page-locked memory as the driver gave it, and as an array: making one of an address takes NumPy a microsecond."""
+    """Page-locked memory as the driver gave it, or a part of a ``page``; and as an array, as making one of an address
+    takes NumPy a microsecond."""
 
-    __slots__ = ("address", "exported", "memory", "nbytes")
+    __slots__ = ("address", "exported", "memory", "nbytes", "page", "user")
 
-    def __init__(self, address: int, nbytes: int) -> None:
+    def __init__(self, address: int, nbytes: int, page: int = 0) -> None:
+        self.user = 0  # the number of the buffer that has it, 0 for none, _GONE if the driver has it back
         self.address = address
         self.nbytes = nbytes
+        self.page = page  # its address; 0 for a block that is all of what the driver gave
         # Of ctypes, not of NumPy, which would see through a base of its own to what that is based on.
         self.exported: Any = (ctypes.c_ubyte * nbytes).from_address(address)
         self.memory: NDArray[np.uint8] = _new_array(np.ndarray, nbytes, _BYTES, self.exported)
@@ -105,20 +125,23 @@ class Block:
 
 @final
 class PinnedPool:
-    """Page-locked buffers by size class, eight to each power of two, from 4 KiB; ``OXIDE_PINNED_LIMIT`` bytes at most.
+    """Page-locked buffers by size class, from 256 bytes, eight to each power of two from 64 KiB; ``OXIDE_PINNED_LIMIT``
+    bytes at most.
 
     It never gives memory back while work may be in flight: on a GPU that waits for the device (300 ms beside a 300 ms
     kernel). Only ``reclaim.drain``, which blocks anyway, does it. So at the limit a buffer that is free is used again,
     if need be for something smaller, and otherwise there is none: copies then go through the device's staging ring.
+
+    An interrupt may come between any two steps. So a block says itself whose it is (``Block.user``), and the lists are
+    only where it is looked for: one that is in use, or is there twice, is passed over.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = new_lock()
-        self._returned: deque[Block] = deque()
+        self._returned: deque[tuple[Block, int]] = deque()  # and the buffer that had it
         self._free: dict[int, list[Block]] = {}
         self._held = 0
-        self._used = 0
         self._wanted: deque[int] = deque()  # sizes that the thread beside is to make, and the one it is making
         self._grower: threading.Thread | None = None
         self.limit = _limit()
@@ -129,14 +152,11 @@ class PinnedPool:
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
-            found = self._take(capacity)
+            found = self._take(capacity, nbytes)
             if found is not None:
-                return PinnedBuffer(self, found, nbytes)
-            if self._held + capacity > self.limit:
-                return None
+                return found
             if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
                 return None
-            self._held += capacity  # before the lock is released, so that two threads never pass the limit together
         return self._make(capacity, nbytes)
 
     def want(self, nbytes: int, count: int) -> None:
@@ -155,13 +175,8 @@ class PinnedPool:
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
-            found = self._take(capacity)
-            room = self._held + capacity <= self.limit
-            if found is None and room:
-                self._held += capacity
-        if found is not None:
-            return PinnedBuffer(self, found, nbytes)
-        buffer = self._make(capacity, nbytes) if room else None
+            found = self._take(capacity, nbytes)
+        buffer = found or self._make(capacity, nbytes)
         if buffer is None:
             raise OutOfMemoryError(
                 f"{nbytes} bytes of page-locked memory were asked for, and there is no room: {self.describe()}. Drop "
@@ -174,9 +189,10 @@ class PinnedPool:
         """What is held, for messages."""
         with self._lock:
             self._collect()
+            pooled = self._pooled() + sum(self._wanted)
             return (
-                f"page-locked memory: {size(self._used)} in use by arrays and copies, {size(self._held - self._used)} "
-                f"pooled, limit {size(self.limit)}"
+                f"page-locked memory: {size(self._held - pooled)} in use by arrays and copies, {size(pooled)} pooled, "
+                f"limit {size(self.limit)}"
             )
 
     @property
@@ -184,7 +200,7 @@ class PinnedPool:
         """How much of it nothing uses."""
         with self._lock:
             self._collect()
-            return sum(capacity * len(blocks) for capacity, blocks in self._free.items())
+            return self._pooled()
 
     def trim(self) -> None:
         """Gives the buffers that nothing uses back to the driver. Blocks until the device is idle."""
@@ -197,29 +213,66 @@ class PinnedPool:
         with self._lock:
             self._collect()
             for capacity, blocks in self._free.items():
-                while blocks:
-                    block = blocks.pop()  # before: an interrupt behind the driver's call would leave what was freed
+                if capacity < _PAGE:
+                    self._trim_pages(capacity, blocks)
+                    continue
+                while _has_unused(blocks):
+                    block = blocks[-1]
+                    block.user = _GONE  # before: an interrupt behind the driver's call would leave what was freed
                     self._held -= capacity
                     try:
                         self._driver.free_host(block.address)
                     except DeviceError:
-                        blocks.append(block)
+                        block.user = 0
                         self._held += capacity
                         raise
 
+    def _trim_pages(self, capacity: int, blocks: list[Block]) -> None:
+        """``trim`` for buffers that share pages: those go of which no part is in use. Called with the lock held."""
+        by_page: dict[int, dict[int, Block]] = {}  # and by address: a block may be there twice
+        for block in blocks:
+            if not block.user:
+                by_page.setdefault(block.page, {})[block.address] = block
+        for page, parts in by_page.items():
+            if len(parts) < _PAGE // capacity:
+                continue
+            others, these = [block for block in blocks if block.page != page], list(parts.values())
+            blocks[:] = others  # before: an interrupt behind the driver's call would leave what was freed
+            self._held -= _PAGE
+            try:
+                self._driver.free_host(page)
+            except DeviceError:
+                blocks += these
+                self._held += _PAGE
+                raise
+
     def _make(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
-        """A new buffer, whose size is counted as held already."""
+        """A new buffer, where there is room."""
+        given = _given(capacity)
+        address, counted, pooled = 0, False, False
         try:
-            address = self._driver.allocate_host(capacity)
-        except BaseException as error:
             with self._lock:
-                self._held -= capacity
+                if self._held + given > self.limit:
+                    return None
+                self._held += given  # at once, so that two threads never pass the limit together
+                counted = True
+            address = self._driver.allocate_host(given)
+            page = 0 if given == capacity else address
+            parts = [Block(address + offset, capacity, page) for offset in range(0, given, capacity)]
+            with self._lock:
+                free = self._free.setdefault(capacity, [])
+                free += parts  # no call, so that no interrupt comes between this and the next
+                pooled = True
+                return self._take(capacity, nbytes)
+        except BaseException as error:
+            if counted and not pooled:
+                with self._lock:
+                    self._held -= given
+                if address:
+                    self._driver.free_host(address)
             if isinstance(error, OutOfMemoryError):
                 return None
             raise
-        with self._lock:
-            self._used += capacity
-        return PinnedBuffer(self, Block(address, capacity), nbytes)
 
     def _grow(self, capacity: int, wanted: int) -> None:
         """Has the thread beside make buffers of a size, up to ``wanted`` that nothing uses. Called with the lock held.
@@ -230,14 +283,16 @@ class PinnedPool:
             self._held += capacity
             self._wanted.append(capacity)
         if self._grower is None and self._wanted:
-            grower = threading.Thread(target=self._make_wanted, name="oxide page-locking", daemon=True)
+            self._grower = threading.Thread(target=self._make_wanted, name="oxide page-locking", daemon=True)
             try:
-                grower.start()
-            except RuntimeError:  # no more threads, or the interpreter is ending: copies do without
-                self._held -= sum(self._wanted)
-                self._wanted.clear()
-            else:
-                self._grower = grower
+                self._grower.start()
+            except BaseException as error:
+                if not self._grower.is_alive():
+                    self._grower = None
+                    self._held -= sum(self._wanted)
+                    self._wanted.clear()
+                if not isinstance(error, RuntimeError):
+                    raise  # else no more threads, or the interpreter is ending: copies do without
 
     def _make_wanted(self) -> None:
         while True:
@@ -257,23 +312,38 @@ class PinnedPool:
                 else:
                     self._held -= capacity
 
-    def _take(self, capacity: int) -> Block | None:
-        """A free block of this class, or where no new one may be made, the smallest of a larger."""
+    def _take(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
+        """A buffer on a free block of this class, or where no new one may be made, the smallest of a larger."""
         blocks = self._free.get(capacity)
-        if not blocks and self._held + capacity > self.limit:
-            larger = [other for other, free in self._free.items() if other > capacity and free]
+        if (blocks is None or not _has_unused(blocks)) and self._held + _given(capacity) > self.limit:
+            larger = [other for other, free in self._free.items() if other > capacity and _has_unused(free)]
             blocks = self._free[min(larger)] if larger else None
         if not blocks:
             return None
-        block = blocks.pop()
-        self._used += block.nbytes
-        return block
+        buffer = PinnedBuffer(self, blocks[-1], nbytes)
+        blocks.pop()
+        return buffer
 
     def _collect(self) -> None:
         while self._returned:
-            block = self._returned.popleft()
-            self._used -= block.nbytes
-            self._free.setdefault(block.nbytes, []).append(block)
+            block, number = self._returned[0]
+            if block.user == number:  # else this was done, and interrupted
+                self._free.setdefault(block.nbytes, []).append(block)
+                block.user = 0
+            self._returned.popleft()
+
+    def _pooled(self) -> int:
+        """The bytes that nothing uses."""
+        return sum(
+            {block.address: block.nbytes for free in self._free.values() for block in free if not block.user}.values()
+        )
+
+
+def _has_unused(blocks: list[Block]) -> bool:
+    """Whether there is a block that nothing uses; then it is the last."""
+    while blocks and blocks[-1].user:
+        blocks.pop()
+    return bool(blocks)
 
 
 def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDArray[Any]:
@@ -317,11 +387,16 @@ def _buffer_of(array: NDArray[Any]) -> PinnedBuffer | None:
 
 
 def _capacity(nbytes: int) -> int:
-    """The size class: at most an eighth more than asked for."""
-    if nbytes <= _SMALLEST:
-        return _SMALLEST
-    step = max(_SMALLEST, 1 << ((nbytes - 1).bit_length() - 4))
+    """The size class: a power of two up to a page, and at most an eighth more than asked for, or a page."""
+    if nbytes <= _PAGE:
+        return max(_SMALLEST, 1 << (nbytes - 1).bit_length())
+    step = max(_PAGE, 1 << ((nbytes - 1).bit_length() - 4))
     return -(-nbytes // step) * step
+
+
+def _given(capacity: int) -> int:
+    """What the driver is asked for, for a buffer of a size class: a page that it shares, or all of it."""
+    return max(_PAGE, capacity)
 
 
 def _limit() -> int:

@@ -103,10 +103,14 @@ def run_placed(context: ExecutionContext, device: Device, operation: DeviceOpera
             f"{operation!r} runs on {device.label} and cannot be captured into a graph of {context.device.label}: a "
             f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
         )
-    inner = ExecutionContext(picked_stream(context.runtime.policy, device))
+    inner = ExecutionContext(picked_stream(context.runtime.policy, device), None, context.visible)
     inner.place, inner.levels = context.place, context.levels
     try:
         return operation.execute(inner)
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            inner.interrupted()
+        raise
     finally:
         context.join(inner)
 

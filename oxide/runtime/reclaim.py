@@ -29,6 +29,8 @@ from oxide.runtime.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
     from oxide.runtime.context import Device
+    from oxide.runtime.dead_work import Run
+    from oxide.runtime.memory import Allocation
     from oxide.runtime.timeline import Mark, Timeline
 
 T = TypeVar("T")
@@ -36,6 +38,12 @@ T = TypeVar("T")
 _FEW: Final = 64  # things that finalise within a fraction of a millisecond
 
 _MOST_BESIDE = 32  # streams that only frees are submitted to, one for each combination of streams they are behind
+
+dropped: Final[deque[Allocation]] = deque()
+"""Allocations that nothing refers to any more, of every runtime. Their finaliser puts them here; see ``collect``."""
+
+collectors: Final[list[Callable[[], None]]] = []
+"""What else ``collect`` does: ``interop`` lets go of boxes that other libraries are done with."""
 
 LEGACY_DEFAULT_STREAM = 1
 """CUDA's number for the stream that libraries use when they are told of no other."""
@@ -52,6 +60,30 @@ def drain() -> None:
 
     if context._current is not None:
         context._current.settle()
+
+
+def collect(until: float = math.inf) -> None:
+    """Hands dropped allocations to their runtimes' reclaimers, all or until it is ``until``. An interrupt, or another
+    thread that does the same, may hand one over twice: a sweep gives back what still has its address."""
+    clock = time.perf_counter
+    for more in collectors:
+        more()
+    while dropped and clock() < until:
+        try:
+            allocation = dropped[0]
+        except IndexError:  # another thread took it
+            return
+        if allocation.is_held():
+            reclaimer = allocation.device.runtime.reclaimer
+            if allocation.adopted:
+                reclaimer._adopted.append(allocation)
+            else:
+                allocation.device.live.pop(allocation.address, None)
+                reclaimer._retired.append(allocation)
+        try:
+            dropped.remove(allocation)
+        except ValueError:  # another thread took it
+            continue
 
 
 @final
@@ -139,11 +171,17 @@ class Reclaimer:
         self._driver = driver
         self.renew_locks()
         self._in_flight: dict[Mark, list[Any]] = {}
-        self._retired: deque[tuple[int, Timeline, tuple[tuple[Timeline, int], ...], int, bool]] = deque()
-        self._adopted: deque[tuple[int, int, object, tuple[tuple[Timeline, int], ...]]] = deque()
+        self._retired: deque[Allocation] = deque()
+        self._adopted: deque[Allocation] = deque()
         self._events: deque[EventHandle] = deque()
         self._graphs: deque[GraphHandle] = deque()
-        self._abandoned: deque[Mark] = deque()
+        self._abandoned: deque[tuple[Mark, Run | None]] = deque()
+        self._dying: deque[tuple[Mark, Run]] = deque()  # abandoned, and to be dropped once nobody sees it
+        # For finalisers: each is one step of C.
+        self.retire_event: Callable[[EventHandle], object] = self._events.append
+        self.retire_graph: Callable[[GraphHandle], object] = self._graphs.append  # whose launches the device is past
+        # Into the limbo: nobody waits for the mark; and the run whose work ends before it, which may be dropped.
+        self.abandon: Callable[[tuple[Mark, Run | None]], object] = self._abandoned.append
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: dict[Timeline, int] = {}  # the last free on each stream, of those that may be to come
@@ -161,56 +199,47 @@ class Reclaimer:
         """Keeps what the work before ``mark`` uses, until ``release`` or ``abandon``."""
         self._in_flight[mark] = kept
 
-    def release(self, mark: Mark) -> None:
-        """The device is past ``mark``."""
-        self._in_flight.pop(mark, None)
+    def release(self, mark: Mark) -> bool:
+        """The device is past ``mark``. False if that was said before: of several threads, one gets True."""
+        return self._in_flight.pop(mark, None) is not None
 
-    def abandon(self, mark: Mark) -> None:
-        """Nobody waits for ``mark``: into the limbo. Only appends, for finalisers."""
-        self._abandoned.append(mark)
+    def awaited(self) -> int:
+        """How many submissions are held that were not abandoned: somebody has them, or a reference cycle."""
+        return len(set(self._in_flight.copy()) - {mark for mark, _ in self._abandoned.copy()})
+
+    def outcomes(self) -> tuple[int, int, int]:
+        """Of the submissions that are held: how many are in flight, those that the device was seen past, whoever asks
+        for their outcome, and those abandoned before that."""
+        abandoned = {mark for mark, _ in self._abandoned.copy()}
+        in_flight = passed = cancelled = 0
+        for mark in list(self._in_flight.copy()):
+            if mark.position <= mark.timeline.seen:
+                passed += 1
+            elif mark in abandoned:
+                cancelled += 1
+            else:
+                in_flight += 1
+        return in_flight, passed, cancelled
 
     def strand(self, timeline: Timeline, kept: list[Any]) -> None:
         """Keeps what half-submitted work uses until the stream has run it."""
         self._stranded.append((timeline, kept))
-
-    # What the program dropped. These only append, for finalisers.
-
-    def retire(
-        self,
-        address: int,
-        home: Timeline,
-        uses: tuple[tuple[Timeline, int], ...],
-        nbytes: int = 0,
-        exported: bool = False,
-    ) -> None:
-        """Device memory allocated on ``home``, and its last uses on any stream. Another library that the memory was
-        ``exported`` to may have used it on the default stream."""
-        self._retired.append((address, home, uses, nbytes, exported))
-
-    def retire_adopted(self, address: int, nbytes: int, owner: object, uses: tuple[tuple[Timeline, int], ...]) -> None:
-        """Memory of another library's: ``owner`` is let go once the device is past ``uses``."""
-        self._adopted.append((address, nbytes, owner, uses))
-
-    def retire_event(self, handle: EventHandle) -> None:
-        self._events.append(handle)
-
-    def retire_graph(self, handle: GraphHandle) -> None:
-        """A graph whose launches the device is past."""
-        self._graphs.append(handle)
 
     # Giving back
 
     @property
     def idle(self) -> bool:
         """Whether nothing is pending. Cheap: asked at every submission."""
-        waiting = self._abandoned or self._limbo or self._stranded
-        return not (waiting or self._retired or self._adopted or self._events or self._graphs)
+        waiting = self._abandoned or self._dying or self._limbo or self._stranded
+        return not (waiting or dropped or self._retired or self._adopted or self._events or self._graphs)
 
     def pending(self) -> tuple[int, int, int, int]:
         """For messages: submissions in flight, cancelled ones that still run, dropped allocations and their bytes."""
+        collect()
         retired = self._retired.copy()
-        cancelled = self._limbo.size() + len(self._abandoned)
-        return len(self._in_flight), cancelled, len(retired), sum(entry[3] for entry in retired)
+        in_flight = self.awaited()
+        cancelled = self._limbo.size() + len(self._in_flight) - in_flight
+        return in_flight, cancelled, len(retired), sum(allocation.nbytes for allocation in retired)
 
     def make_room(self, device: Device) -> bool:
         """``sweep`` for an allocation that found no room. Whether there may be more before long: dropped or cancelled
@@ -240,7 +269,7 @@ class Reclaimer:
                 until = time.perf_counter() + SHARE_SECONDS
                 self._sweep(until)
                 at_hand = (
-                    self._abandoned or self._retired or self._events or self._graphs
+                    self._abandoned or dropped or self._retired or self._events or self._graphs
                 )  # the rest waits for the device
                 return not at_hand or time.perf_counter() < until
             except DeviceError:
@@ -250,6 +279,7 @@ class Reclaimer:
         """Waits for the limbo, then gives back everything pending. Raises if the driver refuses twice. Other threads
         may sweep while it waits."""
         refused = 0
+        collect()
         while self._freeing or not self.idle:
             try:
                 for work in self._in_the_way():
@@ -279,7 +309,7 @@ class Reclaimer:
             if self._begin(turn):
                 self._sweep(math.inf)
                 self._forget_freed()
-                users = {timeline for entry in self._adopted.copy() for timeline, _ in entry[3]}
+                users = {timeline for allocation in self._adopted.copy() for timeline, _ in allocation.uses()}
                 streams = {timeline for timeline, _ in self._stranded.copy()} | self._freeing.keys()
                 return [*self._limbo.heads(), *[timeline.mark() for timeline in users], *streams]
         with self._turn:
@@ -297,15 +327,26 @@ class Reclaimer:
         """Gives back what can be, until all was tried or it is ``until``, of ``time.perf_counter``."""
         clock = time.perf_counter
         while self._abandoned and clock() < until:
-            mark = self._abandoned[0]
+            mark, abandoned = self._abandoned[0]
             kept = self._in_flight.get(mark)
             if kept is not None:
+                if abandoned is not None:
+                    self._dying.append((mark, abandoned))
                 self._limbo.add(mark, kept)
-                self.release(mark)
+                if self.release(mark):
+                    counters, seen = mark.timeline.device.runtime.counters, mark.timeline.seen
+                    (counters.completed if mark.position <= seen else counters.cancelled).add()
             self._abandoned.popleft()
         while self._limbo and clock() < until and (passed := self._limbo.pop_passed(_FEW)):
             for kept in passed:
                 kept.clear()
+        for _ in range(min(len(self._dying), _FEW)):
+            mark, run = self._dying[0]
+            timeline = mark.timeline
+            if run.drop() or mark.position <= timeline.seen or timeline.device.lost is not None:
+                self._dying.popleft()
+            else:
+                self._dying.rotate(-1)
         empty: dict[Timeline, bool] = {}  # each stream is asked once, however much is stranded on it
         for _ in range(len(self._stranded)):
             timeline, _ = self._stranded[0]
@@ -315,18 +356,26 @@ class Reclaimer:
                 self._stranded.popleft()
             else:
                 self._stranded.rotate(-1)
+        collect(until)
         while self._retired and clock() < until:
-            address, home, uses, _, exported = self._retired[0]
+            allocation = self._retired[0]
+            if not allocation.address:  # handed over twice
+                self._retired.popleft()
+                continue
+            home = allocation.home
             try:
-                last = self._behind(home, uses, default=exported and home.device.kind == "cuda")
+                last = self._behind(
+                    home, allocation.uses_away(), default=allocation.exported and home.device.kind == "cuda"
+                )
             except DeviceLostError:
-                self._retired.popleft()  # the memory went with the device
+                allocation.address = 0  # the memory went with the device
+                self._retired.popleft()
                 continue
             if last not in self._freeing:
                 self._freeing[last] = last.advance()  # in case that this ends as soon as the driver has it
             refused = False  # as ``_give``, without a call: most of what a sweep finds is memory
             try:
-                self._driver.free(address, last.handle)
+                self._driver.free(allocation.address, last.handle)
             except DeviceLostError:
                 pass
             except DeviceError:
@@ -334,20 +383,39 @@ class Reclaimer:
                 raise
             finally:
                 if not refused:
+                    allocation.address = 0
                     self._retired.popleft()
             self._freeing[last] = last.advance()
         for _ in range(len(self._adopted)):
             if clock() >= until:
                 break
-            address, nbytes, _, uses = self._adopted[0]
-            if all(_use_is_over(timeline, position) for timeline, position in uses):
-                _give(self._adopted, self._driver.disown, address, nbytes)
+            allocation = self._adopted[0]
+            if all(_use_is_over(timeline, position) for timeline, position in allocation.uses()):
+                self._disown(allocation)
+                self._adopted.popleft()
             else:
                 self._adopted.rotate(-1)
         while self._events and clock() < until:
             _give(self._events, self._driver.destroy_event, self._events[0])
         while self._graphs and clock() < until:
             _give(self._graphs, self._driver.destroy_graph, self._graphs[0])
+
+    def _disown(self, allocation: Allocation) -> None:
+        """Gives each range of another library's memory back to it, unless that was done."""
+        while allocation.owners:
+            address, nbytes, _ = allocation.owners[-1]
+            refused = False
+            try:
+                self._driver.disown(address, nbytes)
+            except DeviceLostError:
+                pass  # it went with the device
+            except DeviceError:
+                refused = True
+                raise
+            finally:
+                if not refused:
+                    allocation.owners = allocation.owners[:-1]
+        allocation.address = 0
 
     def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
         """A stream of ``home``'s device whose next work runs after all of ``uses``, and with ``default`` after CUDA's

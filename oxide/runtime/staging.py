@@ -373,7 +373,7 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     if buffer is not None:
         context.keep(buffer)
         _copy(context, box, buffer.address, up=False)
-        return buffer.array(box.shape, box.dtype)
+        return buffer.array(box.shape, box.dtype, context.visible)
     result = np.empty(box.shape, box.dtype)
     ring = context.device.staging
     with ring.lock:
@@ -391,6 +391,8 @@ def _download_in_chunks(
     moves = Moves(len(layout))
     kept = [result, moves]
     context.keep(kept)
+    if context.visible is not None:
+        context.visible.run.used_by_others = True  # who holds the result cannot be told, as it is kept
     with (
         _beside(context, min(len(slots), len(layout)), kept) as stagers,
         context.submission_lock,

@@ -30,8 +30,9 @@ class StreamStatistics(NamedTuple):
 class Statistics(NamedTuple):
     """What the runtime has done. Every number counts from the moment the runtime was set up.
 
-    - ``submitted``: executions of an operation; of these ``completed`` are known to be done, ``cancelled`` were
-      abandoned before that (a task was cancelled, a future dropped), and ``in_flight`` is the rest.
+    - ``submitted``: executions of an operation; of these the device was seen past ``completed``, whoever looked,
+      ``cancelled`` were abandoned before that (a task was cancelled, a future dropped), and ``in_flight`` is the rest.
+      A run that blocks its thread, ``sync``, counts when it has ended.
     - ``waits_inserted``: event waits put into a stream because it uses what another one wrote or read;
       ``waits_avoided``: times that this was not needed, since the device was known to be past it.
     - ``polling_seconds``: time that awaiting tasks spent asking the device, in all; ``completion="poll"`` keeps none.
@@ -77,10 +78,9 @@ class Counter:
 class Counters:
     """The counters of one runtime."""
 
-    __slots__ = ("cancelled", "completed", "submitted", "waits_avoided", "waits_inserted")
+    __slots__ = ("cancelled", "completed", "waits_avoided", "waits_inserted")
 
     def __init__(self) -> None:
-        self.submitted = Counter()
         self.completed = Counter()
         self.cancelled = Counter()
         self.waits_inserted = Counter()
@@ -110,10 +110,14 @@ def statistics_of(runtime: Runtime) -> Statistics:
         for device in runtime.devices
         for timeline in device.timelines
     )
-    # Outcomes before submissions: whatever happens in between, none is counted that was not submitted.
+    # What is in flight is what is held for it, and not a difference of counts: an interrupt may keep one from being
+    # counted. Outcomes first: whatever happens in between, none is counted that was not submitted.
     completed, cancelled = counters.completed.value, counters.cancelled.value
+    in_flight, passed, abandoned = runtime.reclaimer.outcomes()
+    completed += passed
+    cancelled += abandoned
     return Statistics(
-        submitted=counters.submitted.value,
+        submitted=completed + cancelled + in_flight,
         completed=completed,
         cancelled=cancelled,
         waits_inserted=counters.waits_inserted.value,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError
 from oxide.native import Given
 from oxide.runtime.capture import refuse_in_capture
@@ -26,9 +28,12 @@ class Stream:
     """
 
     def __init__(self, device: Device) -> None:
+        self._drop: Any = nothing
         self.device = device
+        self.drops_work: bool = device.driver.drops_work
         self._timeline: Timeline = device.take_timeline()
         self._loose = LooseResults(self._timeline)
+        self._drop = partial(device.loose.discard, self._loose)  # whose last holder this is then
         device.loose.add(self._loose)
 
     @property
@@ -124,10 +129,7 @@ class Stream:
         self._loose.adopt(submission)
 
     def __del__(self) -> None:
-        if hasattr(self, "_loose"):
-            self.device.loose.discard(self._loose)
-        if hasattr(self, "_timeline"):
-            self.device.spare_timelines.append(self._timeline)
+        self._drop()
 
 
 _FEW: Final = 4  # results that nobody asks after
@@ -136,9 +138,11 @@ _FEW: Final = 4  # results that nobody asks after
 @final
 class LooseResults:
     """What ``async_on`` submitted to a stream and nobody has asked after since. The stream holds it, and while that is
-    there the device does, for when memory is to be given back."""
+    there the device does, for when memory is to be given back. It gives the stream's timeline back when it is dropped.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
+        self._drop: Any = partial(timeline.device.spare_timelines.append, timeline)
         self._timeline = timeline
         self._lock = new_rlock()  # several threads may submit to a stream, and a finaliser inside may too
         self._submissions: deque[Submission[Any]] = deque()
@@ -188,25 +192,38 @@ class LooseResults:
                 submission.mark.synchronize()
         self.forget_finished()
 
+    def __del__(self) -> None:
+        self._drop()
+
 
 @final
 class Event:
     """A recorded point in a stream, with its time. ``stream.record_event()`` makes one."""
 
     def __init__(self, device: Device) -> None:
+        self._drop: Any = nothing
         self._device = device
         self._timeline: Timeline | None = None  # whose first ``_position`` uses it covers
         self._position = 0
         self._behind: dict[Timeline, int] = {}  # what that stream had been made to wait for before
         self._handle = device.driver.create_event(device.id, timing=True)
+        self._drop = partial(device.runtime.reclaimer.retire_event, self._handle)
 
     def query(self) -> bool:
         """Whether the device has passed the event."""
-        return self._device.driver.query_event(self._handle)
+        passed = self._device.driver.query_event(self._handle)
+        if passed:
+            self._note_passed()
+        return passed
 
     def synchronize(self) -> None:
         """Blocks the thread until the device has passed the event."""
         self._device.driver.synchronize_event(self._handle)
+        self._note_passed()
+
+    def _note_passed(self) -> None:
+        if self._timeline is not None:
+            self._timeline.note_passed(self._position)
 
     def elapsed_ms(self, end: Given[Event]) -> float:
         """Milliseconds from this event to ``end``; both must have been passed."""
@@ -218,8 +235,10 @@ class Event:
         raise TypeError("an Event cannot be pickled or copied; stream.record_event() makes another")
 
     def __del__(self) -> None:
-        if hasattr(self, "_handle"):
-            self._device.retire_event(self._handle)
+        self._drop()
+
+
+calls_drop(Stream, LooseResults, Event)
 
 
 def _finish_all(submissions: Iterable[Submission[Any]]) -> None:

@@ -11,9 +11,11 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
 
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
 from oxide.native import Given
 from oxide.runtime.arc import Arc
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
     from oxide.driver.base import Driver
     from oxide.runtime.context import Device, Runtime
+    from oxide.runtime.dead_work import Run, Visible
     from oxide.runtime.fault_records import FaultReport, Report
     from oxide.runtime.operation import DeviceOperation
     from oxide.runtime.places import Place
@@ -51,6 +54,7 @@ class ExecutionContext:
         "_joined",
         "_kept",
         "_report",
+        "_using",
         "device",
         "driver",
         "levels",
@@ -60,16 +64,21 @@ class ExecutionContext:
         "stream",
         "submission_lock",
         "timeline",
+        "visible",
     )
 
-    def __init__(self, stream: Stream, recording: Recording | None = None) -> None:
+    def __init__(self, stream: Stream, recording: Recording | None = None, visible: Visible | None = None) -> None:
+        """``visible`` is the token of a run that may be dropped: see ``dead_work``."""
         self.stream = stream
+        self.visible = visible
         self.device: Device = stream.device
         self.recording = recording
         self.place: Place | None = None
         self.levels = _recursion_limit()  # that operations may still be nested
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
+        if visible is not None:
+            self.driver = self.driver.for_run(visible.run)
         self.timeline: Timeline = stream._timeline
         self.submission_lock = self.runtime.submission
         self._joined: tuple[Mark, ...] = ()
@@ -77,6 +86,7 @@ class ExecutionContext:
         self._faults: list[Report] = []
         self._if_given_up: tuple[Callable[[], None], ...] = ()
         self._report: FaultReport | None = None
+        self._using: tuple[list[Allocation], list[Allocation]] | None = None  # since ``begin``: see ``interrupted``
         self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
 
     def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
@@ -118,6 +128,7 @@ class ExecutionContext:
             self.recording.note_uses(reads, writes)
             return
         timeline = self.timeline
+        self._using = (reads, writes)
         if timeline.end is not None:
             timeline.close()
         # Most memory is used on one stream only. That is seen here, and takes no call.
@@ -127,6 +138,10 @@ class ExecutionContext:
         for allocation in writes:
             if allocation.written_by is not timeline or allocation.claims or allocation.reads:
                 allocation.order_write(timeline)
+        if self.visible is not None:
+            for allocation in writes:
+                if allocation.visible is not self.visible:
+                    self.visible.run.used_by_others = True
 
     def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
         """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was. Another
@@ -138,13 +153,26 @@ class ExecutionContext:
                 allocation.reads[timeline] = position
                 if allocation.adopted:
                     self._kept.append(allocation.known_to_others())
+                if allocation.visible is not None and allocation.visible is not self.visible:
+                    allocation.visible.run.used_by_others = True
             for allocation in writes:  # note_write, without a call
                 if allocation.adopted:
                     self._kept.append(allocation.known_to_others())
+                if allocation.visible is not None and allocation.visible is not self.visible:
+                    allocation.visible.run.used_by_others = True
                 allocation.written_by = timeline
                 allocation._written_at = position
                 if allocation.reads:
                     allocation.reads.clear()
+            self._using = None
+
+    def interrupted(self) -> None:
+        """Notes the uses that an interrupt kept from being noted: it may have come when the work was submitted, and
+        memory that is dropped would be freed on another stream meanwhile."""
+        using = self._using
+        if using is not None:
+            with self.submission_lock:
+                self.end(*using, submitted=True)
 
     def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
         """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
@@ -186,11 +214,7 @@ class ExecutionContext:
         if report is None or len(report.launches) == REPORT_RECORDS:
             report = self._report = self.runtime.fault_records.acquire()
             self._faults.append(report)
-        launches = report.launches
-        word = report.words[len(launches)]
-        report.places.append(self.place)
-        launches.append(specialization)
-        return word
+        return report.next_word(specialization, self.place)
 
     def absorb(self, other: ExecutionContext) -> None:
         """Takes over what another context on the same stream keeps and reports."""
@@ -248,6 +272,9 @@ class ExecutionContext:
         for box in boxes:
             allocation = box._allocation
             self.keep(box)
+            for visible in (self.visible, allocation.visible):
+                if visible is not None:
+                    visible.run.used_by_others = True
             with self.runtime.submission:
                 (allocation.order_write if writes else allocation.order_read)(self.timeline)
                 allocation.claim(self.timeline, writes=writes)
@@ -278,10 +305,10 @@ class Ordered:
 class Submission(Generic[T]):
     """One execution, submitted. ``submit`` makes it."""
 
-    __slots__ = ("_faults", "_open", "_reclaimer", "_result", "_title", "mark")
+    __slots__ = ("_drop", "_faults", "_reclaimer", "_result", "_title", "_visible", "mark")
 
     def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
-        self._open = False
+        self._drop: Any = nothing  # it is neither finished nor abandoned while this is something else
         self._result = result
         self._title = title
         self._faults = context.faults
@@ -293,11 +320,14 @@ class Submission(Generic[T]):
         if context._declared:
             context.settle(self.mark.position)
         context._declared = None
-        context._kept.append(result)
+        self._visible = context.visible
+        if self._visible is None:  # else what it yields is let go as soon as nobody can ask for it
+            context._kept.append(result)
         context._kept.append(context._faults)
+        run = None if self._visible is None else self._visible.run
+        # First: of a mark that is not held, it does nothing.
+        self._drop = partial(self._reclaimer.abandon, (self.mark, run))
         self._reclaimer.hold(self.mark, context._kept)
-        self._open = True
-        runtime.counters.submitted.add()
 
     @property
     def result_in_flight(self) -> T:
@@ -311,10 +341,10 @@ class Submission(Generic[T]):
 
     def finish(self) -> T:
         """The result, once the device is past the submission; raises the fault that a kernel reported."""
-        if self._open:
-            self._open = False
-            self._reclaimer.release(self.mark)
-            self.mark.timeline.device.runtime.counters.completed.add()
+        if self._drop is not nothing:
+            if self._reclaimer.release(self.mark):  # of several threads, one counts it
+                self.mark.timeline.device.runtime.counters.completed.add()
+            self._drop = nothing
         for report in self._faults:
             if report.claimed():
                 _raise_fault(report, self._title, self.mark.timeline)
@@ -336,26 +366,23 @@ class Submission(Generic[T]):
 
     def abandon(self) -> None:
         """Nobody waits any more: what it uses goes into the limbo."""
-        if self._open:
-            self._open = False
-            self._reclaimer.abandon(self.mark)
-            self.mark.timeline.device.runtime.counters.cancelled.add()
+        self._drop()
+        self._drop = nothing
 
     def __del__(self) -> None:
-        try:
-            abandoned = self._open
-        except AttributeError:  # an interrupt ended the constructor at once
-            return
-        if abandoned:
-            self.abandon()
+        self._drop()
 
 
-def submit(operation: DeviceOperation[T], stream: Stream) -> Submission[T]:
+calls_drop(Submission)
+
+
+def submit(operation: DeviceOperation[T], stream: Stream, run: Run | None = None) -> Submission[T]:
     """Executes ``operation`` on ``stream``: everything is submitted when this returns, nothing has been waited for.
+    With a ``run``, what nobody can see any more once it is abandoned need not be done.
 
     If it raises, what had been submitted until then keeps its memory until the device is past it.
     """
-    context = _context_for(operation, stream)
+    context = _context_for(operation, stream, None if run is None else run.visible())
     try:
         return Submission(context, operation.run(context), operation.title())
     except BaseException as error:
@@ -368,7 +395,9 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
     is past it; so there is nothing to hand over and no mark to keep, which take a fifth of a short run's time."""
     context = _context_for(operation, stream)
     timeline, runtime = context.timeline, context.runtime
-    try:
+    kept, faults = context._kept, context._faults
+    unsubmitted: ExecutionContext | None = context
+    try:  # until the device is done: an interrupt between two parts would let go of what it uses
         result = operation.run(context)
         if context._joined:
             context.wait_for_joined()
@@ -376,17 +405,15 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
         if context._declared:
             context.settle(position)
         context._declared = None
-    except BaseException as error:
-        _give_up(context, operation, error)
-        raise
-    runtime.counters.submitted.add()
-    kept, faults = context._kept, context._faults
-    del context  # what ends here ends while the device works, and not after it
-    try:
+        unsubmitted = None
+        del context  # what ends here ends while the device works, and not after it
         timeline.synchronize_past(position)
     except BaseException as error:
-        runtime.counters.cancelled.add()
+        if unsubmitted is not None:
+            _give_up(unsubmitted, operation, error)
+            raise
         runtime.reclaimer.strand(timeline, [*kept, *faults, result])
+        runtime.counters.cancelled.add()
         if isinstance(error, Exception):
             _explain(error, operation.title(), timeline)
         raise
@@ -397,7 +424,7 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
     return result
 
 
-def _context_for(operation: DeviceOperation[T], stream: Stream) -> ExecutionContext:
+def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
     """What a run of ``operation`` on ``stream`` executes in, unless nothing can run there."""
     operation.consume()
     refuse_in_capture("running an operation")
@@ -407,12 +434,14 @@ def _context_for(operation: DeviceOperation[T], stream: Stream) -> ExecutionCont
         device.raise_if_lost()
     if not reclaimer.idle:
         reclaimer.sweep()
-    return ExecutionContext(stream)
+    return ExecutionContext(stream, None, visible)
 
 
 def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:
     """What had been submitted when ``error`` was raised keeps its memory; the error says what it was raised in."""
     device = context.device
+    if not isinstance(error, Exception):
+        context.interrupted()
     for function in context._if_given_up:
         function()
     with suppress(DeviceError):

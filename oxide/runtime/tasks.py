@@ -6,12 +6,14 @@ import heapq
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
 from oxide.messages import written
-from oxide.native import Given, caused, mypyc_attr, warn_caller
+from oxide.native import Given, caused, mypyc_attr
 from oxide.runtime.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.future import DeviceFuture, ready_to_submit, would_keep
@@ -19,6 +21,7 @@ from oxide.runtime.operation import DeviceOperation
 from oxide.runtime.places import add_note_once
 from oxide.runtime.timeline import Mark, Timeline
 from oxide.runtime.turns import current_turn
+from oxide.runtime.unrun import note
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,11 +35,13 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
     """Submits all, then waits for all: the tuple of their results, in order. Always a checkpoint.
 
     The first error, in the order of the arguments, is raised; then, or when the task is cancelled, what was
-    submitted keeps its memory until the device is past it.
+    submitted keeps its memory until the device is past it. An error that is found before all are submitted is raised
+    at once, and the rest is not submitted.
     """
     for operation in operations:
         _require_operation(operation, "gather")
     futures: list[DeviceFuture[Any]] = []
+    finished = 0
     loop = current_loop()
     await loop.checkpoint_if_cancelled()
     try:
@@ -50,6 +55,8 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
                 await future.start_after(loop, once)
             if future.submission is None:
                 future.outcome()  # a failed submission: submit no more
+            if not len(futures) % _TURNS:
+                finished = _finish_first(futures, finished)
         if not futures:
             await loop.checkpoint()
         # What is done already needs no trip through the loop (4 µs under trio), but others must get their turns.
@@ -62,6 +69,7 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
     except BaseException:
         for future in futures:
             _leave(future)
+        futures.clear()  # what a traceback holds is not dropped: see dead_work
         raise
 
 
@@ -203,6 +211,7 @@ class JoinHandle(Generic[T]):
     """A spawned operation's result to come. May be awaited by several tasks, and again."""
 
     def __init__(self) -> None:
+        self._drop: Any = nothing
         self._state: _JoinState[T] = _JoinState()
 
     def done(self) -> bool:
@@ -215,14 +224,16 @@ class JoinHandle(Generic[T]):
     async def _wait(self) -> T:
         await self._state.finished.wait()
         self._state.taken = True
+        self._drop = nothing
         if self._state.error is not None:
             raise self._state.error.with_traceback(self._state.trace)
         return self._state.result
 
     def __del__(self) -> None:
-        state = self._state
-        if state.error is not None and not state.taken and not isinstance(state.error, OperationCancelledError):
-            warn_caller(f"a spawned operation failed and its handle was never awaited: {state.error!r}")
+        self._drop()
+
+
+calls_drop(JoinHandle)
 
 
 class _JoinState(Generic[T]):
@@ -236,6 +247,12 @@ class _JoinState(Generic[T]):
         self.trace: TracebackType | None = None  # of the error's first raising
         self.taken = False
 
+    def _complaint(self) -> str | None:
+        """The warning that the error was never seen, if it was not."""
+        if self.error is None or self.taken:
+            return None
+        return f"a spawned operation failed and its handle was never awaited: {self.error!r}"
+
 
 async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.ref[JoinHandle[T]]) -> None:
     try:
@@ -244,11 +261,18 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
         if handle() is None:
             raise
         state.error, state.trace = error, error.__traceback__
+        _hold_to_account(handle(), state)
     except BaseException:
         state.error = OperationCancelledError("the spawned operation was cancelled with its nursery")
         raise
     finally:
         state.finished.set()
+
+
+def _hold_to_account(handle: JoinHandle[Any] | None, state: _JoinState[Any]) -> None:
+    """Dropping the handle warns from now on. Not in ``_run``, whose frame the error holds."""
+    if handle is not None and not isinstance(state.error, OperationCancelledError):
+        handle._drop = partial(note, state)
 
 
 def _require_operation(operation: object, what: str) -> None:
@@ -267,6 +291,15 @@ def _future(operation: DeviceOperation[T] | DeviceFuture[T]) -> DeviceFuture[T]:
 
 
 _TURNS = 16  # results that gather takes before it lets other tasks run
+
+
+def _finish_first(futures: list[DeviceFuture[Any]], finished: int) -> int:
+    """Takes the outcomes of those that are done, from the first on; how many have theirs. What a run needs (buffers
+    that it uploads from, fault records) then serves those that are submitted later."""
+    while finished < len(futures) and _is_done(futures[finished]):
+        futures[finished].outcome()
+        finished += 1
+    return finished
 
 
 def _is_done(future: DeviceFuture[Any]) -> bool:

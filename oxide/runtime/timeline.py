@@ -23,10 +23,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
 
 from oxide.driver.base import EventHandle, StreamHandle
+from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.runtime.locks import new_lock
 from oxide.runtime.pace import Pace
@@ -42,9 +44,10 @@ _FEW: Final = 8  # marks that are asked one by one
 class Mark:
     """A point in a timeline. ``passed()`` asks the driver only until it once said yes."""
 
-    __slots__ = ("event", "position", "timeline")
+    __slots__ = ("_drop", "event", "position", "timeline")
 
     def __init__(self, timeline: Timeline, position: int) -> None:
+        self._drop: Any = nothing
         self.timeline = timeline
         self.position = position
         self.event: EventHandle | None = None  # none yet while it is the end of its stream
@@ -74,15 +77,17 @@ class Mark:
                 timeline.device.raise_lost(error)
             timeline.note_passed(self.position)
 
+    def has_event(self, event: EventHandle) -> None:
+        """The mark's event is recorded. It can be recorded again as soon as the mark is dropped: a wait that was
+        submitted for it keeps its own point."""
+        self.event = event
+        self._drop = partial(self.timeline.device.spare_events.append, event)
+
     def __del__(self) -> None:
-        # An append is all a finaliser may do: it can run inside any lock. A wait that was submitted for this
-        # event keeps its own point, so the event may be recorded again at once.
-        try:
-            event = self.event
-        except AttributeError:  # an interrupt ended the constructor at once
-            return
-        if event is not None:
-            self.timeline.device.spare_events.append(event)
+        self._drop()
+
+
+calls_drop(Mark)
 
 
 @final
@@ -152,7 +157,7 @@ class Timeline:
             if isinstance(error, DeviceLostError):
                 self.device.raise_lost(error)
             raise
-        mark.event = event
+        mark.has_event(event)
 
     def name(self) -> int:
         """The stream's number, for another library, which may submit to it from now on."""

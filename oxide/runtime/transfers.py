@@ -12,7 +12,7 @@ import numpy as np
 
 from oxide.device.types import as_dtype, f32
 from oxide.errors import GraphError
-from oxide.messages import written
+from oxide.messages import dtype_name, written
 from oxide.native import Given
 from oxide.runtime import staging
 from oxide.runtime.arc import Arc
@@ -43,6 +43,7 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
         context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
     nbytes = number_of_elements(shape) * dtype.itemsize
     allocation = Allocation(context.timeline, nbytes, shape, dtype)
+    allocation.visible = context.visible
     allocation.obtain()
     return DeviceBox(allocation, shape, dtype)
 
@@ -424,7 +425,7 @@ def _require_number(dtype: np.dtype[Any], what: str) -> None:
 
 def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     """What messages call an array."""
-    return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype}"
+    return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype_name(dtype)}"
 
 
 def _data_dtype(dtype: DType, what: str) -> np.dtype[Any]:

@@ -553,3 +553,36 @@ def test_functions_of_equal_elements_are_equal_in_every_block(function: Any) -> 
 def test_approximate_quotients_of_equal_elements_are_equal_in_every_block() -> None:
     for a, b in RNG.uniform(0.1, 9.0, (7, 2)).astype(np.float32):
         assert len(set(run(binary(fast.divide, f32), np.full(461, a), np.full(461, b)).tolist())) == 1
+
+
+def test_a_negation_before_a_maximum_of_three_is_made() -> None:
+    @kernel(block=128)
+    def apply(a: Slice[u8], b: Slice[i16], c: Slice[i16], y: DisjointSlice[i16]) -> None:
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            k = i.get()
+            element.value = max(-i16(a[k]), min(b[k], i16(1)), c[k])
+
+    a, b, c = numbers("u8"), numbers("i16"), numbers("i16")
+    expected = np.maximum(np.maximum(-a.astype(np.int16), np.minimum(b, 1)), c)
+    assert_same_bits(run(apply, a, b, c, dtype=np.int16), expected, "i16", a, b, c)
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_remainders_of_floats_are_exact(name: str) -> None:
+    a, b = numbers(name), RNG.permutation(numbers(name))
+    scalar = SCALARS[name]
+
+    @kernel(block=128)
+    def apply(a: Slice[scalar], b: Slice[scalar], y: DisjointSlice[scalar]) -> None:  # type: ignore[valid-type]
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            element.value = a[i.get()] % b[i.get()]
+
+    with np.errstate(all="ignore"):
+        remainder = np.fmod(a, b)
+        other_sign = (remainder != 0) & (np.signbit(remainder) != np.signbit(b))
+        expected = np.where(other_sign, remainder + b, np.where(remainder == 0, np.copysign(remainder, b), remainder))
+    assert_same_bits(run(apply, a, b), expected.astype(a.dtype), name, a, b)

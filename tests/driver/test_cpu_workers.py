@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections import deque
@@ -13,7 +14,7 @@ import pytest
 
 from oxide.driver import cpu_workers
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_streams import CpuStream, Item, Point, Record, Task, Wait
+from oxide.driver.cpu_streams import BlockRange, CpuStream, Item, Point, Record, Task, Wait
 from oxide.driver.cpu_workers import WorkerScheduler
 from oxide.errors import DriverError
 from tests.driver.conftest import Gate
@@ -226,3 +227,65 @@ def test_without_a_thread_to_be_had_the_thread_that_waits_does_the_work(monkeypa
         driver.launch_host_function(lambda: ran.append(threading.current_thread()), stream)
         driver.close()
     assert ran == [threading.current_thread()] * 3
+
+
+class Wanted:
+    """A run that can be dropped."""
+
+    dropped = False
+
+
+def test_work_that_was_dropped_is_not_begun_and_its_stream_goes_on() -> None:
+    scheduler, stream, run = WorkerScheduler(2), CpuStream(0), Wanted()
+    gate, ran = Gate(), list[str]()
+    point = Point()
+    dropped = Task("dropped", lambda: ran.append("dropped"))
+    blocks = BlockRange("dropped blocks", lambda first, end: ran.append("blocks"), 100)
+    dropped.droppable = blocks.droppable = run
+    for item in (Task("gate", gate), dropped, blocks, Record(point), Task("next", lambda: ran.append("next"))):
+        scheduler.submit(stream, item)
+    assert gate.started.wait(10)
+    run.dropped = True
+    gate.release.set()
+    scheduler.synchronize(stream)
+    assert point.passed
+    assert ran == ["next"]
+    scheduler.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_that_is_dropped_as_it_runs_begins_no_more_blocks(threads: int) -> None:
+    scheduler, stream, run = WorkerScheduler(threads), CpuStream(0), Wanted()
+    ran: list[int] = []
+    total = 1000
+
+    def blocks_run(first: int, end: int) -> None:
+        ran.append(end - first)
+        run.dropped = True
+
+    blocks = BlockRange("kernel", blocks_run, total)
+    blocks.nanoseconds_per_block = 1e6  # so that one worker never takes all of them at once
+    blocks.droppable = run
+    scheduler.submit(stream, blocks)
+    scheduler.synchronize(stream)
+    assert sum(ran) == total if threads == 1 else len(ran) <= threads
+    scheduler.close()
+
+
+def test_a_query_in_vain_keeps_its_core_and_lets_go_of_the_gil_now_and_then(
+    driver: CpuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up: list[str] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: given_up.append("core"))
+    monkeypatch.setattr("oxide.driver.cpu.sleep", lambda seconds: given_up.append("GIL"), raising=False)
+    gate = Gate()
+    stream, event = driver.create_stream(0), driver.create_event(0, timing=False)
+    driver.launch_host_function(gate, stream)
+    driver.record_event(event, stream)
+    assert gate.started.wait(10)
+    for _ in range(32):
+        assert not driver.query_event(event)
+        assert not driver.query_stream(stream)
+    assert given_up == ["GIL"] * 4
+    gate.release.set()
+    driver.synchronize_stream(stream)

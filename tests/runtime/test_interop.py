@@ -72,6 +72,20 @@ def test_a_capsule_that_nobody_took_lets_go() -> None:
     capsule = h2d(np.arange(10.0)).sync().__dlpack__()
     assert len(dlpack._exported) == 1
     del capsule
+    oxide.reclaim.collect()
+    assert not dlpack._exported
+
+
+def test_an_exception_on_whose_way_an_exported_array_is_dropped_is_kept() -> None:
+    box = h2d(np.arange(10.0)).sync()
+
+    def fail(array: object) -> None:
+        raise KeyError("the program's own")
+
+    for take in (np.from_dlpack, lambda box: box.__dlpack__()):
+        with pytest.raises(KeyError, match="the program's own"):
+            print(take(box), fail(box))
+    oxide.reclaim.collect()
     assert not dlpack._exported
 
 

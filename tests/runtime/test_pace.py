@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oxide
+from oxide.driver.cpu import CpuDriver
+from oxide.native import is_compiled
 from oxide.runtime import completion
 from oxide.runtime.pace import POLL_SECONDS, SPIN_SECONDS, Pace
+from oxide.runtime.reclaim import Reclaimer
+from oxide.runtime.timeline import Mark
 from oxide.testing import RecordingDriver, step_driver, use_driver
 from tests.on_stream import On
 
@@ -165,6 +170,69 @@ def test_statistics_count_what_was_submitted_completed_and_cancelled() -> None:
         driver.run_until_idle()
         after = oxide.statistics()
         assert (after.submitted, after.completed, after.cancelled, after.in_flight) == (2, 1, 1, 0)
+
+
+def completed_and_cancelled() -> tuple[int, int, int]:
+    seen = oxide.statistics()
+    return seen.completed, seen.cancelled, seen.in_flight
+
+
+@pytest.mark.parametrize("look", ["synchronize", "query"])
+def test_runs_that_an_event_shows_to_be_over_count_as_completed_although_nobody_asked_for_them(look: str) -> None:
+    with use_driver(step_driver()) as driver:
+        stream = oxide.devices()[0].new_stream()
+        for _ in range(8):
+            oxide.zeros(4).async_on(stream)
+        event = stream.record_event()
+        assert completed_and_cancelled() == (0, 0, 8)
+        driver.run_until_idle()
+        getattr(event, look)()
+        assert completed_and_cancelled() == (8, 0, 0)
+        del stream  # with its results: they were over before
+        oxide.reclaim.drain()
+        assert completed_and_cancelled() == (8, 0, 0)
+
+
+def test_updates_of_a_graph_whose_launch_is_over_count_as_completed() -> None:
+    with use_driver(CpuDriver()):
+        box = oxide.zeros(4).sync()
+        graph = oxide.dup(box).graph()
+        for _ in range(4):
+            graph.update(oxide.memcpy(box, np.ones(4, np.float32)))
+            graph.launch().sync_on(graph.stream)
+        assert completed_and_cancelled() == (9, 0, 0)
+        del graph
+        oxide.reclaim.drain()
+        assert completed_and_cancelled() == (9, 0, 0)
+
+
+@pytest.mark.skipif(is_compiled(), reason="compiled callers do not see that a method is replaced")
+def test_a_run_whose_result_another_thread_has_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with use_driver(step_driver()) as driver:
+        future = oxide.zeros(8).into_future()
+        future.start()
+        driver.run_until_idle()
+        assert future.submission is not None
+        assert future.submission.mark.passed()
+        release, seen = Reclaimer.release, list[tuple[int, int, int]]()
+
+        def ask() -> None:
+            future.outcome()
+            seen.append(completed_and_cancelled())
+
+        other = threading.Thread(target=ask)
+
+        def let_the_other_ask_first(self: Reclaimer, mark: Mark) -> Any:
+            monkeypatch.setattr(Reclaimer, "release", release)
+            released = release(self, mark)
+            other.start()
+            other.join(0.1)  # it may have to wait for this thread
+            return released
+
+        monkeypatch.setattr(Reclaimer, "release", let_the_other_ask_first)
+        future.outcome()
+        other.join()
+        assert seen == [(1, 0, 0)]
 
 
 def test_statistics_tell_waits_that_were_needed_from_those_that_were_not() -> None:

@@ -27,7 +27,7 @@ def pool() -> Iterator[PinnedPool]:
 
 def is_trimming(code: CodeType) -> bool:
     """In the pool, and in the driver, which may have freed the memory by then."""
-    return code.co_name in ("trim", "_collect", "free_host", "retire", "release", "_give_back")
+    return code.co_name in ("trim", "_trim_pages", "_collect", "free_host", "retire", "release", "_give_back")
 
 
 @needs_calls

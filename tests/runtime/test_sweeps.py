@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -14,12 +14,13 @@ import pytest
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime import reclaim
 from oxide.runtime.context import Device, current_runtime
+from oxide.runtime.memory import Allocation
+from oxide.runtime.timeline import Timeline
 from oxide.testing import use_driver
 from tests.driver.conftest import Gate
 from tests.interrupting import interrupts, needs_calls
 
 TAKEN = ("free", "disown", "destroy_event", "destroy_graph")
-UNSEEN = {"retire", "retire_adopted", "retire_event", "retire_graph"}  # in finalisers, where errors go nowhere
 
 
 class Kept:
@@ -47,7 +48,14 @@ def device() -> Iterator[Device]:
 
 
 def is_sweeping(code: CodeType) -> bool:
-    return code.co_filename == reclaim.__file__ and code.co_name not in UNSEEN
+    return code.co_filename == reclaim.__file__
+
+
+def drop_memory(home: Timeline, uses: Iterable[tuple[Timeline, int]] = ()) -> None:
+    """Leaves the reclaimer memory that was allocated on ``home`` and read elsewhere since."""
+    allocation = Allocation(home, 64)
+    allocation.obtain()
+    allocation.reads.update(uses)
 
 
 def drop_two_of_each(device: Device, went: Callable[[], object]) -> int:
@@ -57,17 +65,18 @@ def drop_two_of_each(device: Device, went: Callable[[], object]) -> int:
     array = np.ones(4)
     for _ in range(2):
         uses = tuple((timeline, timeline.advance()) for timeline in others)
-        reclaimer.retire(driver.allocate(64, home.handle), home, ())
-        reclaimer.retire(driver.allocate(64, home.handle), home, uses)  # behind others: on a stream beside them
+        drop_memory(home)
+        drop_memory(home, uses)  # behind others: on a stream beside them
         driver.adopt(array.ctypes.data, array.nbytes)
-        reclaimer.retire_adopted(array.ctypes.data, array.nbytes, Kept(went), ((home, home.advance()),))
+        written = home, home.advance()
+        Allocation.of_another_library(home, array.ctypes.data, array.shape, array.dtype, Kept(went), written)
         reclaimer.retire_event(driver.create_event(device.id, timing=False))
         driver.begin_capture(home.handle)
         reclaimer.retire_graph(driver.end_capture(home.handle))
         reclaimer.strand(home, [Kept(went)])
         mark = home.mark()
         reclaimer.hold(mark, [Kept(went)])
-        reclaimer.abandon(mark)
+        reclaimer.abandon((mark, None))
     device.spare_timelines.extend([home, *others])
     return 6
 
@@ -126,7 +135,7 @@ def test_a_sweep_waits_for_no_other_thread_s_nor_for_its_own_thread_s(device: De
     sweeping.start()
     assert gate.started.wait(60)
     assert answers == [True, True]
-    reclaimer.retire(device.driver.allocate(64, timeline.handle), timeline, ())
+    drop_memory(timeline)
     sweep(reclaimer)
     assert reclaimer.make_room(device)  # there may be more before long
     assert not reclaimer.idle
@@ -149,7 +158,7 @@ def test_what_is_dropped_while_a_thread_waits_for_the_device_is_given_back_at_on
     draining.start()
     try:
         assert waits.wait(60)
-        reclaimer.retire(driver.allocate(64, free.handle), free, ())
+        drop_memory(free)
         sweep(reclaimer)
         assert reclaimer.pending()[2] == 0
     finally:

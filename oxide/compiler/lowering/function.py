@@ -16,6 +16,7 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import make_concrete_template, signature
 from numba.cuda.typing.typeof import typeof_impl
 
+from ...dropping import WeakTable
 from ..function import DeviceFunction
 from ..open_parameters import Lifted
 from ..signature import Annotation
@@ -27,9 +28,7 @@ from .types import NUMBA_TYPES, conversion_problem, display
 
 # By fastmath, by contraction, by places in the source or none, and by whose semantics it gets. The type holds its
 # dispatcher weakly, so it is kept here, while the device function lives.
-_dispatchers: weakref.WeakKeyDictionary[DeviceFunction[..., Any], dict[tuple[bool, bool, bool, bool], Any]] = (
-    weakref.WeakKeyDictionary()
-)
+_dispatchers: WeakTable[DeviceFunction[..., Any], dict[tuple[bool, bool, bool, bool], Any]] = WeakTable()
 
 
 _numbers = itertools.count()
@@ -89,7 +88,9 @@ def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -
 
 
 def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
-    variants = _dispatchers.setdefault(function, {})
+    variants = _dispatchers.get(function)
+    if variants is None:
+        variants = _dispatchers.set(function, {})
     options = (session.fastmath, session.fma, session.located, session.numba_style)
     if options not in variants:
         variants[options] = DeviceDispatcher(function)

@@ -8,7 +8,6 @@ numba-cuda's semantics. A user's dispatcher gets a twin, so that its own overloa
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,6 +17,7 @@ from numba.cuda import utils
 from numba.cuda.core.bytecode import FunctionIdentity
 from numba.cuda.dispatcher import CUDADispatcher
 
+from ...dropping import WeakTable
 from ..source import as_written
 from .registry import session
 
@@ -25,7 +25,7 @@ CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 
 # Keyed by the user's dispatcher, by fastmath, by contraction and by places in the source. numba's types hold their
 # dispatchers weakly, so they are kept here.
-_twins: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool, bool], Any]] = weakref.WeakKeyDictionary()
+_twins: WeakTable[Any, dict[tuple[bool, bool, bool], Any]] = WeakTable()
 
 
 class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
@@ -70,7 +70,9 @@ def twin_of(value: Any) -> Any:
             return value
     elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions") and value._can_compile):
         return value  # with explicit signatures numba's are for the host alone, which its own typing says
-    twins = _twins.setdefault(value, {})
+    twins = _twins.get(value)
+    if twins is None:
+        twins = _twins.set(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
     variant = fastmath, session.fma, session.located
     if variant not in twins:
