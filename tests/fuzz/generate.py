@@ -137,8 +137,8 @@ class Generator:
         to_kind = arithmetic.ROUND[kind]
         return to_kind(
             self.weighted(
-                (6, lambda: float(rng.randint(-8, 8))),
-                (4, lambda: rng.uniform(-4, 4)),
+                (4, lambda: float(rng.randint(-8, 8))),
+                (9, lambda: rng.uniform(-4, 4)),
                 (2, lambda: rng.randint(-1000, 1000) / 8),
                 (1, lambda: rng.uniform(-1, 1) * 2.0 ** rng.randint(-160, 160)),
                 (1, lambda: self.pick((0.0, -0.0, float("inf"), float("-inf"), float("nan")))),
@@ -361,6 +361,7 @@ class Generator:
                 (1, lambda d: self.number_extreme(kind, d)),
                 (1, lambda d: call(kind, "intrinsics.from_bits", self.typed("u32" if kind == "f32" else "u64", d - 1))),
                 (1, lambda d: self.signed(kind, d)),
+                (4, lambda d: self.sum_of_products(kind, d)),
             ]
         if kind in self.divisible():
             common.append((1, lambda d: self.float_division(kind, d)))
@@ -503,6 +504,20 @@ class Generator:
         if self.chance(0.5):
             sides.reverse()
         return binary(kind, operator, *sides)
+
+    def sum_of_products(self, kind: str, depth: int) -> Expr:
+        """A sum of one product or two, of what is near at hand, so that its rounding shows."""
+
+        def product() -> Expr:
+            sides = [self.typed(kind, self.rng.randint(0, 1)) for _ in range(2)]
+            if kind == "f64" and self.chance(0.2):
+                sides[0] = self.typed("f32", 0)
+            return binary(kind, "*", *sides)
+
+        sides = [product(), product() if self.chance(0.5) else self.typed(kind, depth - 1)]
+        if self.chance(0.3):
+            sides.reverse()
+        return binary(kind, self.pick("+-"), *sides)
 
     def float_division(self, kind: str, depth: int) -> Expr:
         return binary(kind, self.pick(("//", "%")), self.typed(kind, depth - 1), self.typed(kind, depth - 1))
@@ -831,7 +846,7 @@ class Generator:
     def make(self) -> Program:
         rng, program = self.rng, self.program
         self.methods: dict[str, str] = {}
-        self.palette = [self.pick(("i64", "u64", "i32", "u32", "i8", "u8", "i16", "u16")), self.pick(FLOATS), "i64"]
+        self.palette = [self.pick(INTEGERS), self.pick((*FLOATS, "f32", "f64")), "i64"]
         self.palette += [self.pick((*INTEGERS, *FLOATS)) for _ in range(2)]
         program.fma = rng.random() < 0.85
         program.shape = "2d" if self.chance(0.2) else "1d"
@@ -1237,8 +1252,9 @@ def _launch(program: Program, rng: random.Random, number: int) -> Launch:
     if rng.random() < 0.9:
         for contract in program.requires:
             longer = contract.split(" ")[0].removeprefix("len(").removesuffix(")")
-            while longer in arguments and isinstance(arguments[longer], list) and not keeps(contract, arguments):
-                arguments[longer].append(values.number(program.parameter(longer).type))
+            lengthened = arguments.get(longer)
+            while isinstance(lengthened, list) and len(lengthened) < 2000 and not keeps(contract, arguments):
+                lengthened.append(values.number(program.parameter(longer).type))
     return Launch(grid, block, arguments)
 
 
