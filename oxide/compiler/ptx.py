@@ -70,8 +70,7 @@ def compile_ptx(
     entry = re.sub(r"\W", "_", name)
     check = bounds.UNCHECKED if unchecked else _check(kernel_id)
     module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
-    text = machine.emit_assembly(module)
-    return Code(target, entry, text.encode())
+    return Code(target, entry, wrapping(machine.emit_assembly(module)).encode())
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
@@ -109,7 +108,7 @@ def _module(
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry)
-    return wrapping(module, machine), machine
+    return module, machine
 
 
 def _fast_tanh(text: str, arch: str) -> str:

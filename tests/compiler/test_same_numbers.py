@@ -555,18 +555,34 @@ def test_approximate_quotients_of_equal_elements_are_equal_in_every_block() -> N
         assert len(set(run(binary(fast.divide, f32), np.full(461, a), np.full(461, b)).tolist())) == 1
 
 
-def test_a_negation_before_a_maximum_of_three_is_made() -> None:
+def test_negations_that_a_gpus_assembler_loses_are_made() -> None:
     @kernel(block=128)
-    def apply(a: Slice[u8], b: Slice[i16], c: Slice[i16], y: DisjointSlice[i16]) -> None:
+    def apply(
+        a: Slice[u8],
+        b: Slice[i16],
+        c: Slice[i32],
+        shorts: DisjointSlice[i16],
+        words: DisjointSlice[i32],
+        products: DisjointSlice[u16],
+    ) -> None:
         i = thread.index_1d()
-        element = y.get_mut(i)
-        if element is not None:
+        first, second, third = shorts.get_mut(i), words.get_mut(i), products.get_mut(i)
+        if first is not None and second is not None and third is not None:
             k = i.get()
-            element.value = max(-i16(a[k]), min(b[k], i16(1)), c[k])
+            first.value = max(-i16(a[k]), min(b[k], i16(1)), b[k])
+            second.value = min(i32(intrinsics.ffs(c[k])), -c[k], c[k])
+            third.value = u16(b[k]) * (-i8(a[k]))
 
-    a, b, c = numbers("u8"), numbers("i16"), numbers("i16")
-    expected = np.maximum(np.maximum(-a.astype(np.int16), np.minimum(b, 1)), c)
-    assert_same_bits(run(apply, a, b, c, dtype=np.int16), expected, "i16", a, b, c)
+    a, b, c = numbers("u8"), numbers("i16"), numbers("i32")
+    found = apply(h2d(a), h2d(b), h2d(c), *outputs(a.size, "i16", "i32", "u16")).sync()[3:]
+    shorts = np.maximum(np.maximum(-a.astype(np.int16), np.minimum(b, 1)), b)
+    with np.errstate(over="ignore"):
+        lowest = np.array([(int(v) & -int(v)).bit_length() for v in c], np.int32)
+        words = np.minimum(np.minimum(lowest, -c), c)
+        products = (b.astype(np.uint16) * (-a.view(np.int8)).astype(np.uint16)).astype(np.uint16)
+    for name, result, expected in zip(("i16", "i32", "u16"), found, (shorts, words, products), strict=True):
+        assert_same_bits(d2h(result).sync(), expected, name, a, b, c)
+    assert not re.search(r"\b(?:neg\.s(?:16|32)|abs\.s)", apply.ptx())
 
 
 @pytest.mark.parametrize("name", ["f32", "f64"])
