@@ -82,12 +82,17 @@ def _of_c(symbol: str) -> list[str]:
 
 
 def _declare(base: str, kind: str) -> tuple[str, str]:
-    """The C function's name and its declaration: pure, as no kernel reads errno."""
+    """The C function's name and its declaration: pure, as no kernel reads errno.
+
+    LLVM takes ``fmod`` of a number that is not infinite and one that is not 0 for one that is no NaN, and forgets that
+    the second may be a NaN. So that is a function that LLVM knows nothing of.
+    """
     result, parameters = _SHAPES[base]
     called = base + ("f" if kind == "float" else "")
     listed = ", ".join(part.format(t=kind) for part in parameters)
     memory = "memory(argmem: readwrite)" if "ptr" in parameters else "memory(none)"
-    return called, f"declare {result.format(t=kind)} @{called}({listed}) nounwind willreturn {memory}"
+    unknown = " nobuiltin" if base == "fmod" else ""
+    return called, f"declare {result.format(t=kind)} @{called}({listed}) nounwind willreturn {memory}{unknown}"
 
 
 def _call(symbol: str, base: str, kind: str) -> list[str]:

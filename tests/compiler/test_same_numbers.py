@@ -602,3 +602,17 @@ def test_remainders_of_floats_are_exact(name: str) -> None:
         other_sign = (remainder != 0) & (np.signbit(remainder) != np.signbit(b))
         expected = np.where(other_sign, remainder + b, np.where(remainder == 0, np.copysign(remainder, b), remainder))
     assert_same_bits(run(apply, a, b), expected.astype(a.dtype), name, a, b)
+
+
+def test_a_remainder_of_zero_and_a_nan_is_a_nan() -> None:
+    """LLVM takes a product with infinity for a number that is not 0, and so ``fmod`` of it for no NaN."""
+
+    @kernel(block=32)
+    def apply(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            element.value = math.fmod(f32(0.0), x[i.get()] * f32(math.inf))
+
+    x = np.array([math.nan, 1.0, 0.0, -2.0], np.float32)
+    assert_same_bits(run(apply, x), np.array([math.nan, 0, math.nan, 0], np.float32), "f32", x)
