@@ -11,7 +11,7 @@ def slow_add(turns: i64, x: Slice[f32], y: DisjointSlice[f32]) -> None:
     index = thread.index_1d()
     element = y.get_mut(index)
     if element is not None:
-        wait = f32(1.0001)  # not 1.0, which the recurrence maps to itself
+        wait = f32(1.005)  # a number that the recurrence maps to itself would need no loop, as LLVM finds
         for _ in range(turns):
-            wait = wait * f32(0.999999) + f32(0.000001)
+            wait = wait * f32(0.99) + f32(0.01)
         element.value += x[index.get()] * wait

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -22,6 +23,9 @@ from oxide.runtime.context import current_runtime
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 from tests.on_stream import On
 
+pytestmark = pytest.mark.skipif(
+    os.environ.get("OXIDE_DEVICE") == "cuda", reason="a GPU takes nothing back from a stream"
+)
 ONES = np.ones(8, np.float32)
 
 
