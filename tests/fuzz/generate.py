@@ -133,6 +133,7 @@ class Generator:
                 (2, lambda: min(max(self.pick((low, high, high // 2, high // 2 + 1)) + rng.randint(-2, 2), low), high)),
                 (2, lambda: rng.randint(low, high)),
                 (1, lambda: min(max(2 ** rng.randrange(BITS[kind]) + rng.randint(-1, 1), low), high)),
+                (1, lambda: min(max(self.integer_near_a_tie(BITS[kind]), low), high)),
             )()
         to_kind = arithmetic.ROUND[kind]
         return to_kind(
@@ -154,6 +155,13 @@ class Generator:
         bits, low = self.pick(((11, -24), (8, -20), (24, -20)))
         halfway = (2 * rng.randrange(2 ** (bits - 1), 2**bits) + 1) * 2.0 ** rng.randint(low, 4)
         return rng.choice((-1, 1)) * (halfway + rng.choice((-1, 0, 1)) * halfway * 2.0 ** -rng.randint(26, 51))
+
+    def integer_near_a_tie(self, bits: int) -> int:
+        """An integer about halfway between two neighbours of a float type."""
+        rng, precision = self.rng, self.pick((8, 11, 24, 53))
+        spare = max(bits - 1 - precision, 1)
+        halfway = (2 * rng.randrange(2 ** (precision - 1), 2**precision) + 1) << rng.randrange(spare)
+        return int(rng.choice((-1, 1)) * (halfway + rng.choice((-1, 0, 1))))
 
     def constant(self, kind: str) -> Expr:
         value = self.number(kind)
@@ -413,6 +421,8 @@ class Generator:
 
     def conversion(self, kind: str, depth: int) -> Expr:
         others = [each for each in (*INTEGERS, *FLOATS, "bool") if each != kind]
+        if kind in (*HALVES, "f32") and self.chance(0.4):
+            return Expr("convert", kind, [self.typed(self.pick(("f64", "f64", "i64", "u64")), min(depth - 1, 1))])
         return Expr("convert", kind, [self.typed(self.pick(others), depth - 1)])
 
     def integer_sum(self, kind: str, depth: int) -> Expr:
