@@ -15,7 +15,6 @@ import __future__
 
 import ast
 import builtins
-import contextlib
 import copy
 import dis
 import functools
@@ -23,7 +22,6 @@ import itertools
 import linecache
 import operator
 import weakref
-from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -105,7 +103,7 @@ def lift(
     made = _known(key)
     if made is None:
         made = _Copy(plain, numbers, constants).device_function()
-        _lifted[key] = weakref.KeyedRef(made, _gone.append, key)
+        _remember(key, made)
         own_annotations = function.annotations if isinstance(function, DeviceFunction) else {}
         if returns is not None:
             made.annotations["return"] = Annotation("scalar", returns)
@@ -133,20 +131,20 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))
-_lifted: dict[Hashable, weakref.KeyedRef[Hashable, DeviceFunction[..., Any]]] = {}
-_gone: deque[weakref.KeyedRef[Hashable, DeviceFunction[..., Any]]] = deque()  # and still in the table
+_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), which C can compare
 
 
 def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
-    """What was lifted with this key and is still there; forgets what is not."""
-    with contextlib.suppress(IndexError, ValueError):  # another thread did it
-        while _gone:
-            reference = _gone[0]
-            if _lifted.get(reference.key) is reference:
-                _lifted.pop(reference.key, None)
-            _gone.remove(reference)
-    found = _lifted.get(key)
-    return None if found is None else found()
+    """What was lifted with this key and is still there."""
+    found, known = _lifted.get(hash(key), (None, None))
+    return found() if found is not None and known == key else None
+
+
+def _remember(key: Hashable, made: DeviceFunction[..., Any]) -> None:
+    """Has ``_known`` find it for as long as it is there; what had a key of the same hash is made again."""
+    number = hash(key)
+    forget = functools.partial(_lifted.pop, number)
+    _lifted[number] = weakref.ref(made, forget), key
 
 
 @final
