@@ -68,6 +68,7 @@ def reference_scores(pixels: Float32Array, w0: Float32Array, w1: Float32Array) -
 async def classify(images: Images) -> NDArray[np.int64]:
     """The predicted digit of each image, ``(n,)``: batches of 64, the last one shorter, all in flight at once."""
     w0, w1 = load_weights()
+    await pipeline.prepare()
     w0_on_device = await h2d(w0).arc()
     w1_on_device = await h2d(w1).arc()
     async with trio.open_nursery() as nursery:

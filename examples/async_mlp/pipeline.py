@@ -11,13 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 import oxide
-from oxide import Arc, DeviceBox, DeviceOperation, LaunchConfig, d2h, empty, h2d
+from oxide import Arc, DeviceBox, DeviceOperation, LaunchConfig, d2h, empty, f32, h2d
 from oxide_kernels import matvec_naive, relu, sgemm_naive
 
 Float32Array = NDArray[np.float32]
 
 TILE = 16
 """A block of a matrix product is ``TILE × TILE`` threads, one an element of the result."""
+
+
+async def prepare() -> None:
+    """Compiles the kernels beside the event loop, which a first launch would stall."""
+    await oxide.prepare(sgemm_naive, matvec_naive, lambda: relu.specialize(T=f32))
 
 
 def mlp(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOperation[Float32Array]:

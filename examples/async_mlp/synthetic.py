@@ -73,6 +73,7 @@ async def run(dim: int, batches: int) -> bool:
     model = Model.of(dim)
     print("\n=== Async MLP Pipeline ===\n")
     print("Allocating model weights...")
+    await pipeline.prepare()
     w0 = await h2d(model.w0).arc()
     w1 = await h2d(model.w1).arc()
     print(f"  W0: {dim}x{dim} on device (Arc refcount={Arc.strong_count(w0)})")
