@@ -35,9 +35,6 @@ _FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
 }
 
 
-_DEFAULT = Target("ptx", "sm_90", FEATURES)
-
-
 def target_of(name: str, cc: tuple[int, int]) -> Target:
     """The target for a compute capability. Raises ``CompileError`` for one that the compiler does not know."""
     arch = f"sm_{cc[0]}{cc[1]}"
@@ -76,7 +73,7 @@ def compile_ptx(
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
     """The sites of the accesses that LLVM could not prove to be inside."""
     entry = re.sub(r"\W", "_", name)
-    module, _ = _module(kernel, entry, signature, _DEFAULT, bounds.REPORTING, None)
+    module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), bounds.REPORTING, None)
     return frozenset(int(site) for site in re.findall(r"@oxide\.report\(i32 (\d+)\)", str(module)))
 
 

@@ -131,10 +131,8 @@ class WorkerScheduler(Scheduler):
             if self._deferred:
                 self._flush()
         except BaseException:
-            self._interrupted = True
-            if mine:
-                self._backlog.append((stream, None))
-            self._mend()
+            self._interrupted = True  # before any call, where a second interrupt could come
+            self._recover(stream if mine else None)
             raise
 
     def wait(self, point: Point) -> None:
@@ -183,6 +181,12 @@ class WorkerScheduler(Scheduler):
             finally:
                 self._lock.release()
 
+    def _recover(self, mine: CpuStream | None) -> None:
+        """Restores the invariants after an interrupt; ``mine`` is the stream that this thread had."""
+        if mine is not None:
+            self._backlog.append((mine, None))
+        self._mend()
+
     def _help(self, stream: CpuStream, point: Point) -> None:
         """Runs on the calling thread what a stream holds in front of ``point``, if the stream waits for a worker."""
         interruptible = threading.get_ident() == self._main
@@ -221,10 +225,8 @@ class WorkerScheduler(Scheduler):
             if self._deferred:
                 self._flush()
         except BaseException:
-            self._interrupted = True
-            if mine:
-                self._backlog.append((stream, None))
-            self._mend()
+            self._interrupted = True  # before any call, where a second interrupt could come
+            self._recover(stream if mine else None)
             raise
 
     def run(self, stream: CpuStream, blocks: BlockRange | None, worker: _Worker | None) -> None:

@@ -67,7 +67,7 @@ class FaultReport:
     def __init__(self, pool: FaultRecordPool) -> None:
         held: list[ReportRecords] = []
         self._drop: Any = partial(pool.give_back, held)
-        pool.move(held)
+        _take_one(held, pool._returned, pool._make)
         self._records = held[0]
         self.launches: list[Specialization] = []
         self.places: list[Place | None] = []  # where in the operation each was launched
@@ -140,14 +140,6 @@ class FaultRecordPool:
         report = FaultReport(self)
         report._records.clean()
         return report
-
-    def move(self, held: list[ReportRecords]) -> None:
-        """Takes one off for a list, in one step of C: whose finaliser gives the list back has it from then on."""
-        while not held:
-            try:
-                held.extend(starmap(self._returned.popleft, _ONCE))
-            except IndexError:
-                self._make()
 
     def _make(self) -> None:
         block = self._driver.allocate_host(_BLOCK_BYTES)
@@ -248,7 +240,7 @@ class FaultPage:
     def __init__(self, pages: FaultPages) -> None:
         held: list[PageMemory] = []
         self._drop: Any = partial(pages._returned.extend, held)
-        pages.move(held)
+        _take_one(held, pages._returned, pages._make)
         self._memory = held[0]
         self.address = self._memory.address
 
@@ -290,14 +282,6 @@ class FaultPages:
         page._memory.records.view(np.uint64)[:] = 0
         return page
 
-    def move(self, held: list[PageMemory]) -> None:
-        """As of ``FaultRecordPool``."""
-        while not held:
-            try:
-                held.extend(starmap(self._returned.popleft, _ONCE))
-            except IndexError:
-                self._make()
-
     def _make(self) -> None:
         address = self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES)
         try:
@@ -324,6 +308,16 @@ class FaultPages:
             except DeviceError:
                 self._returned.append(PageMemory(address))
                 raise
+
+
+def _take_one(held: list[Any], unused: deque[Any], make: Callable[[], None]) -> None:
+    """Takes one of what a pool has off for a list, in one step of C. A finaliser that gives the list back has it from
+    then on."""
+    while not held:
+        try:
+            held.extend(starmap(unused.popleft, _ONCE))
+        except IndexError:
+            make()
 
 
 calls_drop(FaultReport, FaultPage)
