@@ -465,7 +465,8 @@ def _bf16_bits(number: float) -> int:
             return int(np.float32(number).view(np.uint32)) >> 16 | (0x40 if math.isnan(number) else 0)
     fraction, exponent = math.frexp(number)
     step = max(exponent, -125) - 8
-    rounded = math.ldexp(round(math.ldexp(fraction, exponent - step)), step)
+    steps = math.copysign(round(math.ldexp(fraction, exponent - step)), number)  # an integer has no -0.0
+    rounded = math.ldexp(steps, step)
     with np.errstate(over="ignore"):
         return int(np.float32(rounded).view(np.uint32)) >> 16
 

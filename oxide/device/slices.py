@@ -138,8 +138,7 @@ class Ref(Generic[T]):
     """One element of a ``DisjointSlice``, to read and to write through ``value``.
 
     Using ``value`` without having looked whether ``get_mut`` gave None is refused by a type checker; where the
-    element is outside the slice, it is a fault: it reads as zero, writes nothing, and the launch fails with a
-    ``BoundsError``.
+    element is outside the slice, it is a fault: nothing is written, and the launch fails with a ``BoundsError``.
     """
 
     value: T

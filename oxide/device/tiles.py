@@ -121,8 +121,8 @@ class TileRef(Generic[T]):
 
     A constant position outside the tile is a ``CompileError``, any other is checked against the tile's size, and one
     from ``range(n)`` or ``range(len(tile))`` needs no check. ``len(tile)`` is n, or in a remainder what there is. Used
-    without having looked whether ``get_mut`` gave None, which a type checker refuses, an element is a fault: it reads
-    as zero, writes nothing, and the launch fails with a ``BoundsError``.
+    without having looked whether ``get_mut`` gave None, which a type checker refuses, an element and the length are a
+    fault: the launch fails with a ``BoundsError``.
     """
 
     def __init__(self) -> None:

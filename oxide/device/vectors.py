@@ -20,8 +20,8 @@ Index: TypeAlias = int | tuple[int, ...]
 
 class VectorReads(Generic[T]):
     """Reads of 2 and 4 neighbours. Outside the bounds, or at an address that is no multiple of the vector's size, a
-    read is a fault: it gives zeros and the launch fails, with a ``BoundsError`` or a ``KernelAssertionError``. In an
-    array of several axes the neighbours are along the last."""
+    read is a fault: the launch fails, with a ``BoundsError`` or a ``KernelAssertionError``. In an array of several axes
+    the neighbours are along the last."""
 
     def load2(self, index: Index) -> tuple[T, T]:
         """The elements ``index`` and ``index + 1``."""

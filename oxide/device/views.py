@@ -34,8 +34,8 @@ class MatrixView(Generic[T]):
     as in BLAS a matrix's last row needs no padding. All arguments are integers of any size and sign: where a view would
     not be inside the matrix, or its size is negative, it is None. Nothing in the check can wrap round.
 
-    A view that is None and is used all the same, which a type checker refuses, is a fault: it is empty, its elements
-    read as zero, and the launch fails with a ``BoundsError``.
+    A view that is None and is used all the same, which a type checker refuses, is a fault, with which the launch
+    fails: a ``BoundsError``.
     """
 
     def __init__(self, a: Slice[T], stride: int) -> None:

@@ -236,9 +236,10 @@ def test_scalar_arguments_are_rounded_and_those_that_do_not_fit_are_refused() ->
             first.value = a
             second.value = b
 
-    for number in (0.1, -3.00390625, 1e-7, 0.0, -0.0, 1, True, np.float32(0.3), math.inf, 1e-40):
+    for number in (0.1, -3.00390625, 1e-7, 0.0, -0.0, -1e-300, 1, True, np.float32(0.3), math.inf, 1e-40):
         y, z = (d2h(box).sync()[0] for box in put(number, number, zeros(1, f64), zeros(1, f64)).sync()[2:])
         assert y == float(np.float16(number))
+        assert math.copysign(1, number) == math.copysign(1, y) == math.copysign(1, z)
         assert z == to_numbers(to_bits([float(number)] if math.isfinite(number) else [], bf16), bf16).sum() or (
             math.isinf(number) and z == number
         )

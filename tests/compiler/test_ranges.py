@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, i8, i32, i64, kernel, thread, u32, u64
+from oxide import DisjointSlice, i8, i32, i64, kernel, thread, u8, u32, u64
 from oxide.compiler.kernel import Kernel
 from tests.compiler.native_runner import run_blocks
 
@@ -140,6 +141,23 @@ def test_a_constant_beside_a_u64_is_one_too() -> None:
     assert given(from_zero, 2**63) == 34
     assert given(from_zero, 1) == 31
     assert given(from_zero, 0) == 30
+
+
+@kernel
+def of_a_name_of_two_types(number: i64, out: DisjointSlice[i64]) -> None:
+    element = out.get_mut(thread.index_1d())
+    if element is not None:
+        total = u8(0)
+        total += number  # an i64 from here on
+        count = i64(0)
+        for each in range(math.isqrt(total) % 7):
+            count += each
+        element.value = count
+
+
+def test_a_range_of_a_name_that_has_two_types_is_of_the_type_that_holds_both() -> None:
+    for number in (0, 35, 255, 2**40):
+        assert given(of_a_name_of_two_types, number) == sum(range(math.isqrt(number) % 7))
 
 
 def test_a_loop_compiles_where_warnings_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,11 +175,19 @@ class _Tile:
     def there(self) -> bool:
         return 0 <= self.number < self.limit
 
+    def report(self, thread: _Thread) -> bool:
+        """Whether the tile may be used; a use of one that is None is a fault."""
+        if self.site is None or self.there:
+            return True
+        thread.outside(self.site, self.number, self.limit, self.line)
+        return False
+
+    def length(self, thread: _Thread) -> int:
+        self.report(thread)
+        return self.sides[0]
+
     def place(self, thread: _Thread, indices: tuple[int, ...], line: int) -> int | None:
-        inside = True
-        if self.site is not None and not self.there:
-            thread.outside(self.site, self.number, self.limit, self.line)
-            inside = False
+        inside = self.report(thread)
         for axis, (index, side) in enumerate(zip(indices, self.sides, strict=True)):
             if not 0 <= index < side:
                 thread.outside(self.what if len(indices) == 1 else f"axis {axis} of {self.what}", index, side, line)
@@ -406,7 +414,7 @@ class _Translator:
 
     def length(self, name: str) -> str:
         if name in self.tiles:
-            return f"{name}.sides[0]"
+            return f"{name}.length(T)"
         if name in self.views:
             return f"_length_of_view(T, {name})"
         array = next((each for each in self.program.arrays if each.name == name), None)

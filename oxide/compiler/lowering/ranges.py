@@ -45,6 +45,12 @@ class CountedRangeIteratorType(types.SimpleIteratorType):  # type: ignore[misc]
     def __init__(self, dtype: Any) -> None:
         super().__init__(f"counted_range_iterator_{dtype}", dtype)
 
+    def unify(self, typingctx: Any, other: Any) -> Any:
+        if not isinstance(other, CountedRangeIteratorType):
+            return None
+        dtype = typingctx.unify_pairs(self.yield_type, other.yield_type)
+        return None if dtype is None else CountedRangeIteratorType(dtype)
+
 
 @register_model(CountedRangeType)
 class CountedRangeModel(core_models.StructModel):  # type: ignore[misc]
