@@ -49,7 +49,7 @@ _REFUSED = re.compile(
     r"\b(?:alloca|atomicrmw|cmpxchg|fence|volatile|asm|switch|indirectbr|addrspace\(3\)|unreachable)\b"
 )
 _VECTOR = re.compile(r"^  (?:\S+ = load|store) <")
-_ACCESS = re.compile(r"^  (?:\S+ = load|store) ")
+_ACCESS = re.compile(r"^  (?:\S+ = load|store) (?!atomic )")  # LLVM would make vectors of atomic ones, or abort
 
 
 def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...]) -> str | None:

@@ -15,7 +15,7 @@ from .instructions import QUOTIENTS, quotient
 from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
-from .ptx_integers import wrapping
+from .ptx_integers import as_specified
 from .ptx_remainder import exact_remainders
 from .signature import Closed
 from .streaming import hinted
@@ -67,7 +67,7 @@ def compile_ptx(
     entry = re.sub(r"\W", "_", name)
     check = bounds.UNCHECKED if unchecked else _check(kernel_id)
     module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
-    return Code(target, entry, wrapping(machine.emit_assembly(module)).encode())
+    return Code(target, entry, as_specified(machine.emit_assembly(module)).encode())
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:

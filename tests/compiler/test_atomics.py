@@ -20,6 +20,7 @@ from oxide import (
     atomic,
     d2h,
     f32,
+    f64,
     h2d,
     i32,
     i64,
@@ -217,6 +218,26 @@ def test_additions_are_one_instruction_with_their_scope() -> None:
     system = define("@kernel\ndef far(y: AtomicSlice[i32]):\n    y.fetch_add(0, 1, scope=atomic.SYSTEM)\n", {}).ptx()
     assert "atom.relaxed.sys.global.cas.b32" in system
     assert ".global.add" not in system
+
+
+def test_atomic_loads_and_stores_of_neighbouring_threads_are_made_one_by_one() -> None:
+    @kernel(block=64)
+    def read(x: AtomicSlice[i64], z: DisjointSlice[f64]) -> None:
+        index = thread.index_1d()
+        element = z.get_mut(index)
+        if element is not None:
+            element.value += f64(i32(x.load(index.get()))) * 0.5
+
+    @kernel(block=64)
+    def write(x: Slice[i32], y: AtomicSlice[i32]) -> None:
+        i = thread.index_1d().get()
+        if i < len(x):
+            y.store(i, x[i] + 1)
+
+    x = np.arange(1000)
+    np.testing.assert_array_equal(d2h(read(h2d(x), zeros(1000, f64)).sync()[1]).sync(), x * 0.5)
+    y = write[16, 64](h2d(x.astype(np.int32)), zeros(1000, i32)).sync()[1]
+    np.testing.assert_array_equal(d2h(y).sync(), x + 1)
 
 
 @needs_ptxas

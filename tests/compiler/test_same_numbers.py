@@ -585,6 +585,56 @@ def test_negations_that_a_gpus_assembler_loses_are_made() -> None:
     assert not re.search(r"\b(?:neg\.s(?:16|32)|abs\.s)", apply.ptx())
 
 
+def test_upper_halves_of_products_less_a_long_integer_are_exact() -> None:
+    @kernel(block=128)
+    def apply(a: Slice[u32], b: Slice[u32], c: Slice[i64], y: DisjointSlice[i64], z: DisjointSlice[i64]) -> None:
+        i = thread.index_1d()
+        first, second = y.get_mut(i), z.get_mut(i)
+        if first is not None and second is not None:
+            k = i.get()
+            first.value = intrinsics.mulhi(a[k], b[k]) - c[k]
+            second.value = intrinsics.mulhi(u32(47), intrinsics.brev(a[k])) - (c[k] << 32)
+
+    a, c = numbers("u32"), numbers("i64")
+    a = np.resize(a, c.size)
+    b = np.random.default_rng(9).permutation(a)
+    c[::2] <<= 32  # whose lower half is 0
+    brev = np.array([int(f"{v:032b}"[::-1], 2) for v in a.tolist()], np.int64)
+    found = apply(h2d(a), h2d(b), h2d(c), *outputs(a.size, "i64", "i64")).sync()[3:]
+    with np.errstate(over="ignore"):
+        first = (a.astype(np.uint64) * b >> np.uint64(32)).astype(np.int64) - c
+        second = (brev * 47 >> 32) - (c << 32)
+    for result, expected in zip(found, (first, second), strict=True):
+        assert_same_bits(d2h(result).sync(), expected, "i64", a, b, c)
+
+
+@pytest.mark.parametrize("name", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"])
+def test_shifts_by_any_amount_are_pythons(name: str) -> None:
+    scalar = SCALARS[name]
+
+    @kernel(block=128)
+    def apply(
+        x: Slice[scalar],  # type: ignore[valid-type]
+        amounts: Slice[i64],
+        y: DisjointSlice[u64],
+        z: DisjointSlice[i64],
+    ) -> None:
+        i = thread.index_1d()
+        left, right = y.get_mut(i), z.get_mut(i)
+        if left is not None and right is not None:
+            k = i.get()
+            left.value = u64(x[k] << amounts[k])
+            right.value = i64(x[k] >> amounts[k])
+
+    amounts = [0, 1, 7, 8, 31, 32, 33, 63, 64, 65, 2**32 - 1, 2**32, 2**32 + 3, 3 * 2**40, 2**63 - 1]
+    x = np.repeat(np.random.default_rng(9).permutation(numbers(name))[:200], len(amounts))
+    by = np.resize(np.array(amounts), x.size)
+    y, z = apply(h2d(x), h2d(by), *outputs(x.size, "u64", "i64")).sync()[2:]
+    pairs = list(zip(x.tolist(), by.tolist(), strict=True))
+    assert d2h(y).sync().tolist() == [(v << n) % 2**64 if n < 64 else 0 for v, n in pairs]
+    assert d2h(z).sync().tolist() == [((v >> n) + 2**63) % 2**64 - 2**63 for v, n in pairs]
+
+
 @pytest.mark.parametrize("name", ["f32", "f64"])
 def test_remainders_of_floats_are_exact(name: str) -> None:
     a, b = numbers(name), RNG.permutation(numbers(name))

@@ -138,6 +138,7 @@ class _View:
             self.bad = (f"a row of {name}", min(col, cols) if min(col, cols) < 0 else col + cols - 1, max(stride, 0))
         elif not down:
             last = (row + rows - 1) * stride + col + cols - 1
+            last = min(last, GREATEST["i64"])
             self.bad = (name, (row if row < 0 else rows) if min(row, rows) < 0 else last, len(elements))
         self.rows = (
             []
