@@ -29,6 +29,9 @@ grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are count
 loops has ``LOOP_FREE_ENTRY`` in its place, and a cooperative one ``COOPERATIVE_ENTRY``; what follows in the latter's
 record is in ``coroutine_grid.py``."""
 
+# Of addresses that are half of all apart, as those of x[i] and x[i + 2**62], LLVM 22's SLP takes the distance for an
+# empty place of a hash table, and aborts. No such access is inside an array, but the code for it may be there.
+_FAR_APART = re.compile(r"\badd (?:n[us]w )*i64 [^,\n]+, -?[1-9]\d{18}\b")
 _ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
 _REGISTERS = native_primitives.REGISTERS
 _CONTEXT = native_primitives.CONTEXT
@@ -116,12 +119,13 @@ def _module(
     module = link(header + part for part in (text, check, "\n".join(support)))
     if suspends:
         module = coroutines.inline_all(module, machine)
+    packing = not _FAR_APART.search(text)
     if by_position is None:
-        optimise(module, machine, exported=entry)
+        optimise(module, machine, exported=entry, packing=packing)
     else:
         simplify(module, machine, exported=CHECKED_BLOCKS)
         fast = link(header + part for part in (by_position, "\n".join(called)))
-        optimise(fast, machine, exported=entry)
+        optimise(fast, machine, exported=entry, packing=packing)
         fast.link_in(module)
         fast.get_function(CHECKED_BLOCKS).linkage = "internal"
         module = fast

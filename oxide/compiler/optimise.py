@@ -10,12 +10,13 @@ from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
 
-def optimise(module: Any, machine: Any, exported: str) -> None:
-    """Runs LLVM's O3 on a module in which ``exported`` is the only function called from outside."""
+def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None:
+    """Runs LLVM's O3 on a module in which ``exported`` is the only function called from outside. ``packing`` makes
+    vectors of like instructions of one thread (LLVM's SLP)."""
     _keep_inside(module, exported)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
-    options.slp_vectorization = True
+    options.slp_vectorization = packing
     options.loop_interleaving = True
     options.loop_unrolling = True
     builder = llvm.create_pass_builder(machine, options)

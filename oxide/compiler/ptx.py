@@ -104,7 +104,7 @@ def _module(
     )
     if linking is not None:
         link_libdevice(linking, module)
-    optimise(module, machine, exported=entry)
+    optimise(module, machine, exported=entry, packing=False)  # a thread of a GPU has no such vectors
     return module, machine
 
 
