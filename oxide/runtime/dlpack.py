@@ -224,11 +224,9 @@ def _functions() -> tuple[int, int]:
     done = ctypes.addressof(_done)
     ir = _IR.format(done=done, get_name=get_name, get_pointer=get_pointer, header=_HEADER_BYTES)
     made = [compile_host_function(ir, name) for name in ("oxide_done", "oxide_drop_capsule")]
-    _kept.extend(made)
+    for kept in (made, _exported, _done):
+        _python.Py_IncRef(ctypes.py_object(kept))  # a consumer may be done after this module's end
     return made[0][0], made[1][0]
-
-
-_kept: list[Any] = []
 
 
 # In
@@ -266,6 +264,7 @@ class ImportedTensor:
             raise BufferError(f"{_WHAT}: the capsule was taken by another thread meanwhile")
         self._drop = drop  # no call, so that no interrupt comes between this and the next
         _rename(capsule, used)
+        self._capsule = None  # which ends here: its destructor may go as soon as the deleter is called
         return self
 
     def __del__(self) -> None:

@@ -5,19 +5,27 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from oxide.runtime import dlpack
 
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CAPSULE_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_GetName", ctypes.pythonapi))
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 _NAMES = {
     name: ctypes.create_string_buffer(name) for name in (b"dltensor", b"dltensor_versioned", b"used_dltensor", b"other")
 }
 
 
 class Exporter:
-    """An object whose ``__dlpack__`` gives what the arguments say. ``deleted`` counts the deleter's calls."""
+    """An object whose ``__dlpack__`` gives what the arguments say.
+
+    ``deleted`` counts the deleter's calls, ``capsules`` the capsules that there are. A consumer need not keep the
+    exporter: its tensor is there until it is let go.
+    """
 
     def __init__(
         self,
@@ -37,6 +45,7 @@ class Exporter:
     ) -> None:
         self.announced = announced
         self.deleted = 0
+        self.capsules = 0
         self.versioned = version is not None
         self._name = name or (b"dltensor_versioned" if self.versioned else b"dltensor")
         managed: Any = dlpack._ManagedVersioned() if self.versioned else dlpack._Managed()
@@ -55,24 +64,17 @@ class Exporter:
                 array = (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
                 self._numbers.append(array)
                 setattr(tensor, field, ctypes.cast(array, ctypes.POINTER(ctypes.c_int64)))
-        self._deleter = _DELETER(self._delete)
         if deleter:
-            managed.deleter = ctypes.cast(self._deleter, ctypes.c_void_p)
+            managed.deleter = ctypes.cast(_let_go, ctypes.c_void_p)
         self.managed = managed
-        # As the protocol has it: a capsule that nobody took lets go of its tensor.
-        self._destructor = _CAPSULE_DESTRUCTOR(self._drop)
-
-    def _delete(self, _: int) -> None:
-        self.deleted += 1
-
-    def _drop(self, capsule: int) -> None:
-        if _get_name(capsule).startswith(b"dltensor") and self.managed.deleter:
-            self._deleter(ctypes.addressof(self.managed))
+        _exporters[ctypes.addressof(managed)] = self
 
     def capsule(self) -> Any:
         """A new capsule of the tensor."""
         make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-        destructor = ctypes.cast(self._destructor, ctypes.c_void_p)
+        destructor = ctypes.cast(_end_capsule, ctypes.c_void_p)
+        self.capsules += 1
+        _owing.append(self)
         return make(("PyCapsule_New", ctypes.pythonapi))(
             ctypes.addressof(self.managed), ctypes.addressof(_NAMES[self._name]), destructor
         )
@@ -82,3 +84,40 @@ class Exporter:
 
     def __dlpack__(self, **_: Any) -> Any:
         return self.capsule()
+
+
+_exporters: WeakValueDictionary[int, Exporter] = WeakValueDictionary()  # by the address of the tensor
+_owing: list[Exporter] = []  # once for each capsule whose tensor was not let go
+
+
+# One function for all exporters, never freed: a closure of an exporter's own would be freed with it, while a capsule or
+# a consumer still has its address.
+
+
+@_DELETER
+def _let_go(address: int) -> None:
+    exporter = _exporters[address]
+    exporter.deleted += 1
+    if exporter in _owing:
+        _owing.remove(exporter)
+
+
+@_CAPSULE_DESTRUCTOR
+def _end_capsule(capsule: int) -> None:
+    name = _get_name(capsule)
+    address = _get_pointer(capsule, name)
+    exporter = _exporters.get(address)
+    if exporter is None:  # whose tensor was taken, and let go before the capsule
+        return
+    exporter.capsules -= 1
+    if name != exporter._name:  # the one who took the tensor lets it go
+        return
+    # As the protocol has it: a capsule that nobody took lets go of its tensor.
+    if name.startswith(b"dltensor") and exporter.managed.deleter:
+        _let_go(address)
+    else:
+        _owing.remove(exporter)
+
+
+for _function in (_let_go, _end_capsule):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from typing import Any
 
@@ -15,6 +18,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu_memory import Heap
 from oxide.runtime import dlpack
 from oxide.testing import step_driver, use_driver
+from tests.runtime.capsules import Exporter
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +93,24 @@ def test_an_exception_on_whose_way_an_exported_array_is_dropped_is_kept() -> Non
     assert not dlpack._exported
 
 
+def test_an_array_made_of_a_box_may_outlive_oxides_modules() -> None:
+    program = """
+import sys
+import numpy as np
+import oxide
+array = np.from_dlpack(oxide.h2d(np.arange(4.0)).sync())
+sys.excepthook = lambda *_: print(array)  # which the interpreter has until its end
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONMALLOC": "debug"},  # which overwrites what is freed
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_exporting_waits_for_the_writes_before() -> None:
     with use_driver(step_driver()):
         box = h2d(np.arange(10.0)).async_on(oxide.devices()[0].new_stream())
@@ -116,6 +138,42 @@ def test_an_imported_array_is_kept_until_the_device_is_past_its_last_use() -> No
         oxide.reclaim.drain()
         assert gone() is None
         assert driver.live_allocations.device_count == 0
+
+
+def test_a_taken_capsule_ends_at_once_and_its_tensor_with_the_box() -> None:
+    """A capsule that is kept would end behind the tensor, in garbage with its library's functions behind these."""
+    memory = np.arange(4, dtype=np.float32)
+    exporter = Exporter(memory.ctypes.data)
+    with use_driver(CpuDriver(1)):
+        box = from_dlpack(exporter)
+        assert (exporter.capsules, exporter.deleted) == (0, 0)
+        del box
+        gc.collect()
+        oxide.reclaim.drain()
+        assert (exporter.capsules, exporter.deleted) == (0, 1)
+
+
+@pytest.mark.parametrize("dropped", ["in the runtime", "with the runtime"])
+def test_an_exporter_that_nobody_keeps_is_there_until_its_tensor_is_let_go(dropped: str) -> None:
+    memory = np.arange(4, dtype=np.float32)
+    with use_driver(CpuDriver(1)):
+        exporter = Exporter(memory.ctypes.data)
+        gone = weakref.ref(exporter)
+        box = from_dlpack(exporter)
+        del exporter
+        gc.collect()
+        assert gone() is not None
+        np.testing.assert_array_equal(d2h(box).sync(), memory)
+        if dropped == "in the runtime":
+            del box
+            gc.collect()
+            oxide.reclaim.drain()
+            assert gone() is None
+    if dropped == "with the runtime":
+        del box
+        oxide.reclaim.collect()  # into the queue of a runtime that nobody has
+        gc.collect()
+        assert gone() is None
 
 
 def test_the_device_writes_into_the_imported_array() -> None:
