@@ -139,6 +139,8 @@ class Range:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise Undecidable("the index is made of too many sums and products")
+        if kind == "i128":
+            raise Undecidable("the index is part of a product of 128 bits")
         moved = self.before(value)
         if moved is not None:
             return {None: self._word(moved, kind, extension)}

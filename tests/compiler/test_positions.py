@@ -27,12 +27,17 @@ from oxide import (
     LocalArray,
     Slice,
     bool_,
+    d2h,
     f32,
+    i16,
     i32,  # noqa: F401 - the drawn kernels say it
     i64,
+    intrinsics,
     kernel,
     thread,
     u32,  # noqa: F401
+    u64,
+    zeros,
 )
 from oxide.compiler import native, positions
 from oxide.compiler.faults import RECORD, read_fault
@@ -218,6 +223,19 @@ def test_a_buffer_that_is_input_and_output_is_read_before_it_is_written_by_the_s
     with Compared(axpy) as compared:
         compared.run((16, 1, 1), (256, 1, 1), 3.0, x, x, x)
     np.testing.assert_allclose(x, expected, rtol=1e-6)
+
+
+@kernel
+def of_high_products(n: u64, y: DisjointSlice[i64]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = 1 if intrinsics.mulhi(u64(15), n) > i16(intrinsics.mulhi(u64(15), n)) else 2
+
+
+def test_products_of_128_bits_are_left_where_they_are() -> None:
+    for n in (5, 2**63):
+        (y,) = (d2h(box).sync() for box in of_high_products[2, 32](n, zeros(40, i64)).sync()[1:])
+        assert set(y.tolist()) == {2}
 
 
 @pytest.mark.parametrize("offset", [0, 1])

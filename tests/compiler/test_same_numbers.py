@@ -608,6 +608,22 @@ def test_upper_halves_of_products_less_a_long_integer_are_exact() -> None:
         assert_same_bits(d2h(result).sync(), expected, "i64", a, b, c)
 
 
+@pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64"])
+def test_integers_that_end_in_zeros_are_infinite_as_f16_where_they_are_large(name: str) -> None:
+    scalar = SCALARS[name]
+
+    @kernel(block=128)
+    def scaled(x: Slice[scalar], y: DisjointSlice[f32]) -> None:  # type: ignore[valid-type]
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            element.value *= f32(f16((x[i.get()] & scalar(7)) << 20))
+
+    x = np.arange(1, 1000).astype(INTEGERS[name])
+    y = scaled(h2d(x), zeros(x.size, f32)).last().and_then(d2h).sync()
+    assert np.array_equal(np.isnan(y), x % 8 != 0)
+
+
 @pytest.mark.parametrize("name", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"])
 def test_shifts_by_any_amount_are_pythons(name: str) -> None:
     scalar = SCALARS[name]

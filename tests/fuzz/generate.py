@@ -629,7 +629,8 @@ class Generator:
         if other and self.chance(0.4):
             # A name that both branches bind has a value behind them.
             variable = self.fresh()
-            kinds = [self.kind()] * 2 if self.chance(0.6) else list(self.pick(_JOINED))
+            decided = test.op == "compare" and all(each.op == "literal" for each in test.args)  # one branch is gone
+            kinds = [self.kind()] * 2 if decided or self.chance(0.6) else list(self.pick(_JOINED))
             kind = kinds[0]
             self.rng.shuffle(kinds)
             for branch, each in zip((body, other), kinds, strict=True):

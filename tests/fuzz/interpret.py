@@ -54,6 +54,14 @@ class TooLong(Exception):
     """The launch takes more steps than a case should."""
 
 
+class Undefined(Exception):
+    """What the launch comes to is not said by the rules."""
+
+
+class _Unwritten(Exception):
+    """A thread reads what nothing has written."""
+
+
 class _Leave(Exception):
     """The thread ends."""
 
@@ -61,12 +69,13 @@ class _Leave(Exception):
 class _Thread:
     """A thread while it runs: its place and its first fault."""
 
-    __slots__ = ("bd", "bi", "fault", "gd", "goes_on", "left", "ti")
+    __slots__ = ("bd", "bi", "fault", "gd", "goes_on", "gone", "left", "ti")
 
     def __init__(self, bi: Triple, ti: Triple, bd: Triple, gd: Triple, goes_on: bool, left: list[int]) -> None:
         self.bi, self.ti, self.bd, self.gd = bi, ti, bd, gd
         self.goes_on = goes_on
         self.fault: Fault | None = None
+        self.gone = False  # before its end
         self.left = left
 
     def outside(self, what: str, index: int, length: int, line: int) -> None:
@@ -728,7 +737,7 @@ def _element(elements: list[Any], place: int | None, zero: Any) -> Any:
         return zero
     value = elements[place]
     if value is None:
-        raise AssertionError("the generated kernel reads what nothing has written")
+        raise _Unwritten
     return value
 
 
@@ -844,7 +853,8 @@ class Reference:
         ]
 
     def run(self, launch: Launch, limit: int = 200_000) -> Outcome:
-        """Runs a launch. Raises ``TooLong`` past so many iterations of loops."""
+        """Runs a launch. Raises ``TooLong`` past so many iterations of loops, and ``Undefined`` where a thread reads
+        what another one, that has a fault or left before its end, has not written."""
         program = self.program
         arguments = {
             name: list(given) if isinstance(given, list) else given for name, given in launch.arguments.items()
@@ -857,18 +867,24 @@ class Reference:
         for bi in _places(launch.grid):
             shared = [[None] * math.prod(array.shape) for array in shared_arrays]
             threads = [_Thread(bi, ti, launch.block, launch.grid, goes_on, left) for ti in _places(launch.block)]
-            running = []
-            for thread in threads:
-                try:
-                    generator = self._kernel(thread, *given, *shared)
-                    if generator is not None:
-                        running.append((thread, generator))
-                except _Leave:
-                    pass
-            _meet(running)
+            try:
+                _meet(
+                    [(thread, generator) for thread in threads if (generator := self._begun(thread, *given, *shared))]
+                )
+            except _Unwritten:
+                if not any(thread.fault or thread.gone for thread in threads):
+                    raise AssertionError("the generated kernel reads what nothing has written") from None
+                raise Undefined from None
             outcome.faults += [thread.fault for thread in threads if thread.fault is not None]
         outcome.steps = limit - left[0]
         return outcome
+
+    def _begun(self, thread: _Thread, *arguments: Any) -> Any:
+        """Runs a thread, or begins one that waits for others."""
+        try:
+            return self._kernel(thread, *arguments)
+        except _Leave:
+            return None
 
 
 def _places(shape: Triple) -> list[Triple]:
@@ -885,8 +901,10 @@ def _meet(running: list[Any]) -> None:
             try:
                 brought.append(generator.send(answers[thread]))
                 still.append((thread, generator))
-            except (StopIteration, _Leave):
+            except StopIteration:
                 pass
+            except _Leave:
+                thread.gone = True
         running = still
         if not running:
             return
