@@ -77,6 +77,7 @@ class InterruptAtCheck:
 
     def __enter__(self) -> InterruptAtCheck:
         self._tracer = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 reports no instruction if no frame asks for it before
         sys.settrace(self._begin)
         return self
 

@@ -178,7 +178,7 @@ class Complaint:
 
 @needs_calls
 def test_an_interrupt_as_warnings_are_given_is_raised_in_the_program_and_loses_none() -> None:
-    for interrupt in interrupts_at_checks(lambda code: code.co_filename == unrun.__file__, more_than=2):
+    for interrupt in interrupts_at_checks(lambda code: code.co_filename == unrun.__file__, more_than=3):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             unrun._dropped.append(Complaint())
