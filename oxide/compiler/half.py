@@ -13,6 +13,7 @@ import re
 from ..driver.base import Target
 from ..errors import CompileError
 
+_FROM_INTEGER = re.compile(r"(%\"?[^\s\"]+)(\"?) = ([su]itofp i(?:32|64) \S+ to (float|double))")
 _NAME = re.compile(r"@(oxide\.(?:f16|bf16)\.(?:widen|narrow)|oxide\.round_to_odd)\b")
 
 _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
@@ -33,6 +34,17 @@ _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwa
 declare double @llvm.fabs.f64(double)"""
 
 
+def counted(text: str) -> str:
+    """A kernel's IR, in which LLVM does not see, where there are f16s, that a number was a large integer. Of one that
+    ends in zeros LLVM 22 says that an f16 holds it exactly, however large it is, and leaves out that it is infinite."""
+    if "@oxide.f16.narrow" not in text:
+        return text
+    return _FROM_INTEGER.sub(
+        r"\1.counted\2 = \3\n  \1\2 = call \4 @oxide.f16.counted.\4(\4 \1.counted\2)",
+        text + "".join(f"declare {kind} @oxide.f16.counted.{kind}({kind})\n" for kind in ("float", "double")),
+    )
+
+
 def portable_definitions(text: str) -> str:
     """What both back ends share of what a kernel's IR calls."""
     return _ROUND_TO_ODD if "@oxide.round_to_odd" in text else ""
@@ -45,14 +57,14 @@ def native_definitions(kernel: str, text: str, target: Target) -> str:
     if any(name.startswith("oxide.f16") for name in called):
         if "x86" in _family(target) and "+f16c" not in target.features:
             raise CompileError(f"kernel {kernel}: f16 needs a processor with F16C, and {target.arch} has none; use f32")
-        texts.append(_instructions("f16", "half"))
+        texts += [_instructions("f16", "half"), _COUNTED]
     return "\n".join(texts)
 
 
 def ptx_definitions(text: str, capability: int) -> str:
     """The conversions on a GPU: instructions for f16, and for bf16 from compute capability 9.0 on."""
     called = set(_NAME.findall(text))
-    texts = [_instructions("f16", "half")] if any(name.startswith("oxide.f16") for name in called) else []
+    texts = [_instructions("f16", "half"), _COUNTED] if any(name.startswith("oxide.f16") for name in called) else []
     if any(name.startswith("oxide.bf16") for name in called):
         texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
     return "\n".join(texts)
@@ -77,6 +89,14 @@ define i16 @oxide.{name}.narrow(float %wide) alwaysinline {{
 }}"""
 
 
+_COUNTED = "\n".join(
+    f"""define {kind} @oxide.f16.counted.{kind}({kind} %number) alwaysinline {{
+  %result = call {kind} @llvm.arithmetic.fence.{suffix}({kind} %number)
+  ret {kind} %result
+}}
+declare {kind} @llvm.arithmetic.fence.{suffix}({kind})"""
+    for kind, suffix in (("float", "f32"), ("double", "f64"))
+)
 _BF16_BY_BITS = """define float @oxide.bf16.widen(i16 %bits) alwaysinline {
   %low = zext i16 %bits to i32
   %wide = shl i32 %low, 16

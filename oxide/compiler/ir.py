@@ -62,7 +62,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     module = link(
         _LAYOUT + part
         for part in (
-            _without_layout(module),
+            half.counted(_without_layout(module)),
             shared_conversions,
             clearing.portable_definitions(str(module)),
             decimal_rounding.portable_definitions(str(module)),

@@ -242,22 +242,10 @@ def _cast_from_float(context: Any, builder: Any, source: Any, target: Any, value
 @lowering_registry.lower_cast(types.Integer, HalfType)
 @lowering_registry.lower_cast(types.Boolean, HalfType)
 def _cast_from_integer(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    if isinstance(source, types.Integer) and source.bitwidth >= 32 and target.name == "f16":
-        return _narrow(builder, target, context.cast(builder, _held(builder, source, value), source, types.float32))
     if isinstance(source, types.Integer) and source.bitwidth == 64:
         value = _within_a_double(builder, source, value)
     wide = context.cast(builder, value, source, types.float64)
     return _cast_from_float(context, builder, types.float64, target, wide)
-
-
-def _held(builder: Any, kind: Any, value: Any) -> Any:
-    """An integer, or 65535 of its sign where it is larger: both are infinite as an f16. Of one that ends in zeros
-    LLVM 22 says that an f16 holds it exactly, however large it is, and leaves the rounding out; 65535 is odd."""
-    bits = value.type
-    if not kind.signed:
-        return call(builder, f"llvm.umin.{bits}", bits, value, bits(65535))
-    value = call(builder, f"llvm.smin.{bits}", bits, value, bits(65535))
-    return call(builder, f"llvm.smax.{bits}", bits, value, bits(-65535))
 
 
 def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
