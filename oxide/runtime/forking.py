@@ -48,6 +48,8 @@ def watch_forks(runtime: Runtime) -> ForkWatch:
 class ForkedDriver:
     """In the driver's place in a forked child: every call raises ``DeviceLostError``."""
 
+    drops_work = False
+
     def __init__(self, name: str) -> None:
         self.name = name
 
