@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 
 class OxideError(Exception):
     """The base of every oxide error."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python's own calls the class with the message alone: another process could then not have a fault's fields.
+        return _same, (type(self), self.args, self.__dict__)
 
 
 class CompileError(OxideError):
@@ -194,3 +198,9 @@ class SanitizedAccess:
     def __str__(self) -> str:
         done = {"read": "a read of", "write": "a write to", "atomic": "an atomic operation on"}[self.access]
         return f"{done} {self.what} by block {self.block}, thread {self.thread}, at {self.file}:{self.line}"
+
+
+def _same(kind: type[OxideError], args: tuple[Any, ...], fields: dict[str, Any]) -> OxideError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 
 import numpy as np
@@ -342,6 +342,12 @@ class DeviceBox:
         Raises ``IndexError`` and ``TypeError``.
         """
         return self._view_of(indexed(self._shape, self.strides, key))
+
+    def __iter__(self) -> Iterator[DeviceBox]:
+        """The boxes ``box[0]``, ``box[1]`` and so on. Raises ``TypeError`` for a box without axes."""
+        if not self._shape:
+            raise TypeError("a box without axes has no parts; d2h(box) brings its element to the host")
+        return map(self.__getitem__, range(self._shape[0]))
 
     def host_view(self) -> NDArray[Any]:
         """Returns a NumPy array on the same memory, once the box's uses so far are over. For the CPU device only.

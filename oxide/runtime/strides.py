@@ -84,7 +84,8 @@ def indexed(shape: tuple[int, ...], strides: tuple[int, ...], key: Any) -> Geome
             length = len(range(first, last, step))
             offset += first * stride if length else 0
             sizes.append(length)
-            steps.append(step * stride)
+            move = step * stride
+            steps.append(move if abs(move) < 2**63 else 0)  # 0 for an axis of one element, as NumPy has it
             continue
         index = _integer(part)
         if not -size <= index < size:

@@ -134,6 +134,20 @@ def test_an_index_that_no_view_has_is_refused(key: Any, error: type[Exception], 
         h2d(DATA).sync()[key]
 
 
+def test_a_step_past_64_bits_makes_an_axis_of_one_element() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    view = h2d(x).sync()[:: 2**62, ::2]
+    assert view.strides == x[:: 2**62, ::2].strides
+    np.testing.assert_array_equal(d2h(view).sync(), x[::2, ::2])
+
+
+def test_a_box_is_gone_through_along_its_first_axis_and_one_without_axes_is_not() -> None:
+    box = h2d(np.arange(6.0).reshape(2, 3)).sync()
+    assert [d2h(part).sync().tolist() for part in box] == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(TypeError, match="a box without axes has no parts"):
+        iter(box[0, 0])
+
+
 def test_an_array_of_any_order_is_uploaded_in_c_order() -> None:
     for data in (np.asfortranarray(DATA), DATA.T, DATA[:, ::-2], np.broadcast_to(DATA[0], (4, 3, 4, 5))):
         box = h2d(data).sync()

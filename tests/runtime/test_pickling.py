@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from numba import cuda
 
+import oxide
 from oxide import DisjointSlice, LaunchConfig, Slice, device, f32, h2d, kernel, thread, zeros
+from oxide.errors import SanitizedAccess
 from oxide_kernels import relu
 
 T = TypeVar("T")
@@ -108,3 +110,29 @@ def test_what_no_module_holds_cannot_be_pickled_and_is_named() -> None:
             with pytest.raises(TypeError, match=f"{shown}.* cannot be pickled: .*define .* at the top of a module"):
                 attempt(thing)
         assert copy.deepcopy(thing) is thing
+
+
+def errors() -> list[oxide.OxideError]:
+    place = ((1, 0, 0), (2, 0, 0), "program.py", 7)
+    access = SanitizedAccess("read", "x[3]", *place)
+    return [
+        oxide.CompileError("no kernel"),
+        oxide.DriverError(2, "CUDA_ERROR", "no room"),
+        oxide.OutOfMemoryError("no room"),
+        oxide.BoundsError("k", "x", 9, 8, *place),
+        oxide.KernelAssertionError("k", "wrong", *place),
+        oxide.BarrierError("k", (1, 0, 0), (("program.py", 7), ("program.py", 9)), "some left"),
+        oxide.SanitizerError("race", "k", "x", 3, "is a race", access),
+    ]
+
+
+@pytest.mark.parametrize("error", errors(), ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("way", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
+def test_an_error_arrives_in_another_process_with_its_fields_and_notes(error: Any, way: Any) -> None:
+    error.add_note("in an operation")
+    arrived = way(error)
+    assert type(arrived) is type(error)
+    assert (str(arrived), arrived.args, arrived.__notes__) == (str(error), error.args, error.__notes__)
+    assert {name: repr(value) for name, value in vars(arrived).items() if "SanitizedAccess" not in repr(value)} == {
+        name: repr(value) for name, value in vars(error).items() if "SanitizedAccess" not in repr(value)
+    }
