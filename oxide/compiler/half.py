@@ -14,7 +14,7 @@ from ..driver.base import Target
 from ..errors import CompileError
 
 _FROM_INTEGER = re.compile(r"(%\"?[^\s\"]+)(\"?) = ([su]itofp i(?:32|64) \S+ to (float|double))")
-_NAME = re.compile(r"@(oxide\.(?:f16|bf16)\.(?:widen|narrow)|oxide\.round_to_odd)\b")
+_NAME = re.compile(r"@(oxide\.(?:f16|bf16)\.(?:widen|narrow)|oxide\.f16\.counted|oxide\.round_to_odd)\b")
 
 _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
   %near = fptrunc double %x to float

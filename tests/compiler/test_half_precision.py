@@ -22,6 +22,7 @@ from oxide import (
     f64,
     h2d,
     i32,
+    i64,
     kernel,
     thread,
     zeros,
@@ -272,3 +273,15 @@ def test_the_spacing_of_numbers_is_to_the_next_away_from_zero(dtype: Any) -> Non
     step[largest] = step[largest - 1]
     step[largest + 1 :] = ordered[largest + 1 :]
     np.testing.assert_array_equal(found, np.tile(step, 2))
+
+
+def test_an_f16_that_nothing_needs_leaves_nothing_undefined() -> None:
+    @kernel(block=32)
+    def unused(n: i64, y: DisjointSlice[f64]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            f16(n)
+            element.value = f64(n)
+
+    assert d2h(unused(3, zeros(2, f64)).sync()[1]).sync().tolist() == [3.0, 3.0]
+    assert ".entry" in unused.ptx(cc=(9, 0))
