@@ -147,3 +147,8 @@ class WeakTable(Generic[K, V]):
         # An entry keeps the reference that it was made with, whose callback takes it out.
         self.entries[weakref.ref(key, self.entries.pop)] = value
         return value
+
+    def setdefault(self, key: K, value: V) -> V:
+        """Returns the value that there is; where there is none, sets this one."""
+        found = self.get(key)
+        return self.set(key, value) if found is None else found

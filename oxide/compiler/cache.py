@@ -147,9 +147,7 @@ def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
     except OSError:
         return None
     with _lock:
-        entries = _entries.get(kernel.function)
-        if entries is None:
-            entries = _entries.set(kernel.function, {})
+        entries = _entries.setdefault(kernel.function, {})
         found = entries.pop(name, None)
         entry = entries[name] = found or Entry(name)
         if len(entries) > _REMEMBERED:

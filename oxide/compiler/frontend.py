@@ -176,7 +176,7 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
         raise
     result.library.finalize()
     for library in _waiting.pop(result.fndesc.llvm_func_name, ()):
-        (_called_back.get(library) or _called_back.set(library, [])).append(result.library)
+        _called_back.setdefault(library, []).append(result.library)
     return result
 
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
@@ -397,25 +398,15 @@ class Reclaimer:
             else:
                 self._adopted.rotate(-1)
         while self._events and clock() < until:
-            _give(self._events, self._driver.destroy_event, self._events[0])
+            _give(self._events.popleft, self._driver.destroy_event, self._events[0])
         while self._graphs and clock() < until:
-            _give(self._graphs, self._driver.destroy_graph, self._graphs[0])
+            _give(self._graphs.popleft, self._driver.destroy_graph, self._graphs[0])
 
     def _disown(self, allocation: Allocation) -> None:
         """Gives each range of another library's memory back to it, unless that was done."""
         while allocation.owners:
-            address, nbytes, _ = allocation.owners[-1]
-            refused = False
-            try:
-                self._driver.disown(address, nbytes)
-            except DeviceLostError:
-                pass  # it went with the device
-            except DeviceError:
-                refused = True
-                raise
-            finally:
-                if not refused:
-                    allocation.owners = allocation.owners[:-1]
+            *others, (address, nbytes, _) = allocation.owners
+            _give(partial(setattr, allocation, "owners", tuple(others)), self._driver.disown, address, nbytes)
         allocation.address = 0
 
     def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
@@ -446,8 +437,8 @@ class Reclaimer:
         return beside
 
 
-def _give(queue: deque[Any], take: Callable[..., None], *arguments: Any) -> None:
-    """Gives the driver the first of a queue, which stays there only if the driver refuses it."""
+def _give(forget: Callable[[], object], take: Callable[..., None], *arguments: Any) -> None:
+    """Gives the driver something, and forgets it, unless the driver refuses it; ``forget`` is a function in C."""
     refused = False
     try:
         take(*arguments)
@@ -458,7 +449,7 @@ def _give(queue: deque[Any], take: Callable[..., None], *arguments: Any) -> None
         raise
     finally:
         if not refused:
-            queue.popleft()
+            forget()
 
 
 def _is_after(candidate: Timeline, uses: tuple[tuple[Timeline, int], ...]) -> bool:

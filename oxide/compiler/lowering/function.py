@@ -88,9 +88,7 @@ def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -
 
 
 def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
-    variants = _dispatchers.get(function)
-    if variants is None:
-        variants = _dispatchers.set(function, {})
+    variants = _dispatchers.setdefault(function, {})
     options = (session.fastmath, session.fma, session.located, session.numba_style)
     if options not in variants:
         variants[options] = DeviceDispatcher(function)

@@ -70,9 +70,7 @@ def twin_of(value: Any) -> Any:
             return value
     elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions") and value._can_compile):
         return value  # with explicit signatures numba's are for the host alone, which its own typing says
-    twins = _twins.get(value)
-    if twins is None:
-        twins = _twins.set(value, {})
+    twins = _twins.setdefault(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
     variant = fastmath, session.fma, session.located
     if variant not in twins:
