@@ -585,6 +585,41 @@ def test_negations_that_a_gpus_assembler_loses_are_made() -> None:
     assert not re.search(r"\b(?:neg\.s(?:16|32)|abs\.s)", apply.ptx())
 
 
+def test_extremes_of_short_integers_compare_as_they_are() -> None:
+    """ptxas took the comparison of the upper half of a word, which is always true, for the lower half's."""
+
+    @kernel(block=128)
+    def apply(a: Slice[i16], b: Slice[u16], shorts: DisjointSlice[i16], words: DisjointSlice[u16]) -> None:
+        i = thread.index_1d()
+        first, second = shorts.get_mut(i), words.get_mut(i)
+        if first is not None and second is not None:
+            least, most = max(a[i.get()], i16(0)), min(b[i.get()], u16(300))
+            first.value = i16(17) if least == 0 else least
+            second.value = u16(23) if most != 300 else most
+
+    a, b = numbers("i16"), numbers("u16")
+    shorts, words = (d2h(box).sync() for box in apply(h2d(a), h2d(b), *outputs(a.size, "i16", "u16")).sync()[2:])
+    np.testing.assert_array_equal(shorts, np.where(a <= 0, 17, a))
+    np.testing.assert_array_equal(words, np.where(b < 300, 23, 300))
+
+
+@pytest.mark.parametrize("kind", [f16, bf16])
+def test_halves_that_are_stored_together_are_without_their_signs(kind: Any) -> None:
+    """ptxas lost the mask of a number that was converted, where the result is stored as the lower half of a word."""
+
+    @kernel(block=128)
+    def apply(a: Slice[f32], halves: DisjointSlice[kind]) -> None:
+        i = 2 * thread.index_1d().get()
+        if i + 1 < len(halves):
+            halves.unchecked_mut.store2(i, abs(kind(a[i])), kind(a[i + 1]))
+
+    a = RNG.standard_normal(2 * 128 * 3).astype(np.float32)
+    expected = np.stack([np.abs(a[::2]), a[1::2]], axis=1).reshape(-1)
+    found = d2h(apply[3, 128](h2d(a), zeros(a.size, np.float16 if kind is f16 else np.uint16)).sync()[1]).sync()
+    as_floats = found.astype(np.float32) if kind is f16 else (found.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(as_floats, expected, rtol=2**-8)
+
+
 def test_upper_halves_of_products_less_a_long_integer_are_exact() -> None:
     @kernel(block=128)
     def apply(a: Slice[u32], b: Slice[u32], c: Slice[i64], y: DisjointSlice[i64], z: DisjointSlice[i64]) -> None:

@@ -854,7 +854,7 @@ class Reference:
 
     def run(self, launch: Launch, limit: int = 200_000) -> Outcome:
         """Runs a launch. Raises ``TooLong`` past so many iterations of loops, and ``Undefined`` where a thread reads
-        what another one, that has a fault or left before its end, has not written."""
+        what another one, that has a fault or left before its end, has not written, or may or may not end by a fault."""
         program = self.program
         arguments = {
             name: list(given) if isinstance(given, list) else given for name, given in launch.arguments.items()
@@ -876,6 +876,8 @@ class Reference:
                     raise AssertionError("the generated kernel reads what nothing has written") from None
                 raise Undefined from None
             outcome.faults += [thread.fault for thread in threads if thread.fault is not None]
+        if outcome.faults and program.may_wait:
+            raise Undefined
         outcome.steps = limit - left[0]
         return outcome
 

@@ -116,11 +116,37 @@ class Program:
     @property
     def waits(self) -> bool:
         """Whether threads may wait for one another: a fault then reads zero, and its thread goes on."""
+        return any(array.kind == "shared" for array in self.arrays) or any(map(_waits, self.statements))
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether threads wait by nothing but what a comparison of literals may leave out: numba drops a branch that
+        is decided before the kernel is compiled."""
         return (
-            any(array.kind == "shared" for array in self.arrays)
-            or any(statement.op in ("barrier", "atomic", "fence") for statement in self.statements)
-            or any(expression.op in ("warp", "vote", "fetch") for expression in self.expressions)
+            self.waits
+            and not any(array.kind == "shared" for array in self.arrays)
+            and not any(map(_waits, _certain(self.body)))
         )
+
+
+def _waits(statement: Stmt) -> bool:
+    return statement.op in ("barrier", "atomic", "fence") or any(
+        expression.op in ("warp", "vote", "fetch") for root in statement.exprs for expression in root.walk()
+    )
+
+
+def _certain(body: list[Stmt]) -> Iterator[Stmt]:
+    """The statements that no comparison of literals decides about."""
+    for statement in body:
+        if not any(_is_decided(expression) for root in statement.exprs for expression in root.walk()):
+            yield statement
+            for inner in statement.bodies:
+                yield from _certain(inner)
+
+
+def _is_decided(expression: Expr) -> bool:
+    leaves = (leaf for leaf in expression.walk() if not leaf.args)
+    return expression.op == "compare" and all(leaf.op == "literal" for leaf in leaves)
 
 
 # Source
