@@ -67,7 +67,12 @@ def compile_native(
     """A host object file that exports the kernel's entry."""
     entry = entry_of(kernel)
     module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
-    return Code(target, entry, machine.emit_object(module))
+    image = machine.emit_object(module)
+    if any(name in image for name in (b"__udivti3", b"__umodti3")):
+        module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
+        module.link_in(llvm.parse_assembly(native_primitives.WIDE_DIVISIONS))
+        image = machine.emit_object(module)
+    return Code(target, entry, image)
 
 
 def native_assembly(

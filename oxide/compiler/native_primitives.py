@@ -52,6 +52,37 @@ _UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1
 """Never: a processor loads neighbours as fast wherever they begin, and LLVM vectorises the one version."""
 
 
+WIDE_DIVISIONS = "\n".join(
+    f"""define i128 @{name}(i128 %a, i128 %b) {{
+  br label %bit
+bit:
+  %place = phi i128 [ 127, %0 ], [ %next, %bit ]
+  %quotient = phi i128 [ 0, %0 ], [ %longer, %bit ]
+  %rest = phi i128 [ 0, %0 ], [ %less, %bit ]
+  %from = lshr i128 %a, %place
+  %lowest = and i128 %from, 1
+  %twice = shl i128 %rest, 1
+  %more = or i128 %twice, %lowest
+  %carried = icmp slt i128 %rest, 0
+  %reaches = icmp uge i128 %more, %b
+  %goes = or i1 %carried, %reaches
+  %part = select i1 %goes, i128 %b, i128 0
+  %less = sub i128 %more, %part
+  %one = zext i1 %goes to i128
+  %shifted = shl i128 %quotient, 1
+  %longer = or i128 %shifted, %one
+  %next = add i128 %place, -1
+  %last = icmp eq i128 %place, 0
+  br i1 %last, label %end, label %bit
+end:
+  ret i128 {result}
+}}"""
+    for name, result in (("__udivti3", "%longer"), ("__umodti3", "%less"))
+)
+"""Divisions of 128 bits, a bit at a time: LLVM makes one of a product's upper half that a loop takes, rarely, and calls
+the compiler's own function for it, which is in no library that a process must have."""
+
+
 def static_bytes(shared: SharedMemory) -> int:
     """Where dynamic shared memory begins."""
     return -(-shared.total // ALIGNMENT) * ALIGNMENT

@@ -15,6 +15,9 @@ that reads its result, over every number of 16 bits, and the extremes and 3000 o
 wrong, all by ``abs`` in three widths and ``neg.s16``; the others by random kernels, then in SASS. Other subtractions,
 ``add``, ``mul``, ``mad``, ``not``, ``xor``, shifts, ``min``, ``max``, ``div`` and ``rem`` are as specified.
 
+LLVM 22 itself takes a shift of 64 bits, whose amount was compared with 64, for the instruction that gives 0, or the
+sign, where its amount of 32 bits is too large, and cuts the amount to those first: by 2**32 nothing was shifted.
+
 So they are written out in the assembly, where nothing turns what they are written as into them again: LLVM makes a
 negation of a product with a negative power of two, too, as it selects instructions.
 """
@@ -26,6 +29,9 @@ import re
 _NEGATION = re.compile(r"\bneg\.s(16|32)\s+(%\w+), (%\w+);")
 _HIGH_PRODUCT = re.compile(r"\bmul\.hi\.u32\s+(%\w+), ([^,;]+), ([^,;]+);")
 _SHORT_EXTREME = re.compile(r"\b(min|max)\.([su])16\s+(%\w+), (%\w+), (%\w+|-?\d+);")
+_FUNCTION = re.compile(r"^\{$.*?^\}$", re.MULTILINE | re.DOTALL)
+_LONG_SHIFT = re.compile(r"\b(sh[lr]\.[bus]64\s+%\w+, [^,;]+), (%r\d+);")
+_CUT = re.compile(r"\bcvt\.u32\.u64\s+(%r\d+), (%rd\d+);")
 _TO_HALF = re.compile(r"\bcvt\.rn(?:\.relu)?\.b?f16\.f32\b")
 _MASK = re.compile(r"\band\.b16\s+(%\w+), (%\w+), (-?\d+);")
 _ABSOLUTE = re.compile(r"\babs\.s(16|32|64)\s+(%\w+), (%\w+);")
@@ -41,6 +47,8 @@ def as_specified(assembly: str) -> str:
         r"cvt.\g<2>32.\g<2>16 second, short; \1.\g<2>32 first, first, second; cvt.u16.u32 \3, first; }",
         assembly,
     )
+    if _LONG_SHIFT.search(assembly):
+        assembly = _FUNCTION.sub(_with_long_amounts, assembly)
     if _TO_HALF.search(assembly):
         assembly = _MASK.sub(_masked, assembly)
     assembly = _ABSOLUTE.sub(
@@ -56,3 +64,22 @@ def _masked(mask: re.Match[str]) -> str:
     result, source, constant = mask.groups()
     others = ~int(constant)
     return f"or.b16 {result}, {source}, {others};\n\txor.b16 {result}, {result}, {others};"
+
+
+def _with_long_amounts(function: re.Match[str]) -> str:
+    """A function whose shifts by an amount that was 64 bits long go by all of it."""
+    code = function[0]
+    cut = {low for low, _ in _CUT.findall(code)}.intersection(amount for _, amount in _LONG_SHIFT.findall(code))
+    if not cut:
+        return code
+    code = _LONG_SHIFT.sub(lambda m: f"{m[1]}, {m[2]}_amount;" if m[2] in cut else m[0], code)
+    code = _CUT.sub(
+        lambda m: (
+            f"{m[0]}\n\t{{ .reg .b64 amount; min.u64 amount, {m[2]}, 64; cvt.u32.u64 {m[1]}_amount, amount; }}"
+            if m[1] in cut
+            else m[0]
+        ),
+        code,
+    )
+    registers = ", ".join(f"{low}_amount" for low in sorted(cut))
+    return f"{{\n\t.reg .b32 {registers};{code[1:]}"

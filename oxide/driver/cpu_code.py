@@ -20,7 +20,7 @@ from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
 from oxide.driver.cpu_cooperative import CooperativeRun
 from oxide.driver.cpu_errors import driver_error
-from oxide.driver.cpu_object import Unloadable, load_object
+from oxide.driver.cpu_object import MissingFunction, Unloadable, load_object
 from oxide.driver.cpu_streams import BlockRange, LoopFree, Pace
 
 _llvm_lock = threading.Lock()
@@ -155,8 +155,8 @@ def _load(code: Code) -> tuple[Any, int]:
     """What holds an object file's code, and the address of its entry."""
     try:
         memory, address = load_object(code.image, code.entry)
-    except Unloadable:
-        memory, address = _load_with_llvm(code)
+    except Unloadable as problem:
+        memory, address = _load_with_llvm(code, problem)
     if not address:
         raise driver_error(
             "CUDA_ERROR_NOT_FOUND",
@@ -166,9 +166,17 @@ def _load(code: Code) -> tuple[Any, int]:
     return memory, address
 
 
-def _load_with_llvm(code: Code) -> tuple[Any, int]:
+def _load_with_llvm(code: Code, problem: Unloadable) -> tuple[Any, int]:
     import llvmlite.binding as llvm
     from llvmlite.binding import ffi
+
+    # LLVM would have the kernel call address 0.
+    if isinstance(problem, MissingFunction) and not llvm.address_of_symbol(problem.name):
+        raise driver_error(
+            "CUDA_ERROR_NOT_FOUND",
+            f"kernel {code.entry} calls {problem.name}, which is in no library of this process; "
+            "please report this with the kernel",
+        )
 
     with _llvm_lock:
         llvm.initialize_native_target()

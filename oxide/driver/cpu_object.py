@@ -20,7 +20,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, final
 
-__all__ = ["EXTERNAL_FUNCTIONS", "Unloadable", "load_object"]
+__all__ = ["EXTERNAL_FUNCTIONS", "MissingFunction", "Unloadable", "load_object"]
 
 EXTERNAL_FUNCTIONS: dict[str, int] = {}
 """Addresses of functions that kernels call and that are in no library of the process: they come before the C library's
@@ -29,6 +29,14 @@ and libm's."""
 
 class Unloadable(Exception):
     """An image that is no object file of this machine, or that asks for more than this loader does."""
+
+
+class MissingFunction(Unloadable):
+    """The code calls a function that is in no library of this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is in no library of this process")
+        self.name = name
 
 
 def load_object(image: bytes, entry: str) -> tuple[Any, int]:
@@ -255,7 +263,7 @@ def _external(name: str) -> int:
     for library in _libraries():
         with contextlib.suppress(AttributeError):
             return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-    raise Unloadable(f"{name} is in no library of this process")
+    raise MissingFunction(name)
 
 
 @functools.cache

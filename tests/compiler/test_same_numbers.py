@@ -603,6 +603,26 @@ def test_extremes_of_short_integers_compare_as_they_are() -> None:
     np.testing.assert_array_equal(words, np.where(b < 300, 23, 300))
 
 
+def test_a_division_of_128_bits_has_its_function() -> None:
+    """LLVM makes one of a product's upper half that a loop takes, and calls a function that no library need have."""
+
+    @kernel(block=32)
+    def apply(a: u32, b: Slice[u64], y: DisjointSlice[u64]) -> None:
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            v, w = divmod(u64(a << 2), max(b[i.get()], u64(1)))
+            for _ in range(2, 3):
+                v = min(w, intrinsics.mulhi(w, v))
+            element.value = v
+
+    b = np.concatenate([numbers("u64"), numbers("u32").astype(np.uint64), np.arange(33, dtype=np.uint64)])
+    for a in (0, 1, 2**31 + 5, 2**32 - 1):
+        found = apply(a, h2d(b), *outputs(b.size, "u64")).last().and_then(d2h).sync()
+        parts = [divmod(a << 2, max(int(divisor), 1)) for divisor in b]
+        assert found.tolist() == [min(w, (w * v) >> 64) for v, w in parts]
+
+
 @pytest.mark.parametrize("kind", [f16, bf16])
 def test_halves_that_are_stored_together_are_without_their_signs(kind: Any) -> None:
     """ptxas lost the mask of a number that was converted, where the result is stored as the lower half of a word."""

@@ -199,6 +199,14 @@ def test_code_that_this_device_cannot_run_is_refused(driver: CpuDriver, count_bl
     assert caught.value.code == 500
 
 
+def test_code_that_calls_what_is_nowhere_is_refused(driver: CpuDriver, compile_ir: Compile) -> None:
+    """LLVM's loader had it call address 0."""
+    calls = "declare void @nowhere()\ndefine void @run() {\n  call void @nowhere()\n  ret void\n}"
+    with pytest.raises(DriverError, match="run calls nowhere, which is in no library") as caught:
+        driver.load(0, compile_ir(calls, "run"))
+    assert caught.value.code == 500
+
+
 @pytest.mark.parametrize(
     ("grid", "block", "shared_bytes", "found"),
     [
