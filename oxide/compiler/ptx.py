@@ -15,7 +15,7 @@ from .instructions import QUOTIENTS, quotient
 from .ir import PortableKernel, link
 from .libdevice import link_libdevice
 from .optimise import optimise
-from .ptx_integers import as_specified
+from .ptx_integers import as_specified, has_shifts, with_hidden_amounts
 from .ptx_remainder import exact_remainders
 from .signature import Closed
 from .streaming import hinted
@@ -105,6 +105,8 @@ def _module(
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry, packing=False)  # a thread of a GPU has no such vectors
+    if has_shifts(kernel.text):
+        module = llvm.parse_assembly(with_hidden_amounts(str(module)))
     return module, machine
 
 

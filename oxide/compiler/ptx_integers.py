@@ -1,4 +1,4 @@
-"""Integer instructions of PTX that ptxas takes for more than their specification says, or loses.
+"""Instructions of PTX that LLVM's back end or ptxas takes for more than their specification says, or loses.
 
 By PTX's specification ``abs`` and ``neg`` wrap for the least number. ptxas 13.0 assumes that the result of ``abs`` is
 not negative, and that the result of ``neg.s16``, or of a subtraction from 0, fits in 16 bits before it is cut to them.
@@ -15,23 +15,63 @@ that reads its result, over every number of 16 bits, and the extremes and 3000 o
 wrong, all by ``abs`` in three widths and ``neg.s16``; the others by random kernels, then in SASS. Other subtractions,
 ``add``, ``mul``, ``mad``, ``not``, ``xor``, shifts, ``min``, ``max``, ``div`` and ``rem`` are as specified.
 
-LLVM 22 itself takes a shift of 64 bits, whose amount was compared with 64, for the instruction that gives 0, or the
-sign, where its amount of 32 bits is too large, and cuts the amount to those first: by 2**32 nothing was shifted.
+LLVM 22 selects wrongly in two places. Of a comparison with a constant zero and a choice by it, ``x < 0.0 ? x : 0.0``,
+it makes ``min``, which gives -0.0 of -0.0, not 0.0. A shift of 64 bits, whose amount was compared with 64, it takes for
+the instruction that gives 0 where its amount of 32 bits is too large, and cuts the amount to those first: by 2**32
+nothing is shifted.
 
 So they are written out in the assembly, where nothing turns what they are written as into them again: LLVM makes a
-negation of a product with a negative power of two, too, as it selects instructions.
+negation of a product with a negative power of two, too, as it selects instructions. The amounts of shifts are hidden
+from LLVM's back end before, as its assembly does not show them any more.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import count
+
+from .ssa import NAME
+
+_SHIFT = re.compile(
+    rf"^(?P<head>  {NAME} = (?:shl|lshr) (?:nuw |nsw |exact )*(?P<kind>i32|i64) .*, )(?P<amount>{NAME})(?=,|$)",
+    re.MULTILINE,
+)
+_CUT = re.compile(rf"^  ({NAME}) = trunc (?:nuw |nsw )*i64 {NAME} to i32", re.MULTILINE)
+
+
+def has_shifts(text: str) -> bool:
+    """Whether some number is shifted by an amount that is no constant."""
+    return _SHIFT.search(text) is not None
+
+
+def with_hidden_amounts(text: str) -> str:
+    """An optimised module whose shifts go by amounts that the back end cannot compare with anything: those of 64 bits,
+    and those that were cut from as many."""
+    cut, numbers = set(_CUT.findall(text)), count()
+
+    def hidden(shift: re.Match[str]) -> str:
+        amount, place = shift["amount"], f"%oxide.amount.{next(numbers)}"
+        lines = []
+        if shift["kind"] == "i64":
+            lines.append(f"  {place}.low = trunc i64 {amount} to i32")
+            amount = f"{place}.low"
+        elif amount not in cut:
+            return shift[0]
+        lines.append(f'  {place}.same = call i32 asm "mov.b32 $0, $1;", "=r,r"(i32 {amount})')
+        if shift["kind"] == "i64":
+            lines.append(f"  {place} = zext i32 {place}.same to i64")
+        lines.append(shift["head"] + (place if shift["kind"] == "i64" else f"{place}.same"))
+        return "\n".join(lines)
+
+    return _SHIFT.sub(hidden, text)
+
 
 _NEGATION = re.compile(r"\bneg\.s(16|32)\s+(%\w+), (%\w+);")
 _HIGH_PRODUCT = re.compile(r"\bmul\.hi\.u32\s+(%\w+), ([^,;]+), ([^,;]+);")
 _SHORT_EXTREME = re.compile(r"\b(min|max)\.([su])16\s+(%\w+), (%\w+), (%\w+|-?\d+);")
-_FUNCTION = re.compile(r"^\{$.*?^\}$", re.MULTILINE | re.DOTALL)
-_LONG_SHIFT = re.compile(r"\b(sh[lr]\.[bus]64\s+%\w+, [^,;]+), (%r\d+);")
-_CUT = re.compile(r"\bcvt\.u32\.u64\s+(%r\d+), (%rd\d+);")
+_EXTREME_OF_ZERO = re.compile(
+    r"\b(?:(?P<min>min)|max)\.f(?P<bits>32|64)\s+(?P<result>%\w+), (?P<x>%\w+), (?P<zero>0[fd](?(min)0|8)0+);"
+)
 _TO_HALF = re.compile(r"\bcvt\.rn(?:\.relu)?\.b?f16\.f32\b")
 _MASK = re.compile(r"\band\.b16\s+(%\w+), (%\w+), (-?\d+);")
 _ABSOLUTE = re.compile(r"\babs\.s(16|32|64)\s+(%\w+), (%\w+);")
@@ -47,8 +87,7 @@ def as_specified(assembly: str) -> str:
         r"cvt.\g<2>32.\g<2>16 second, short; \1.\g<2>32 first, first, second; cvt.u16.u32 \3, first; }",
         assembly,
     )
-    if _LONG_SHIFT.search(assembly):
-        assembly = _FUNCTION.sub(_with_long_amounts, assembly)
+    assembly = _EXTREME_OF_ZERO.sub(_chosen, assembly)
     if _TO_HALF.search(assembly):
         assembly = _MASK.sub(_masked, assembly)
     assembly = _ABSOLUTE.sub(
@@ -66,20 +105,11 @@ def _masked(mask: re.Match[str]) -> str:
     return f"or.b16 {result}, {source}, {others};\n\txor.b16 {result}, {result}, {others};"
 
 
-def _with_long_amounts(function: re.Match[str]) -> str:
-    """A function whose shifts by an amount that was 64 bits long go by all of it."""
-    code = function[0]
-    cut = {low for low, _ in _CUT.findall(code)}.intersection(amount for _, amount in _LONG_SHIFT.findall(code))
-    if not cut:
-        return code
-    code = _LONG_SHIFT.sub(lambda m: f"{m[1]}, {m[2]}_amount;" if m[2] in cut else m[0], code)
-    code = _CUT.sub(
-        lambda m: (
-            f"{m[0]}\n\t{{ .reg .b64 amount; min.u64 amount, {m[2]}, 64; cvt.u32.u64 {m[1]}_amount, amount; }}"
-            if m[1] in cut
-            else m[0]
-        ),
-        code,
+def _chosen(extreme: re.Match[str]) -> str:
+    """The choice that LLVM made a minimum of 0.0, or a maximum of -0.0, of."""
+    bits, x, zero = extreme["bits"], extreme["x"], extreme["zero"]
+    comparison = "lt" if extreme["min"] else "gt"
+    return (
+        f"{{ .reg .pred beyond; setp.{comparison}.f{bits} beyond, {x}, {zero}; "
+        f"selp.f{bits} {extreme['result']}, {x}, {zero}, beyond; }}"
     )
-    registers = ", ".join(f"{low}_amount" for low in sorted(cut))
-    return f"{{\n\t.reg .b32 {registers};{code[1:]}"

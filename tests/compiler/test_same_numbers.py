@@ -17,6 +17,7 @@ import pytest
 from numba import cuda
 
 from oxide import (
+    AtomicSlice,
     DisjointSlice,
     Kernel,
     LaunchConfig,
@@ -603,6 +604,29 @@ def test_extremes_of_short_integers_compare_as_they_are() -> None:
     np.testing.assert_array_equal(words, np.where(b < 300, 23, 300))
 
 
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_extremes_with_a_constant_zero_have_pythons_sign(name: str) -> None:
+    scalar = SCALARS[name]
+
+    @kernel(block=32)
+    def apply(x: Slice[scalar], y: DisjointSlice[scalar]) -> None:  # type: ignore[valid-type]
+        i = thread.index_1d().get()
+        if 8 * i + 8 <= len(y):
+            y.unchecked_mut[8 * i] = min(scalar(0.0), x[i])
+            y.unchecked_mut[8 * i + 1] = min(x[i], scalar(0.0))
+            y.unchecked_mut[8 * i + 2] = max(scalar(0.0), x[i])
+            y.unchecked_mut[8 * i + 3] = max(x[i], scalar(0.0))
+            y.unchecked_mut[8 * i + 4] = min(scalar(-0.0), x[i])
+            y.unchecked_mut[8 * i + 5] = min(x[i], scalar(-0.0))
+            y.unchecked_mut[8 * i + 6] = max(scalar(-0.0), x[i])
+            y.unchecked_mut[8 * i + 7] = max(x[i], scalar(-0.0))
+
+    x = np.array([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf])
+    (found,) = (d2h(box).sync() for box in apply(h2d(x.astype(FLOATS[name])), *outputs(8 * x.size, name)).sync()[1:])
+    expected = [f(*pair) for v in x.tolist() for z in (0.0, -0.0) for f in (min, max) for pair in ((z, v), (v, z))]
+    assert [str(v) for v in found.tolist()] == [str(v) for v in expected]
+
+
 def test_a_division_of_128_bits_has_its_function() -> None:
     """LLVM makes one of a product's upper half that a loop takes, and calls a function that no library need have."""
 
@@ -708,6 +732,23 @@ def test_shifts_by_any_amount_are_pythons(name: str) -> None:
     pairs = list(zip(x.tolist(), by.tolist(), strict=True))
     assert d2h(y).sync().tolist() == [(v << n) % 2**64 if n < 64 else 0 for v, n in pairs]
     assert d2h(z).sync().tolist() == [((v >> n) + 2**63) % 2**64 - 2**63 for v, n in pairs]
+
+
+def test_shifts_of_what_may_be_outside_are_pythons() -> None:
+    """The read is a branch, as the threads of a kernel with atomics go on after a fault; LLVM shifts behind it."""
+
+    @kernel(block=128)
+    def apply(x: Slice[u64], amounts: Slice[i64], seen: AtomicSlice[u32], y: DisjointSlice[u64]) -> None:
+        i = thread.index_1d()
+        element = y.get_mut(i)
+        if element is not None:
+            seen.fetch_add(0, u32(1))
+            element.value = (x[i.get()] >> amounts[i.get()]) + (u64(1) >> amounts[i.get()])
+
+    amounts = np.array([0, 1, 63, 64, 2**32, 2**32 + 1, 2**63 - 1])
+    x = RNG.integers(0, 2**64, amounts.size, np.uint64)
+    y = apply(h2d(x), h2d(amounts), zeros(1, u32), *outputs(x.size, "u64")).last().and_then(d2h).sync()
+    assert y.tolist() == [(int(v) >> int(n)) + (1 >> int(n)) if n < 64 else 0 for v, n in zip(x, amounts, strict=True)]
 
 
 @pytest.mark.parametrize("name", ["f32", "f64"])

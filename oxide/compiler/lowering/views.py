@@ -25,7 +25,6 @@ from .types import display
 
 _WORD = ir.IntType(64)
 _GREATEST = ir.Constant(_WORD, 2**63 - 1)
-_FAR = ir.Constant(_WORD, 2**62)
 
 
 class MatrixViewType(types.Type):  # type: ignore[misc]
@@ -267,8 +266,9 @@ def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col:
     # What to report: the column or the element that is outside, a negative number where one was given.
     least = builder.select(builder.icmp_signed("<", cols, zero), cols, col)
     column = builder.select(builder.icmp_signed("<", least, zero), least, builder.sub(end, one))
-    far = builder.or_(overflow, builder.icmp_unsigned(">", skipped, _FAR))
-    last = builder.select(far, _GREATEST, builder.sub(builder.add(skipped, end), one))
+    last = builder.sub(builder.add(skipped, end), one)
+    far = builder.or_(overflow, builder.icmp_signed("<", builder.or_(skipped, last), zero))
+    last = builder.select(far, _GREATEST, last)
     negative = builder.select(builder.icmp_signed("<", row, zero), row, rows)
     element = builder.select(forward, last, negative)
     width = builder.select(builder.icmp_signed("<", matrix.stride, zero), zero, matrix.stride)
