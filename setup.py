@@ -19,40 +19,40 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent.resolve()
 MODULES = [
-    *(f"driver/{name}.py" for name in ("cuda", "cuda_blocks", "cuda_handles", "cuda_launch")),
-    "runtime/arc.py",
-    "runtime/binding.py",
-    "runtime/capture.py",
-    "runtime/combinators.py",
-    "runtime/completion.py",
-    "runtime/context.py",
-    "runtime/event_loops.py",
-    "runtime/fault_records.py",
-    "runtime/future.py",
-    "runtime/graph.py",
-    "runtime/kinds.py",
-    "runtime/launch.py",
-    "runtime/launch_config.py",
-    "runtime/loading.py",
+    *(f"driver/cuda/{name}.py" for name in ("driver", "blocks", "handles", "launch")),
+    "runtime/operations/arc.py",
+    "runtime/launching/binding.py",
+    "runtime/submission/capture.py",
+    "runtime/operations/combinators.py",
+    "runtime/awaiting/completion.py",
+    "runtime/device/runtime.py",
+    "runtime/loop/event_loops.py",
+    "runtime/device/fault_records.py",
+    "runtime/awaiting/future.py",
+    "runtime/operations/graph.py",
+    "runtime/launching/argument_kinds.py",
+    "runtime/launching/launch.py",
+    "runtime/launching/launch_config.py",
+    "runtime/awaiting/loading.py",
     "runtime/locks.py",
-    "runtime/memory.py",
-    "runtime/once.py",
-    "runtime/operation.py",
-    "runtime/pace.py",
-    "runtime/pinned.py",
-    "runtime/places.py",
-    "runtime/reclaim.py",
-    "runtime/scheduling.py",
-    "runtime/staging.py",
-    "runtime/statistics.py",
-    "runtime/stream.py",
-    "runtime/submission.py",
-    "runtime/tasks.py",
-    "runtime/timeline.py",
-    "runtime/transfers.py",
-    "runtime/turns.py",
+    "runtime/device/memory.py",
+    "runtime/submission/once.py",
+    "runtime/operations/operation.py",
+    "runtime/loop/pace.py",
+    "runtime/host_memory/pinned.py",
+    "runtime/device/places.py",
+    "runtime/device/reclaim.py",
+    "runtime/device/scheduling.py",
+    "runtime/host_memory/staging.py",
+    "runtime/device/statistics.py",
+    "runtime/submission/stream.py",
+    "runtime/submission/submission.py",
+    "runtime/operations/tasks.py",
+    "runtime/device/timeline.py",
+    "runtime/operations/transfers.py",
+    "runtime/loop/turns.py",
 ]
-C_SOURCE = "driver/cuda_call.c"
+C_SOURCE = "driver/cuda/call.c"
 # numpy and trio for their types: what is unknown to mypy is asked of Python at each use.
 NEEDS = ["mypy>=2.4", "numpy>=2.0,<2.5", "trio>=0.27"]
 
@@ -74,7 +74,7 @@ class BuildNative(build_ext):
             compiled = mypycify(["--config-file", "native.ini", *paths], group_name="oxide", opt_level="2")
         except SystemExit as error:
             raise SystemExit(f"oxide: mypyc refused the source, see above; {WITHOUT}") from error
-        launcher = Extension("oxide.driver.cuda_call", [f"oxide/{C_SOURCE}"])
+        launcher = Extension("oxide.driver.cuda.call", [f"oxide/{C_SOURCE}"])
         self.distribution.ext_modules = [*compiled, launcher]
         super().finalize_options()
 
@@ -93,7 +93,7 @@ class BuildNative(build_ext):
         listing.write_text(self.fingerprints)
 
     def get_ext_fullpath(self, ext_name: str) -> str:
-        """``oxide.runtime.launch`` and the group that all point into, both in ``oxide/compiled``."""
+        """``oxide.runtime.launching.launch`` and the group that all point into, both in ``oxide/compiled``."""
         folder, _, name = ext_name.removeprefix("oxide.").rpartition(".")
         return os.path.join(self._package(), "compiled", folder, self.get_ext_filename(name))
 

@@ -143,7 +143,7 @@ def _seconds(text: str) -> float:
 
 
 def _default_device() -> str:
-    from oxide.driver.cuda_probe import available
+    from oxide.driver.cuda.probe import available
 
     return os.environ.get("OXIDE_DEVICE") or ("cuda" if available() else "cpu")
 

@@ -35,8 +35,8 @@ import trio
 import oxide
 from benchmarks import record
 from oxide import d2h, h2d, pinned_empty
-from oxide.runtime import copy_pool, staging
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory import copy_pool, staging
 
 PIPELINED = 4  # copies in flight, so that the time between two is not measured
 
@@ -202,7 +202,7 @@ def page_locking(mib: int) -> None:
     """How long a launch or a query of this thread waits while another thread page-locks memory, in ms."""
     from cuda.bindings import driver as cuda
 
-    from oxide.driver.cuda_host_memory import RegisteredMemory
+    from oxide.driver.cuda.host_memory import RegisteredMemory
 
     device = oxide.devices()[0]
     stream, box, driver = device.new_stream(), oxide.zeros(1024).sync(), device.driver

@@ -5,16 +5,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from oxide.compiler.function import device
 from oxide.compiler.kernel import Kernel, kernel
-from oxide.device import atomic, thread, warp
-from oxide.device.arrays import Array
-from oxide.device.atomic import AtomicSlice
-from oxide.device.shared import DynamicSharedArray, LocalArray, SharedArray
-from oxide.device.slices import DisjointSlice, Ref, Slice
-from oxide.device.thread import ThreadIndex
-from oxide.device.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from oxide.device.unroll import unroll
+from oxide.compiler.signature.device_function import device
 from oxide.errors import (
     ArgumentError,
     BarrierError,
@@ -34,61 +26,69 @@ from oxide.errors import (
     OxideError,
     SanitizerError,
 )
-from oxide.runtime import reclaim
-from oxide.runtime.arc import Arc
-from oxide.runtime.combinators import shared, unzip, zip
-from oxide.runtime.context import Device, devices, init_device_contexts
-from oxide.runtime.future import DeviceFuture
-from oxide.runtime.launch import KernelLaunch
-from oxide.runtime.launch_config import LaunchConfig
-from oxide.runtime.memory import DeviceBox
-from oxide.runtime.operation import DeviceOperation, value, with_context
-from oxide.runtime.pinned import pinned_empty
-from oxide.runtime.placement import policy_of
-from oxide.runtime.policy import SchedulingPolicy
-from oxide.runtime.scheduling import SingleStream, StreamPoolRoundRobin
-from oxide.runtime.statistics import Statistics, StreamStatistics, statistics
-from oxide.runtime.stream import Event, Stream
-from oxide.runtime.submission import ExecutionContext
-from oxide.runtime.tasks import JoinHandle, as_completed, gather, spawn
-from oxide.runtime.transfers import d2h, dup, empty, full, h2d, memcpy, ones, zeros
+from oxide.language import atomic, thread, warp
+from oxide.language.arrays import Array
+from oxide.language.atomic import AtomicSlice
+from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.slices import DisjointSlice, Ref, Slice
+from oxide.language.thread import ThreadIndex
+from oxide.language.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from oxide.language.unroll import unroll
+from oxide.runtime.awaiting.future import DeviceFuture
+from oxide.runtime.device import reclaim
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.device.policy import SchedulingPolicy
+from oxide.runtime.device.runtime import Device, devices, init_device_contexts
+from oxide.runtime.device.scheduling import SingleStream, StreamPoolRoundRobin
+from oxide.runtime.device.statistics import Statistics, StreamStatistics, statistics
+from oxide.runtime.host_memory.pinned import pinned_empty
+from oxide.runtime.launching.launch import KernelLaunch
+from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.operations.arc import Arc
+from oxide.runtime.operations.combinators import shared, unzip, zip
+from oxide.runtime.operations.operation import DeviceOperation, value, with_context
+from oxide.runtime.operations.placement import policy_of
+from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, spawn
+from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcpy, ones, zeros
+from oxide.runtime.submission.stream import Event, Stream
+from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import numba_cuda
-    from oxide.device import debug, fast, intrinsics
-    from oxide.device.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
-    from oxide.device.views import MatrixView, TileView, VectorView, zip_exact
-    from oxide.runtime.graph import CudaGraph, GraphScope
-    from oxide.runtime.interop import from_cuda_array_interface, from_dlpack
-    from oxide.runtime.numbers import arange, randn
-    from oxide.runtime.peer import to_device
-    from oxide.runtime.preparing import prepare
-    from oxide.runtime.resources import KernelResources
+    from oxide.language import debug, fast, intrinsics
+    from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
+    from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
+    from oxide.runtime.awaiting.preparing import prepare
+    from oxide.runtime.launching.resources import KernelResources
+    from oxide.runtime.operations.graph import CudaGraph, GraphScope
+    from oxide.runtime.operations.interop import from_cuda_array_interface, from_dlpack
+    from oxide.runtime.operations.numbers import arange, randn
+    from oxide.runtime.operations.peer import to_device
 
 __version__ = "0.1.0"
 
 _LATER = {
-    "CudaGraph": "runtime.graph",
-    "GraphScope": "runtime.graph",
-    "KernelResources": "runtime.resources",
-    "debug": "device.debug",
-    "MatrixTileRef": "device.tiles",
-    "MatrixView": "device.views",
-    "RowMajorTiles": "device.tiles",
-    "TileRef": "device.tiles",
-    "TileView": "device.views",
-    "Tiles": "device.tiles",
-    "VectorView": "device.views",
-    "arange": "runtime.numbers",
-    "fast": "device.fast",
-    "from_cuda_array_interface": "runtime.interop",
-    "from_dlpack": "runtime.interop",
-    "intrinsics": "device.intrinsics",
+    "CudaGraph": "runtime.operations.graph",
+    "GraphScope": "runtime.operations.graph",
+    "KernelResources": "runtime.launching.resources",
+    "debug": "language.debug",
+    "MatrixTileRef": "language.tiles",
+    "MatrixView": "language.views",
+    "RowMajorTiles": "language.tiles",
+    "TileRef": "language.tiles",
+    "TileView": "language.views",
+    "Tiles": "language.tiles",
+    "VectorView": "language.views",
+    "arange": "runtime.operations.numbers",
+    "fast": "language.fast",
+    "from_cuda_array_interface": "runtime.operations.interop",
+    "from_dlpack": "runtime.operations.interop",
+    "intrinsics": "language.intrinsics",
     "numba_cuda": "numba_cuda",
-    "prepare": "runtime.preparing",
-    "randn": "runtime.numbers",
-    "to_device": "runtime.peer",
-    "zip_exact": "device.views",
+    "prepare": "runtime.awaiting.preparing",
+    "randn": "runtime.operations.numbers",
+    "to_device": "runtime.operations.peer",
+    "zip_exact": "language.views",
 }
 """Names that few programs use, and the modules they are loaded from at first use: a tenth of the import's own time."""
 
@@ -99,7 +99,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
-    found = globals()[name] = module if _LATER[name] in (name, f"device.{name}") else getattr(module, name)
+    found = globals()[name] = module if _LATER[name] in (name, f"language.{name}") else getattr(module, name)
     return found
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from oxide.errors import ArgumentError
 from oxide.messages import written
-from oxide.runtime.transfers import h2d
+from oxide.runtime.operations.transfers import h2d
 
 if TYPE_CHECKING:
-    from oxide.runtime.memory import DeviceBox
-    from oxide.runtime.operation import DeviceOperation
+    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.operations.operation import DeviceOperation
 
 __all__ = ["create_xoroshiro128p_states", "without_gpu"]
 
@@ -37,7 +37,7 @@ def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0) -
                 f"create_xoroshiro128p_states: {name} is {written(number):.80}; "
                 f"give an integer from {least} to 2**64 - 1"
             )
-    from oxide.compiler.lowering.numba_programs import random_states  # which loads numba
+    from oxide.compiler.frontend.lowering.numba_programs import random_states  # which loads numba
 
     return h2d(random_states(n, seed, subsequence_start))
 
@@ -50,6 +50,6 @@ def without_gpu() -> AbstractContextManager[None]:
     in a module that is imported there too, is for ``oxide.kernel`` alone: numba-cuda cannot launch it. The context
     holds for all threads.
     """
-    from oxide.compiler.lowering.numba_programs import without_gpu
+    from oxide.compiler.frontend.lowering.numba_programs import without_gpu
 
     return without_gpu()

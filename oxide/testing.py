@@ -38,8 +38,8 @@ from oxide.messages import written
 
 if TYPE_CHECKING:
     from oxide.driver.cpu import CpuDriver
-    from oxide.runtime.context import CompletionMode, OrderingMode
-    from oxide.runtime.policy import SchedulingPolicy
+    from oxide.runtime.device.policy import SchedulingPolicy
+    from oxide.runtime.device.runtime import CompletionMode, OrderingMode
 
 _D = TypeVar("_D", bound=Driver)
 
@@ -82,9 +82,9 @@ def use_driver(
     Raises ``DeviceError`` for a device that the driver has not, ``TypeError`` for what is no driver.
     """
     _require_driver(driver, "use_driver")
-    from oxide.runtime import context
+    from oxide.runtime.device import runtime
 
-    context.install(
+    runtime.install(
         driver,
         default_device=default_device,
         num_devices=num_devices,
@@ -95,7 +95,7 @@ def use_driver(
     try:
         yield driver
     finally:
-        context.uninstall()
+        runtime.uninstall()
 
 
 def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:

@@ -100,9 +100,9 @@ def settled_runtime() -> Iterator[None]:
     """No test leaves work for the next one: after each, the device is past everything that was dropped, and what was
     built and never run is not prepared for."""
     yield
-    if reclaim := sys.modules.get("oxide.runtime.reclaim"):
+    if reclaim := sys.modules.get("oxide.runtime.device.reclaim"):
         reclaim.drain()
-    if loading := sys.modules.get("oxide.runtime.loading"):
+    if loading := sys.modules.get("oxide.runtime.awaiting.loading"):
         loading.forget_announced()
 
 

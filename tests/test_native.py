@@ -34,34 +34,35 @@ def run_python(program: str, path: Path, oxide_native: str | None = None) -> sub
 def package(tmp_path: Path) -> Path:
     """A package like oxide, of two modules, one of which was compiled, and the folder that it is in."""
     folder = tmp_path / "oxide"
-    (folder / "runtime").mkdir(parents=True)
+    (folder / "runtime/loop").mkdir(parents=True)
     (folder / "__init__.py").touch()
     shutil.copy(ROOT / "oxide/native.py", folder)
-    shutil.copy(ROOT / "oxide/runtime/__init__.py", folder / "runtime")
-    (folder / "runtime/turns.py").write_text("NUMBER = 1\n")
+    for place in ("runtime", "runtime/loop"):
+        shutil.copy(ROOT / f"oxide/{place}/__init__.py", folder / place)
+    (folder / "runtime/loop/turns.py").write_text("NUMBER = 1\n")
     listing = Path(native.fingerprints_path(str(folder)))
     listing.parent.mkdir()
-    listing.write_text(native.fingerprints(str(folder), ["runtime/turns.py"]))
+    listing.write_text(native.fingerprints(str(folder), ["runtime/loop/turns.py"]))
     return folder
 
 
 def test_a_source_that_was_edited_since_runs_and_a_warning_names_it(package: Path) -> None:
-    (package / "runtime/turns.py").write_text("NUMBER = 2\n")
-    run = run_python(f"{SHOW}\nimport oxide.runtime.turns as t; print(t.NUMBER)", package.parent)
+    (package / "runtime/loop/turns.py").write_text("NUMBER = 2\n")
+    run = run_python(f"{SHOW}\nimport oxide.runtime.loop.turns as t; print(t.NUMBER)", package.parent)
     assert run.stdout.split() == ["interpreted", "2"]
-    assert "oxide/runtime/turns.py changed since" in run.stderr
+    assert "oxide/runtime/loop/turns.py changed since" in run.stderr
     assert "make native" in run.stderr
 
 
 def test_an_edited_source_is_an_error_where_the_compiled_form_is_asked_for(package: Path) -> None:
-    (package / "runtime/turns.py").write_text("NUMBER = 2\n")
+    (package / "runtime/loop/turns.py").write_text("NUMBER = 2\n")
     run = run_python(SHOW, package.parent, "1")
     assert "ImportError: OXIDE_NATIVE=1" in run.stderr
-    assert "oxide/runtime/turns.py changed since" in run.stderr
+    assert "oxide/runtime/loop/turns.py changed since" in run.stderr
 
 
 def test_an_edited_source_is_no_news_where_the_interpreted_form_is_asked_for(package: Path) -> None:
-    (package / "runtime/turns.py").write_text("NUMBER = 2\n")
+    (package / "runtime/loop/turns.py").write_text("NUMBER = 2\n")
     run = run_python(SHOW, package.parent, "0")
     assert (run.stdout.strip(), run.stderr) == ("interpreted", "")
 
@@ -91,15 +92,15 @@ def test_a_compiled_module_beside_its_source_would_have_hidden_the_edit() -> Non
 @needs_compiled
 def test_a_copy_of_the_package_runs_compiled_until_a_source_of_it_is_edited(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "oxide", tmp_path / "oxide", ignore=shutil.ignore_patterns("__pycache__"))
-    where = "import oxide.runtime.launch as launch; print(launch.__file__)"
+    where = "import oxide.runtime.launching.launch as launch; print(launch.__file__)"
     run = run_python(f"{SHOW}\n{where}", tmp_path)
     assert run.stdout.split()[0] == "compiled"
     assert run.stdout.split()[1].startswith(str(tmp_path / "oxide/compiled"))
-    with (tmp_path / "oxide/runtime/launch.py").open("a") as file:
+    with (tmp_path / "oxide/runtime/launching/launch.py").open("a") as file:
         file.write("# edited\n")
     run = run_python(f"{SHOW}\n{where}", tmp_path)
-    assert run.stdout.split() == ["interpreted", str(tmp_path / "oxide/runtime/launch.py")]
-    assert "oxide/runtime/launch.py changed since" in run.stderr
+    assert run.stdout.split() == ["interpreted", str(tmp_path / "oxide/runtime/launching/launch.py")]
+    assert "oxide/runtime/launching/launch.py changed since" in run.stderr
 
 
 def test_a_build_that_cannot_be_had_says_so_and_leaves_the_package_as_it_is(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_what_was_built_in_a_checkout_runs_compiled(tmp_path: Path, arguments: l
     for name in ("native.ini", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     text, few = re.subn(
-        r"(?s)\nMODULES = \[.*?\n\]", "\nMODULES = ['runtime/turns.py']", (ROOT / "setup.py").read_text()
+        r"(?s)\nMODULES = \[.*?\n\]", "\nMODULES = ['runtime/loop/turns.py']", (ROOT / "setup.py").read_text()
     )
     assert few == 1
     (tmp_path / "setup.py").write_text(text)
@@ -142,7 +143,7 @@ def test_what_was_built_in_a_checkout_runs_compiled(tmp_path: Path, arguments: l
         check=True,
         capture_output=True,
     )
-    run = run_python(f"{SHOW}\nimport oxide.runtime.turns as t; print(t.__file__)", tmp_path, "1")
+    run = run_python(f"{SHOW}\nimport oxide.runtime.loop.turns as t; print(t.__file__)", tmp_path, "1")
     assert run.stdout.split()[0] == "compiled", run.stderr
     assert run.stdout.split()[1].startswith(str(tmp_path / "oxide/compiled"))
 

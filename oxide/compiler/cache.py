@@ -18,16 +18,18 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
-from .. import disk
-from ..driver.base import Code, Target
-from ..dropping import WeakTable
-from .faults import FaultSite
+from oxide import disk
+from oxide.compiler.signature.signature import Closed
+from oxide.compiler.source.faults import FaultSite
+from oxide.driver.base import Code, Target
+from oxide.dropping import WeakTable
+
 from .fingerprint import Unknown, fingerprint
-from .signature import Closed
 
 if TYPE_CHECKING:
-    from .hoist import Placement
-    from .ir import PortableKernel
+    from oxide.compiler.bounds.hoist import Placement
+    from oxide.compiler.ir.portable import PortableKernel
+
     from .kernel import Kernel
 
 __all__ = ["Entry", "Facts", "Unknown", "entry_of", "warn_of_unknown"]
@@ -171,10 +173,10 @@ def warn_of_unknown(kernel: Kernel, unknown: Unknown) -> None:
 # Dataclasses as JSON
 
 _CLASSES = {
-    "FaultSite": ".faults",
-    "Placement": ".hoist",
-    "PortableKernel": ".ir",
-    "SharedMemory": ".primitives",
+    "FaultSite": ".source.faults",
+    "Placement": ".bounds.hoist",
+    "PortableKernel": ".ir.portable",
+    "SharedMemory": ".ir.primitives",
 }
 """The dataclasses that may be kept, and where they are."""
 

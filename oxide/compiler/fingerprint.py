@@ -6,8 +6,8 @@ it need be, and never narrower:
 - the kernel's bytecode and source, with file and line (a fault names them), and what it was declared with;
 - the values of the globals and of the closure that its code names, and all that those reach in turn: constants,
   device functions, their constants … Of a module, the attributes that the code may name;
-- the compiler: the source of this package and of ``oxide.device``, the versions of Python, NumPy, numba, numba-cuda and
-  llvmlite, and numba's settings in the environment.
+- the compiler: the source of this package and of ``oxide.language``, the versions of Python, NumPy, numba, numba-cuda
+  and llvmlite, and numba's settings in the environment.
 
 Of what belongs to Python, NumPy, numba or oxide, the name is enough: versions cover it. That is an object which one of
 their modules holds under its own name, and one of numba's types, which is made by its name. A kernel that reaches a
@@ -31,13 +31,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
-from .. import disk
-from ..device.types import ScalarType
-from . import libdevice
-from .function import DeviceFunction
-from .open_parameters import Lifted
-from .signature import Closed
-from .source import EMPTY, as_written, closure_values
+from oxide import disk
+from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.compiler.signature.generic_parameters import Lifted
+from oxide.compiler.signature.signature import Closed
+from oxide.compiler.source.source import EMPTY, as_written, closure_values
+from oxide.language.types import ScalarType
+
+from .ptx import libdevice
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -72,7 +73,7 @@ def environment() -> tuple[str, ...]:
     """What every kernel depends on: the compiler and what it is built on. Raises ``Unknown`` without its source."""
     package = os.path.dirname(os.path.abspath(__file__))
     sources: list[str | bytes] = []
-    for root in (package, os.path.join(os.path.dirname(package), "device")):
+    for root in (package, os.path.join(os.path.dirname(package), "language")):
         for path in sorted(_sources(root)):
             with open(path, "rb") as file:
                 sources += [os.path.relpath(path, package), file.read()]
@@ -327,7 +328,7 @@ def _fields(value: Any) -> list[tuple[str, Any]] | None:
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(kind)]
-    if kind.__module__.startswith("oxide.device."):
+    if kind.__module__.startswith("oxide.language."):
         return [
             (name, getattr(value, name)) for base in kind.__mro__ for name in getattr(base, "__slots__", ())
         ] or None

@@ -14,18 +14,22 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
 
-from ..driver import sanitizing
-from ..driver.base import Dim3, KernelResources
-from ..errors import ArgumentError
-from .arguments import ArgumentType, type_of
-from .kernel_options import check_max_registers, check_unchecked, checked_block, checked_items
-from .signature import Closed, Declared, UntypedParameter, default_values, parse_parameters
+from oxide.compiler.signature.signature import Closed, Declared, UntypedParameter, default_values, parse_parameters
+from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
+from oxide.driver import sanitizing
+from oxide.driver.base import Dim3, KernelResources
+from oxide.errors import ArgumentError
+
+from .options import check_max_registers, check_unchecked, checked_block, checked_items
 from .specialization import Specialization
 
 if TYPE_CHECKING:
-    from ..runtime.operation import DeviceOperation  # for the type alone: what a launch returns is the runtime's
-    from .contracts import Contract
-    from .report import Check
+    from oxide.compiler.signature.contracts import Contract
+    from oxide.runtime.operations.operation import (
+        DeviceOperation,  # for the type alone: what a launch returns is the runtime's
+    )
+
+    from .checks_report import Check
 
 __all__ = ["Kernel", "kernel"]
 
@@ -64,7 +68,7 @@ class Kernel:
         self.adopted = dispatcher is not function
         """Whether it is a numba-cuda kernel, made by ``kernel(dispatcher)``."""
         if not hasattr(function, "__code__"):
-            from .misuse import no_function
+            from oxide.compiler.check.misuse import no_function
 
             raise no_function(function)
         functools.update_wrapper(self, function)
@@ -76,7 +80,7 @@ class Kernel:
         self.signatures: tuple[tuple[ArgumentType, ...], ...] = ()
         """The explicit signatures of an adopted kernel: its arguments are converted to those of one. Else none."""
         if self.adopted:
-            from .frontend import adopted_signatures
+            from oxide.compiler.frontend.frontend import adopted_signatures
 
             options = dispatcher.targetoptions  # type: ignore[attr-defined]
             self.signatures = adopted_signatures(dispatcher)
@@ -92,7 +96,7 @@ class Kernel:
         self.deny_checks = deny_checks
         self.contracts: tuple[Contract, ...] = ()
         if requires:
-            from .contracts import parse_contracts
+            from oxide.compiler.signature.contracts import parse_contracts
 
             self.contracts = parse_contracts(function, self.name, self.parameters, requires)
         check_max_registers(function, self.name, max_registers)
@@ -137,12 +141,12 @@ class Kernel:
     if not TYPE_CHECKING:  # a type checker is to know what there is not
 
         def __getattr__(self, name: str) -> Any:
-            from .misuse import no_attribute
+            from oxide.compiler.check.misuse import no_attribute
 
             raise no_attribute(self.__dict__.get("name", "?"), name)
 
     def __reduce__(self) -> str:
-        from .pickling import global_name
+        from oxide.compiler.signature.pickling import global_name
 
         return global_name(self, f"kernel {self.name}")
 
@@ -169,7 +173,7 @@ class Kernel:
         if not self.is_generic and not types:
             self.only = self.specialization(cast(tuple[Closed, ...], self.parameters))
             return self.only
-        from .generic import close_by_name  # here, as few programs need it
+        from oxide.compiler.signature.type_variables import close_by_name  # here, as few programs need it
 
         parameters = close_by_name(self.name, self.parameters, types)
         return self.specialization(parameters)
@@ -182,7 +186,7 @@ class Kernel:
         """
         if not self.is_generic:
             return self.specialize(**types)
-        from .generic import example_types
+        from oxide.compiler.signature.type_variables import example_types
 
         return self.specialize(**(example_types(self.parameters) | types))
 

@@ -13,20 +13,21 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from ..driver import sanitizing
-from ..driver.base import Code, KernelResources, Target
-from ..messages import written
-from .faults import FaultSite
-from .signature import Closed, NumbaParameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.source.faults import FaultSite
+from oxide.driver import sanitizing
+from oxide.driver.base import Code, KernelResources, Target
+from oxide.messages import written
 
 if TYPE_CHECKING:
+    from oxide.compiler.bounds.hoist import Placement
+    from oxide.compiler.check.check import Uses
+    from oxide.compiler.frontend.frontend import Style
+    from oxide.compiler.ir.portable import PortableKernel
+
     from .cache import Facts
-    from .check import Uses
-    from .frontend import Style
-    from .hoist import Placement
-    from .ir import PortableKernel
+    from .checks_report import Check
     from .kernel import Kernel
-    from .report import Check
 
 __all__ = ["Specialization"]
 
@@ -56,7 +57,7 @@ class Specialization:
             self._entry, unknown = None, error
         kept = self._entry.facts() if self._entry is not None else None
         if kept is None:
-            from .diagnostics import placed_errors
+            from oxide.compiler.check.numba_errors import placed_errors
 
             begun = perf_counter()
             with placed_errors(kernel.name, kernel.function):
@@ -75,7 +76,7 @@ class Specialization:
         self.plan: object = None  # what the runtime made of it when the first launch was built
         if kept is None:
             if kernel.deny_checks:
-                from .report import deny_checks_in_loops
+                from .checks_report import deny_checks_in_loops
 
                 deny_checks_in_loops(self)
             if self._entry is not None:
@@ -112,7 +113,7 @@ class Specialization:
 
         Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
         """
-        from .ptx import target_of
+        from oxide.compiler.ptx.ptx import target_of
 
         if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
             raise TypeError(f"cc is {written(cc)}; give a pair, as (9, 0) for compute capability 9.0")
@@ -124,8 +125,8 @@ class Specialization:
 
     def native_asm(self) -> str:
         """The assembly for this machine's CPU."""
-        from .diagnostics import placed_errors
-        from .native import host_target, native_assembly
+        from oxide.compiler.check.numba_errors import placed_errors
+        from oxide.compiler.cpu.native import host_target, native_assembly
 
         kernel = self.kernel
         with placed_errors(kernel.name, kernel.function):
@@ -144,7 +145,7 @@ class Specialization:
 
     def checks(self) -> tuple[Check, ...]:
         """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
-        from .report import checks_of
+        from .checks_report import checks_of
 
         return checks_of(self)
 
@@ -165,7 +166,7 @@ class Specialization:
             if code is None and entry is not None:
                 code = entry.code(target)
             if code is None:
-                from .diagnostics import placed_errors
+                from oxide.compiler.check.numba_errors import placed_errors
 
                 begun = perf_counter()
                 with placed_errors(self.kernel.name, self.kernel.function):
@@ -199,10 +200,10 @@ class Specialization:
         if target.kind == "native":
             if kinds:
                 return self._compile_sanitized(target, kinds)
-            from .native import compile_native
+            from oxide.compiler.cpu.native import compile_native
 
             return compile_native(self.portable, self.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
-        from .ptx import compile_ptx
+        from oxide.compiler.ptx.ptx import compile_ptx
 
         return compile_ptx(
             self.portable,
@@ -216,10 +217,10 @@ class Specialization:
 
     def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
         """Lowered a second time, for accesses that know their places in the source; no check leaves its access."""
-        from .frontend import lower
-        from .hoist import leave_assertions_out
-        from .ir import translate
-        from .sanitizer import compile_sanitized
+        from oxide.compiler.bounds.hoist import leave_assertions_out
+        from oxide.compiler.frontend.frontend import lower
+        from oxide.compiler.ir.portable import translate
+        from oxide.compiler.sanitizer.instrument import compile_sanitized
 
         kernel = self.kernel
         uses, style = _style(kernel, self.parameters)
@@ -254,7 +255,7 @@ def _note_compiled(kernel: Kernel, begun: float) -> None:
 
 def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
     """What of the thread's indices a kernel uses, and whose semantics it has. Raises ``CompileError``."""
-    from .check import check
+    from oxide.compiler.check.check import check
 
     numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
     uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
@@ -263,11 +264,12 @@ def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]
 
 def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
+    from oxide.compiler.bounds.contiguous import version_contiguous_loops
+    from oxide.compiler.bounds.hoist import hoist_checks, leave_checks_out
+    from oxide.compiler.frontend.frontend import lower
+    from oxide.compiler.ir.portable import translate
+
     from .cache import Facts
-    from .contiguous import version_contiguous_loops
-    from .frontend import lower
-    from .hoist import hoist_checks, leave_checks_out
-    from .ir import translate
 
     uses, style = _style(kernel, parameters)
     lowered = lower(

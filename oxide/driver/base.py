@@ -45,7 +45,7 @@ class Target:
 
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
 """The entry of a native kernel whose threads meet across the grid: its launch record is longer, and the driver calls it
-as ``cpu_cooperative.py`` does."""
+as ``cpu/cooperative.py`` does."""
 
 
 LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"

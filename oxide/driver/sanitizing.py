@@ -1,8 +1,9 @@
 """What the compiler and the CPU device agree on about sanitized kernels: what is looked for, and what a kernel touches.
 
 ``OXIDE_SANITIZE=memory,race`` asks for it in every kernel, ``@kernel(sanitize=…)`` in one. The compiler puts a call in
-front of each access (``compiler/sanitizer.py``) and hands over a ``Sanitized`` beside the machine code; the driver
-keeps the shadow memory and makes errors of the reports (``cpu_sanitizer.py``). Both lay out the state as it is here.
+front of each access (``compiler/sanitizer/instrument.py``) and hands over a ``Sanitized`` beside the machine code; the
+driver keeps the shadow memory and makes errors of the reports (``cpu/sanitizer.py``). Both lay out the state as it is
+here.
 """
 
 from __future__ import annotations

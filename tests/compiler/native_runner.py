@@ -13,11 +13,11 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from oxide.compiler.faults import RECORD, read_fault
+from oxide.compiler.cpu.native import host_target
 from oxide.compiler.kernel import Kernel
-from oxide.compiler.native import host_target
+from oxide.compiler.source.faults import RECORD, read_fault
 from oxide.compiler.specialization import Specialization
-from oxide.driver.cpu_sanitizer import SanitizedLaunch
+from oxide.driver.cpu.sanitizer import SanitizedLaunch
 
 Dim3 = tuple[int, int, int]
 
@@ -57,7 +57,7 @@ def run_blocks(
 
 
 def _run_on_cuda(kernel: Kernel, grid: Dim3, block: Dim3, *args: Any) -> np.ndarray[Any, Any]:
-    from oxide.runtime.context import current_runtime
+    from oxide.runtime.device.runtime import current_runtime
 
     special = kernel.specialize()
     driver = current_runtime().driver

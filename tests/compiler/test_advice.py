@@ -15,9 +15,9 @@ from numba import cuda
 import oxide
 import oxide_kernels
 from oxide import DisjointSlice, Slice, kernel, warp
-from oxide.compiler import advice, constructs, misuse
-from oxide.device import arrays
+from oxide.compiler.check import advice, constructs, misuse
 from oxide.driver.base import KernelResources
+from oxide.language import arrays
 from tests.compiler.test_wrong_kernels import snapshots
 
 

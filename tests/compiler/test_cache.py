@@ -28,9 +28,9 @@ import pytest
 from oxide import CompileError, Kernel, disk, kernel
 from oxide.compiler import fingerprint as fingerprints
 from oxide.compiler import specialization
-from oxide.compiler.arguments import NumberType
 from oxide.compiler.cache import entry_of
 from oxide.compiler.fingerprint import Unknown, fingerprint
+from oxide.compiler.signature.untyped_arguments import NumberType
 
 ROOT = Path(__file__).parents[2]
 
@@ -260,8 +260,8 @@ import numpy as np
 from numba import cuda, float32, int32, njit, types
 from numba.cuda import grid
 from numba.cuda.random import xoroshiro128p_normal_float32, xoroshiro128p_uniform_float32
-from oxide.device.atomic import RELAXED
-from oxide.device.thread import thread_idx
+from oxide.language.atomic import RELAXED
+from oxide.language.thread import thread_idx
 from oxide import Tiles
 
 class Shape(enum.IntEnum):

@@ -27,7 +27,7 @@ from oxide import (
     u8,
     u32,
 )
-from oxide.compiler.source import located
+from oxide.compiler.source.source import located
 from oxide.errors import CompileError, DeviceError
 
 A_LIST = [1, 2]

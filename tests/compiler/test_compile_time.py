@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, kernel, thread, u32
-from oxide.compiler import hoist
-from oxide.compiler.diagnostics import placed_errors
+from oxide.compiler.bounds import hoist
+from oxide.compiler.bounds.prove import BUDGET, Prover
+from oxide.compiler.check.numba_errors import placed_errors
 from oxide.compiler.kernel import Kernel
-from oxide.compiler.prove import BUDGET, Prover
 from tests.compiler.native_runner import run_blocks
 
 _serial = itertools.count()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from oxide import DisjointSlice, Kernel, Slice, d2h, h2d, i64, kernel, thread, zeros
-from oxide.device.types import of_dtype
 from oxide.errors import BoundsError, CompileError
+from oxide.language.types import of_dtype
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
 COEFFICIENTS = np.array([[0.5, -1.25, 3.0], [2.0, 0.1, -7.0]])

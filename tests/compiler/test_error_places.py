@@ -29,8 +29,9 @@ from oxide import (
     thread,
     zeros,
 )
-from oxide.compiler import frontend, ir
-from oxide.compiler.diagnostics import placed_errors
+from oxide.compiler.check.numba_errors import placed_errors
+from oxide.compiler.frontend import frontend
+from oxide.compiler.ir import portable as ir
 from oxide.errors import CompileError
 from oxide_kernels import block_reduce
 from tests.source_lines import line_of

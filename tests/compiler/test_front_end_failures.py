@@ -10,7 +10,7 @@ import pytest
 from numba.cuda.cudadrv import devices
 
 from oxide import DisjointSlice, f32, i32, kernel, thread
-from oxide.compiler import frontend
+from oxide.compiler.frontend import frontend
 from oxide.errors import CompileError
 from tests.compiler.test_compile_errors import refuse
 

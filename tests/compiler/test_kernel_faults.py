@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from oxide import BoundsError, DisjointSlice, Slice, device, f32, i32, i64, kernel, thread, u64
-from oxide.compiler.faults import RECORD, read_fault
+from oxide.compiler.source.faults import RECORD, read_fault
 from tests.compiler.native_runner import fault_of, run, run_blocks
 
 

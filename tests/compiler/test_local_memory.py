@@ -10,7 +10,7 @@ import pytest
 from numba import cuda, float64
 
 from oxide import Array, CompileError, DisjointSlice, LocalArray, d2h, device, f64, i64, kernel, thread, zeros
-from oxide.compiler.local_memory import LIMIT
+from oxide.compiler.ir.local_memory import LIMIT
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import use_driver
 from tests.source_lines import line_of

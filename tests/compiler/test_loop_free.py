@@ -9,8 +9,8 @@ import pytest
 from numba import cuda
 
 from oxide import Array, DisjointSlice, SharedArray, Slice, device, f32, i32, kernel, thread, warp
-from oxide.compiler.loop_free import is_loop_free
-from oxide.driver.cpu_code import host_target
+from oxide.compiler.cpu.loop_free import is_loop_free
+from oxide.driver.cpu.code import host_target
 
 
 @kernel

@@ -27,7 +27,7 @@ from oxide import (
     u64,
     zeros,
 )
-from oxide.compiler import libdevice
+from oxide.compiler.ptx import libdevice
 from oxide.errors import CompileError
 from tests.elementwise import binary, run, unary
 

@@ -39,11 +39,12 @@ from oxide import (
     u64,
     zeros,
 )
-from oxide.compiler import native, positions
-from oxide.compiler.faults import RECORD, read_fault
+from oxide.compiler.cpu import native
+from oxide.compiler.cpu.positions import positions
 from oxide.compiler.kernel import Kernel
+from oxide.compiler.source.faults import RECORD, read_fault
 from oxide.compiler.specialization import Specialization
-from oxide.driver.cpu_code import CpuFunction
+from oxide.driver.cpu.code import CpuFunction
 from oxide.errors import BoundsError, KernelAssertionError
 
 KERNELS = int(os.environ.get("OXIDE_POSITIONS", "40"))

@@ -12,7 +12,7 @@ import pytest
 
 from oxide import ArgumentError, DisjointSlice, Kernel, Slice, bool_, f32, f64, i8, i32, i64, kernel, u8, u32, u64
 from oxide.compiler import kernel as kernel_module
-from oxide.compiler.signature import Parameter
+from oxide.compiler.signature.signature import Parameter
 
 
 @kernel(block=(8, 4))

@@ -30,7 +30,7 @@ from oxide import (
     u8,
     zeros,
 )
-from oxide.compiler.scalarise import scalarised
+from oxide.compiler.cpu.positions.scalarise import scalarised
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
 

@@ -29,7 +29,7 @@ from oxide import (
     u32,
     u64,
 )
-from oxide.device.types import as_dtype
+from oxide.language.types import as_dtype
 
 SCALARS: list[tuple[Any, Any]] = [
     (i8, np.int8), (i16, np.int16), (i32, np.int32), (i64, np.int64),

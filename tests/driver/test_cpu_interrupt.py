@@ -15,8 +15,8 @@ from numba import cuda
 
 from oxide import Array, DeviceLostError, LaunchConfig, d2h, h2d, i32, kernel
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_interrupt import run_interruptibly
-from oxide.driver.cpu_streams import BlockRange
+from oxide.driver.cpu.interrupt import run_interruptibly
+from oxide.driver.cpu.streams import BlockRange
 from oxide.testing import failing_seed, seeded_driver, step_driver, use_driver
 
 Interrupted = tuple[Callable[[int, int], None], list[tuple[int, int]]]

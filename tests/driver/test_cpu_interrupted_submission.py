@@ -10,11 +10,15 @@ from types import CodeType
 
 import pytest
 
-from oxide.driver import cpu, cpu_memory, cpu_steps, cpu_streams, cpu_workers
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_steps import StepScheduler
-from oxide.driver.cpu_streams import CpuStream, Point, Record, Scheduler, Task, Wait
-from oxide.driver.cpu_workers import WorkerScheduler
+from oxide.driver.cpu import driver as cpu
+from oxide.driver.cpu import memory as cpu_memory
+from oxide.driver.cpu import steps as cpu_steps
+from oxide.driver.cpu import streams as cpu_streams
+from oxide.driver.cpu import workers as cpu_workers
+from oxide.driver.cpu.steps import StepScheduler
+from oxide.driver.cpu.streams import CpuStream, Point, Record, Scheduler, Task, Wait
+from oxide.driver.cpu.workers import WorkerScheduler
 from tests.interrupting import interrupts, needs_calls
 
 

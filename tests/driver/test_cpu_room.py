@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from oxide import DisjointSlice, DynamicSharedArray, Kernel, SharedArray, Slice, f64, kernel, thread
-from oxide.driver.cpu_code import CpuFunction, host_target
-from oxide.driver.cpu_object import EXTERNAL_FUNCTIONS
+from oxide.driver.cpu.code import CpuFunction, host_target
+from oxide.driver.cpu.object import EXTERNAL_FUNCTIONS
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or sys.platform != "linux", reason="LLVM loads the code here, and nobody counts"

@@ -32,7 +32,7 @@ from oxide import (
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DeviceError
 from oxide.messages import written
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
 from oxide.testing import failing_seed, seeded_driver, step_driver, use_driver
 from oxide_kernels import block_inclusive_sum
 

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_steps import StepScheduler
-from oxide.driver.cpu_streams import BlockRange, CpuStream, Task
+from oxide.driver.cpu.steps import StepScheduler
+from oxide.driver.cpu.streams import BlockRange, CpuStream, Task
 from oxide.errors import DeviceError, DriverError
 from oxide.testing import step_driver
 from tests.driver.conftest import Gate

@@ -18,10 +18,11 @@ from numba import cuda
 
 import oxide
 from oxide import Array, DisjointSlice, LaunchConfig, f32, h2d, i32, kernel, thread
-from oxide.driver import cpu_workers
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_streams import BlockRange, CpuStream, LoopFree, Pace, Point, Record, Task, Wait
-from oxide.driver.cpu_workers import WorkerScheduler
+from oxide.driver.cpu import streams as cpu_streams
+from oxide.driver.cpu import workers as cpu_workers
+from oxide.driver.cpu.streams import BlockRange, CpuStream, LoopFree, Pace, Point, Record, Task, Wait
+from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking
 from oxide.testing import use_driver
 from tests.interrupting import interrupts, needs_calls
@@ -250,7 +251,7 @@ def test_what_a_kernel_fails_with_on_another_thread_fails_the_device(held: threa
 
 
 def is_scheduling(code: Any) -> bool:
-    return "cpu_workers.py" in code.co_filename or "cpu_streams.py" in code.co_filename
+    return code.co_filename in (cpu_workers.__file__, cpu_streams.__file__)
 
 
 def note_blocks(ran: list[object], first: int, end: int) -> None:

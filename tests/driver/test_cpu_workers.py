@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import pytest
 
-from oxide.driver import cpu_workers
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_streams import BlockRange, CpuStream, Item, Point, Record, Task, Wait
-from oxide.driver.cpu_workers import WorkerScheduler
+from oxide.driver.cpu import workers as cpu_workers
+from oxide.driver.cpu.streams import BlockRange, CpuStream, Item, Point, Record, Task, Wait
+from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.errors import DriverError
 from tests.driver.conftest import Gate
 
@@ -277,7 +277,7 @@ def test_a_query_in_vain_keeps_its_core_and_lets_go_of_the_gil_now_and_then(
 ) -> None:
     given_up: list[str] = []
     monkeypatch.setattr(os, "sched_yield", lambda: given_up.append("core"))
-    monkeypatch.setattr("oxide.driver.cpu.sleep", lambda seconds: given_up.append("GIL"), raising=False)
+    monkeypatch.setattr("oxide.driver.cpu.driver.sleep", lambda seconds: given_up.append("GIL"), raising=False)
     gate = Gate()
     stream, event = driver.create_stream(0), driver.create_event(0, timing=False)
     driver.launch_host_function(gate, stream)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from oxide.driver import cuda_early, cuda_probe
+from oxide.driver.cuda import early as cuda_early
+from oxide.driver.cuda import probe as cuda_probe
 
 
 class Library:
@@ -64,7 +65,7 @@ def test_after_a_failure_nothing_more_is_asked(monkeypatch: pytest.MonkeyPatch, 
 def test_without_the_drivers_library_nothing_is_started_or_imported() -> None:
     program = (
         "import sys, threading\n"
-        "from oxide.driver import cuda_early, cuda_probe\n"
+        "from oxide.driver.cuda import early as cuda_early, probe as cuda_probe\n"
         "cuda_probe.LIBRARY = 'libcuda-that-nobody-has.so.1'\n"
         "assert cuda_early.start_early(0) is None\n"
         "assert threading.active_count() == 1\n"

@@ -8,7 +8,7 @@ from oxide.errors import DeviceLostError, DriverError
 
 pytest.importorskip("cuda.bindings")
 
-from oxide.driver.cuda_errors import check, failure, raise_core_failure
+from oxide.driver.cuda.errors import check, failure, raise_core_failure
 
 
 def test_success_raises_nothing() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from oxide.driver import cuda_graph, cuda_peer
-from oxide.driver.cuda_graph import abandon_capture, instantiate
-from oxide.driver.cuda_peer import open_peer_access
+from oxide.driver.cuda import graph as cuda_graph
+from oxide.driver.cuda import peer as cuda_peer
+from oxide.driver.cuda.graph import abandon_capture, instantiate
+from oxide.driver.cuda.peer import open_peer_access
 from oxide.errors import DriverError
 
 codes = cuda_peer.driver.CUresult
@@ -59,7 +60,7 @@ def test_a_captured_graph_is_instantiated_uploaded_and_given_back(monkeypatch: p
 
 
 def test_a_graph_that_cannot_be_instantiated_or_uploaded_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oxide.driver.cuda_errors._text", lambda code: "no")
+    monkeypatch.setattr("oxide.driver.cuda.errors._text", lambda code: "no")
     calls = graph_calls(monkeypatch, cuGraphInstantiate=(codes.CUDA_ERROR_INVALID_VALUE, None))
     with pytest.raises(DriverError, match="cuGraphInstantiate"):
         instantiate("graph", STREAM)
@@ -106,7 +107,7 @@ def test_devices_that_cannot_reach_each_other_are_left_to_staging(monkeypatch: p
 
 
 def test_any_other_refusal_of_access_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oxide.driver.cuda_errors._text", lambda code: "no")
+    monkeypatch.setattr("oxide.driver.cuda.errors._text", lambda code: "no")
     peer_calls(monkeypatch, 1, (codes.CUDA_ERROR_INVALID_CONTEXT,))
     with pytest.raises(DriverError, match=r"cuCtxEnablePeerAccess\(cuda:1 to cuda:0\)"):
         open_peer_access(1, 0, OWNER)

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("cuda.bindings")
 from cuda.bindings import driver as cuda
 
-from oxide.driver import cuda_host_memory
-from oxide.driver.cuda_host_memory import RegisteredMemory
+from oxide.driver.cuda import host_memory as cuda_host_memory
+from oxide.driver.cuda.host_memory import RegisteredMemory
 from oxide.errors import DriverError
 
 MIB = 1 << 20
@@ -86,7 +86,7 @@ def test_pages_that_the_driver_does_not_let_go_stay_mapped(
     address = memory.allocate(4 * MIB)
     assert address is not None
     with monkeypatch.context() as refusing:
-        refusing.setattr("oxide.driver.cuda_errors._text", lambda code: "no")
+        refusing.setattr("oxide.driver.cuda.errors._text", lambda code: "no")
         refusing.setattr(cuda_host_memory.driver, "cuMemHostUnregister", lambda _: REFUSED)
         with pytest.raises(DriverError, match="cuMemHostUnregister"):
             memory.free(address)

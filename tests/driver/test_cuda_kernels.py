@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver")
 from oxide import DisjointSlice, Kernel, Slice, f32, kernel, thread
-from oxide.driver import cuda_module
-from oxide.driver.cuda_kernels import CODE, FILL, REPORT, fill_params, report_params
-from oxide.driver.cuda_module import load_functions, parameter_layout, uses_last_parameter
+from oxide.driver.cuda import module as cuda_module
+from oxide.driver.cuda.kernels import CODE, FILL, REPORT, fill_params, report_params
+from oxide.driver.cuda.module import load_functions, parameter_layout, uses_last_parameter
 from oxide.errors import DriverError
 from tests.compiler.assembler import assembled, needs_ptxas
 
@@ -117,7 +117,7 @@ def test_two_functions_of_one_module_are_loaded_once_and_retired_with_the_last(m
 
 
 def test_a_module_without_one_of_its_entries_is_retired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oxide.driver.cuda_errors._text", lambda code: "no")
+    monkeypatch.setattr("oxide.driver.cuda.errors._text", lambda code: "no")
     Modules(monkeypatch, missing=REPORT)
     retired: deque[Any] = deque()
     with pytest.raises(DriverError, match=rf"cuModuleGetFunction\({REPORT}\)"):

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from oxide.driver import cuda_probe
-from oxide.driver.cuda_target import ptx_target
+from oxide.driver.cuda import probe as cuda_probe
+from oxide.driver.cuda.target import ptx_target
 
 
 def test_a_missing_driver_library_is_a_reason_and_not_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_available_is_the_absence_of_a_reason() -> None:
 def test_asking_loads_neither_the_bindings_nor_cuda_core_where_there_is_no_driver() -> None:
     program = (
         "import sys\n"
-        "from oxide.driver import cuda_probe\n"
+        "from oxide.driver.cuda import probe as cuda_probe\n"
         "cuda_probe.LIBRARY = 'libcuda-that-nobody-has.so.1'\n"
         "assert not cuda_probe.available()\n"
         "print([name for name in sys.modules if name == 'cuda' or name.startswith('cuda.')])\n"

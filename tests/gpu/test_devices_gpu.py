@@ -58,7 +58,7 @@ def test_memory_allocated_before_and_after_the_first_copy_can_be_copied() -> Non
 
 
 def test_a_copy_without_direct_access_is_staged_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    import oxide.driver.cuda as module
+    import oxide.driver.cuda.driver as module
 
     monkeypatch.setattr(module, "open_peer_access", lambda *_: False)
     array = np.random.default_rng(0).random(1 << 22)

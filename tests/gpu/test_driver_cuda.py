@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oxide.driver.base import Code, Target
-from oxide.driver.cuda_probe import available, unavailable_reason
+from oxide.driver.cuda.probe import available, unavailable_reason
 from oxide.errors import DeviceError, DriverError, OutOfMemoryError
 
 if TYPE_CHECKING:

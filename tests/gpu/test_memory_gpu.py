@@ -13,8 +13,8 @@ from numba import cuda
 import oxide
 from oxide import DeviceBox, DeviceOperation, ExecutionContext, d2h, from_dlpack, h2d, pinned_empty, value, with_context
 from oxide.driver.cuda import CudaDriver
-from oxide.runtime import staging
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory import staging
 from oxide.testing import RecordingDriver, use_driver
 
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import numpy as np
 
 import oxide_kernels as library
 from oxide import DeviceOperation, DisjointSlice, Slice, d2h, empty, h2d, i64, kernel, thread, u32, zeros
-from oxide.driver.cpu_sanitizer import SanitizedLaunch
+from oxide.driver.cpu.sanitizer import SanitizedLaunch
 from oxide_kernels import ops
 from tests.kernels.references import ACTIVATIONS, IDENTITY, compose, layer_norm, rms_norm, softmax
 

@@ -14,7 +14,8 @@ from numba import cuda
 from numba.cuda import libdevice, libdevicefuncs
 
 from oxide import kernel
-from oxide.compiler import instructions, libm
+from oxide.compiler.cpu.libdevice import libm
+from oxide.compiler.ir import instructions
 from tests.numba_cuda.launching import launch
 
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211707")

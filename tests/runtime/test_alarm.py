@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oxide.runtime import alarm
+from oxide.runtime.loop import alarm
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import trio.testing
 import oxide
 from oxide import DeviceOperation, as_completed, d2h, devices, gather, h2d, spawn, value, with_context, zeros
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.future import FutureState
+from oxide.runtime.awaiting.future import FutureState
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 from tests.on_stream import On
 

@@ -29,9 +29,9 @@ from oxide import (
     thread,
     u8,
 )
-from oxide.compiler.arguments import ArrayType
+from oxide.compiler.signature.untyped_arguments import ArrayType
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.binding import Plan, bind
+from oxide.runtime.launching.binding import Plan, bind
 from oxide.testing import RecordingDriver, step_driver, use_driver
 
 

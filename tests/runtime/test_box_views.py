@@ -330,8 +330,8 @@ def test_a_view_and_an_output_slice_share_a_launch() -> None:
 
 
 def test_strided_arrays_have_ptx() -> None:
-    from oxide.compiler.arguments import ArrayType
-    from oxide.compiler.signature import NumbaParameter
+    from oxide.compiler.signature.signature import NumbaParameter
+    from oxide.compiler.signature.untyped_arguments import ArrayType
 
     kind = ArrayType(np.dtype(np.float32), 2, True)
     special = doubled.specialization(tuple(NumbaParameter("doubled", name, kind) for name in "xy"))

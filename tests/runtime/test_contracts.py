@@ -25,7 +25,7 @@ from oxide import (
     value,
     zeros,
 )
-from oxide.compiler.contracts import compiled
+from oxide.compiler.signature.contracts import compiled
 from oxide_kernels import matvec_naive, sgemm_naive
 
 SGEMM = kernel(requires=("k >= 1", "len(a) >= m * k", "len(b) >= k * n"))(sgemm_naive.function)

@@ -13,11 +13,11 @@ import pytest
 
 from oxide import h2d
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime import copy_pool as pools
-from oxide.runtime import streaming_copy
-from oxide.runtime.alarm import compiled_function
-from oxide.runtime.moves import Moves
-from oxide.runtime.streaming_copy import streaming_copy_address
+from oxide.runtime.host_memory import copy_pool as pools
+from oxide.runtime.host_memory import streaming_copy
+from oxide.runtime.host_memory.moves import Moves
+from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
+from oxide.runtime.loop.alarm import compiled_function
 from oxide.testing import use_driver
 
 pytestmark = pytest.mark.skipif(

@@ -16,10 +16,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 import oxide
 from oxide import Arc, DisjointSlice, Slice, Stream, as_completed, d2h, devices, f32, gather, h2d, kernel, thread, zeros
-from oxide.driver.cpu_code import CpuFunction
-from oxide.driver.cpu_streams import BlockRange
-from oxide.runtime import staging
-from oxide.runtime.context import current_runtime
+from oxide.driver.cpu.code import CpuFunction
+from oxide.driver.cpu.streams import BlockRange
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory import staging
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 from tests.on_stream import On
 
@@ -325,7 +325,7 @@ def test_a_placed_part_is_dropped_with_the_whole(driver: Any, launched: list[int
 def test_sanitized_kernels_are_dropped_too(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     doubled_with_care(h2d(ONES), zeros(8)).sync()
     give_up(doubled_with_care(h2d(ONES), zeros(8)))
-    from oxide.driver import cpu_streams
+    from oxide.driver.cpu import streams as cpu_streams
 
     tasks = [item for stream in driver.pending() for item in stream.items if isinstance(item, cpu_streams.Task)]
     kernels = [task for task in tasks if task.kernel]

@@ -18,13 +18,16 @@ import pytest
 
 import oxide
 from oxide import Arc, DisjointSlice, d2h, f32, from_dlpack, h2d, kernel, pinned_empty, thread, value, zeros
-from oxide.driver import cpu, cpu_workers
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_streams import BlockRange
+from oxide.driver.cpu import driver as cpu
+from oxide.driver.cpu import workers as cpu_workers
+from oxide.driver.cpu.streams import BlockRange
 from oxide.dropping import Soon
 from oxide.native import is_compiled
-from oxide.runtime import dlpack, reclaim, unrun
-from oxide.runtime.context import current_runtime
+from oxide.runtime.awaiting import unrun
+from oxide.runtime.device import reclaim
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.operations import dlpack
 from oxide.testing import use_driver
 from tests.driver.conftest import Gate
 from tests.interrupting import MODES, interrupt_child, interrupts_at_checks, needs_calls
@@ -221,7 +224,10 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
 ) -> None:
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
-    from oxide.runtime import address_ranges, capture, fault_records, graph, interop, memory, pinned, submission
+    from oxide.runtime.device import address_ranges, fault_records, memory
+    from oxide.runtime.host_memory import pinned
+    from oxide.runtime.operations import graph, interop
+    from oxide.runtime.submission import capture, submission
 
     steps = in_files(
         address_ranges, pinned, submission, memory, reclaim, interop, dlpack, fault_records, capture, graph
@@ -251,7 +257,8 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
 
 @needs_calls
 def test_memory_in_use_on_another_stream_outlives_an_interrupted_submission(driver: CpuDriver) -> None:
-    from oxide.runtime import launch, submission
+    from oxide.runtime.launching import launch
+    from oxide.runtime.submission import submission
 
     home, other = new_stream(), new_stream()
     bump(zeros(32).sync_on(home)).sync_on(home)

@@ -16,7 +16,7 @@ import trio.testing
 import oxide
 from oxide import DeviceOperation, as_completed, d2h, dup, gather, h2d, spawn, unzip, value, with_context, zeros
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.completion import Reactor
+from oxide.runtime.awaiting.completion import Reactor
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 # Execute once
@@ -167,10 +167,12 @@ def test_spurious_wake_ups_end_no_wait_early() -> None:
             async with trio.open_nursery() as nursery:
                 handle = spawn(nursery, h2d(np.arange(4.0)).to_host())
                 await trio.testing.wait_all_tasks_blocked()
-                reactor: Reactor = oxide.runtime.completion.reactor_of(oxide.runtime.event_loops.current_loop())
+                reactor: Reactor = oxide.runtime.awaiting.completion.reactor_of(
+                    oxide.runtime.loop.event_loops.current_loop()
+                )
                 for _ in range(5):
                     reactor._alarm.ring()
-                    reactor._look(oxide.runtime.event_loops.current_loop())
+                    reactor._look(oxide.runtime.loop.event_loops.current_loop())
                     await trio.testing.wait_all_tasks_blocked()
                     assert not handle.done()
                 while not handle.done():

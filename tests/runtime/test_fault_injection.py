@@ -14,8 +14,8 @@ import oxide
 from examples.async_mlp import pipeline, synthetic
 from oxide import DeviceOperation, DisjointSlice, Slice, as_completed, d2h, dup, f32, gather, h2d, kernel, thread, zeros
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime import staging
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory import staging
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, use_driver
 
 pytestmark = pytest.mark.usefixtures("small_heap")  # they collect garbage hundreds of times

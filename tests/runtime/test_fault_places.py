@@ -143,7 +143,7 @@ def test_a_submission_takes_records_for_its_launches_eight_at_a_time_and_gives_t
                     refuse(number, box).run(context)
 
         Many().async_on(stream)
-        records = oxide.runtime.context.current_runtime().fault_records
+        records = oxide.runtime.device.runtime.current_runtime().fault_records
         assert len(records._returned) == 64 - 12
         stream.synchronize()
         assert len(records._returned) == 64
@@ -158,7 +158,7 @@ def count_up(x: DisjointSlice[f32]) -> None:
 
 def test_a_kernel_that_can_report_no_fault_takes_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     from oxide.driver.cpu import CpuDriver
-    from oxide.driver.cpu_code import CpuFunction
+    from oxide.driver.cpu.code import CpuFunction
     from oxide.testing import RecordingDriver, use_driver
 
     monkeypatch.setattr(CpuFunction, "reports", False)
@@ -170,7 +170,7 @@ def test_a_kernel_that_can_report_no_fault_takes_no_record(monkeypatch: pytest.M
         graph.launch().sync()
         np.testing.assert_array_equal(oxide.d2h(box).sync(), [4.0] * 8)
         assert driver.count("report") == 0
-        assert not oxide.runtime.context.current_runtime().fault_records._returned
+        assert not oxide.runtime.device.runtime.current_runtime().fault_records._returned
 
 
 @pytest.mark.parametrize("between", ["graph", "shared", "update"])

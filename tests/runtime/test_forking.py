@@ -25,7 +25,7 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
     printed = run(
         """
         import gc, os, sys, threading, trio, numpy as np, oxide
-        from oxide.runtime.context import current_runtime
+        from oxide.runtime.device.runtime import current_runtime
         box = oxide.h2d(np.ones(3)).sync()
         stream = oxide.devices()[0].new_stream()
         pending = oxide.h2d(np.ones(3)).async_on(stream)

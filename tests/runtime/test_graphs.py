@@ -631,7 +631,7 @@ def test_a_kernels_fault_is_raised_by_the_launch_it_happened_in(recording: Recor
     futures = []
     for turn, places in enumerate(([1, 0], [0, 2], [1, 1], [-1, 0])):
         graph.update(memcpy(where, np.array(places)))
-        futures.append(oxide.runtime.submission.submit(graph.launch(), streams[turn % 2]))
+        futures.append(oxide.runtime.submission.submission.submit(graph.launch(), streams[turn % 2]))
     outcomes: list[Any] = []
     for future in futures:
         future.mark.synchronize()

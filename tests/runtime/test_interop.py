@@ -15,8 +15,8 @@ import pytest
 import oxide
 from oxide import d2h, from_dlpack, h2d, memcpy
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_memory import Heap
-from oxide.runtime import dlpack
+from oxide.driver.cpu.memory import Heap
+from oxide.runtime.operations import dlpack
 from oxide.testing import step_driver, use_driver
 from tests.runtime.capsules import Exporter
 

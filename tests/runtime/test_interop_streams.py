@@ -11,7 +11,7 @@ import pytest
 
 import oxide
 from oxide import d2h, from_cuda_array_interface, from_dlpack, h2d
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
 from oxide.testing import DelegatingDriver, step_driver, use_driver
 from tests.runtime.capsules import Exporter
 

@@ -12,11 +12,11 @@ import pytest
 
 import oxide
 from oxide import DisjointSlice, Event, Stream, f32, kernel, thread, zeros
-from oxide.runtime.fault_records import FaultPage, FaultReport
-from oxide.runtime.graph import _Captured
-from oxide.runtime.pinned import PinnedBuffer
-from oxide.runtime.submission import Submission
-from oxide.runtime.timeline import Mark
+from oxide.runtime.device.fault_records import FaultPage, FaultReport
+from oxide.runtime.device.timeline import Mark
+from oxide.runtime.host_memory.pinned import PinnedBuffer
+from oxide.runtime.operations.graph import _Captured
+from oxide.runtime.submission.submission import Submission
 from tests.interrupting import interrupts, needs_calls
 
 RUNTIME = Path(oxide.__file__).parent / "runtime"
@@ -32,7 +32,7 @@ def bump(x: DisjointSlice[f32]) -> None:
 
 
 def is_step(code: CodeType) -> bool:
-    return code.co_name in STEPS and Path(code.co_filename).parent == RUNTIME
+    return code.co_name in STEPS and Path(code.co_filename).is_relative_to(RUNTIME)
 
 
 def locks_held(stream: Stream, graph: oxide.CudaGraph[Any]) -> list[str]:

@@ -16,7 +16,7 @@ import oxide
 from oxide import DisjointSlice, Slice, d2h, f32, gather, h2d, kernel, thread, value, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DriverError
-from oxide.runtime import loading as runtime_loading
+from oxide.runtime.awaiting import loading as runtime_loading
 from oxide.testing import DelegatingDriver, use_driver
 from tests.runtime.waiting import until
 

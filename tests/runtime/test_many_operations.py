@@ -17,7 +17,7 @@ import trio.testing
 import oxide
 from oxide import DeviceOperation, ExecutionContext, h2d, value, with_context
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
 from oxide.testing import use_driver
 from tests.runtime.waiting import until
 

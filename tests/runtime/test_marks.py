@@ -17,7 +17,7 @@ import oxide
 from oxide import DisjointSlice, Slice, Stream, d2h, f32, h2d, kernel, memcpy, thread, value, with_context, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DriverError
-from oxide.runtime.timeline import Mark
+from oxide.runtime.device.timeline import Mark
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 

@@ -15,9 +15,9 @@ import pytest
 import oxide
 from oxide import d2h, h2d, pinned_empty, zeros
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime import moves, staging
-from oxide.runtime.alarm import compiled_function
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory import moves, staging
+from oxide.runtime.loop.alarm import compiled_function
 from oxide.testing import RecordingDriver, step_driver, use_driver
 
 MIB = 1 << 20

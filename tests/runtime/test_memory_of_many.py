@@ -12,7 +12,7 @@ import trio
 
 import oxide
 from oxide import DisjointSlice, DriverError, LaunchError, d2h, f32, gather, h2d, kernel, thread, zeros
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
 from oxide.testing import FailingDriver, seeded_driver, step_driver, use_driver
 
 MANY = 2000

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import oxide
 from oxide.driver.cpu import CpuDriver
 from oxide.native import is_compiled
-from oxide.runtime import completion
-from oxide.runtime.pace import POLL_SECONDS, SPIN_SECONDS, Pace
-from oxide.runtime.reclaim import Reclaimer
-from oxide.runtime.timeline import Mark
+from oxide.runtime.awaiting import completion
+from oxide.runtime.device.reclaim import Reclaimer
+from oxide.runtime.device.timeline import Mark
+from oxide.runtime.loop.pace import POLL_SECONDS, SPIN_SECONDS, Pace
 from oxide.testing import RecordingDriver, step_driver, use_driver
 from tests.on_stream import On
 
@@ -264,7 +264,7 @@ def test_statistics_show_each_streams_learned_budget_and_the_pools() -> None:
 
 
 def test_counters_are_exact_when_several_threads_count() -> None:
-    from oxide.runtime.statistics import Counter
+    from oxide.runtime.device.statistics import Counter
 
     counter = Counter()
     threads = [threading.Thread(target=lambda: [counter.add() for _ in range(10_000)]) for _ in range(4)]

@@ -16,9 +16,9 @@ from oxide import gather, h2d, pinned_empty
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
 from oxide.native import is_compiled
-from oxide.runtime import staging
-from oxide.runtime.context import current_runtime
-from oxide.runtime.pinned import AT_ONCE_BYTES, PinnedPool, pinned_buffer_of
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory import staging
+from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, PinnedPool, pinned_buffer_of
 from oxide.testing import DelegatingDriver, use_driver
 from tests.runtime.waiting import until
 

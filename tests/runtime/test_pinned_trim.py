@@ -11,8 +11,8 @@ import pytest
 
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DriverError
-from oxide.runtime.context import current_runtime
-from oxide.runtime.pinned import PinnedPool
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory.pinned import PinnedPool
 from oxide.testing import use_driver
 from tests.interrupting import interrupts, needs_calls
 

@@ -15,8 +15,9 @@ import trio
 import oxide
 from oxide import CompileError, DisjointSlice, Slice, d2h, f32, h2d, kernel, memcpy, prepare, thread, zeros
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime import loading, staging
-from oxide.runtime.context import current_runtime
+from oxide.runtime.awaiting import loading
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory import staging
 from oxide.testing import RecordingDriver, use_driver
 from oxide_kernels import relu
 from tests.runtime.test_loading import Loading

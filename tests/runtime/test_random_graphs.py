@@ -39,8 +39,8 @@ from oxide import (
     with_context,
 )
 from oxide.native import is_compiled
-from oxide.runtime import staging
-from oxide.runtime.memory import Allocation
+from oxide.runtime.device.memory import Allocation
+from oxide.runtime.host_memory import staging
 from oxide.testing import step_driver, use_driver
 from tests.on_stream import On
 
@@ -216,7 +216,7 @@ def differences(program: list[Instruction], seed: int, limit: int | None = None)
     """How many of the arrays that a program reads differ from what NumPy says; checks that nothing is left."""
     with use_driver(step_driver(DEVICES, seed=seed), completion="callback") as driver:
         if limit is not None:
-            oxide.runtime.context.current_runtime().pinned.limit = limit
+            oxide.runtime.device.runtime.current_runtime().pinned.limit = limit
 
         async def main() -> int:
             machine = Machine(driver)

@@ -41,7 +41,7 @@ from oxide import (
 )
 from oxide.environment import whole_number
 from oxide.messages import written
-from oxide.runtime.context import current_runtime
+from oxide.runtime.device.runtime import current_runtime
 
 LONG = 10**5000  # 16610 bits, 5001 digits, which Python does not write
 

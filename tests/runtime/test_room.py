@@ -14,8 +14,8 @@ import oxide
 from oxide import d2h, devices, full, reclaim, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
-from oxide.runtime import room
-from oxide.runtime.future import FutureState
+from oxide.runtime.awaiting.future import FutureState
+from oxide.runtime.device import out_of_memory as room
 from oxide.testing import DelegatingDriver, step_driver, use_driver
 from tests.runtime.faulting_launches import VECTOR, product
 

@@ -14,9 +14,9 @@ import pytest
 import oxide
 from oxide import DeviceBox, DisjointSlice, h2d, kernel, thread, u8
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu_streams import BlockRange, CpuStream
-from oxide.runtime import staging
-from oxide.runtime.context import current_runtime
+from oxide.driver.cpu.streams import BlockRange, CpuStream
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.host_memory import staging
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ import oxide
 from oxide import d2h, h2d, memcpy, pinned_empty, value, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
-from oxide.runtime import staging
+from oxide.runtime.host_memory import staging
 from oxide.testing import DelegatingDriver, use_driver
 from tests.runtime.waiting import until
 
@@ -136,7 +136,7 @@ def test_a_ring_that_drain_gave_back_is_prepared_again(driver: Calls) -> None:
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("nbytes", [staging.SMALL_BYTES + 1, 5 * staging.CHUNK_BYTES - 1, 40 * staging.CHUNK_BYTES + 7])
 def test_the_ring_carries_copies_of_any_size_both_ways(driver: Calls, prepared: bool, nbytes: int) -> None:
-    oxide.runtime.context.current_runtime().pinned.limit = 0
+    oxide.runtime.device.runtime.current_runtime().pinned.limit = 0
     if prepared:
         oxide.devices()[0].staging.prepare()
     data = np.random.default_rng(nbytes).integers(0, 255, nbytes, np.uint8)

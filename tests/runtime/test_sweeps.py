@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime import reclaim
-from oxide.runtime.context import Device, current_runtime
-from oxide.runtime.memory import Allocation
-from oxide.runtime.timeline import Timeline
+from oxide.runtime.device import reclaim
+from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.runtime import Device, current_runtime
+from oxide.runtime.device.timeline import Timeline
 from oxide.testing import use_driver
 from tests.driver.conftest import Gate
 from tests.interrupting import interrupts, needs_calls

@@ -1,0 +1,1 @@
+"""Decides where the checks of accesses go: proofs, range checks before loops, contiguous loads."""

@@ -1,0 +1,271 @@
+"""What to write instead: of names that kernels cannot use, and of mistakes that say more than their types do.
+
+Everything here that looks like a name of Python, NumPy, oxide or numba-cuda exists: a test looks each up.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import enum
+import sys
+from collections.abc import Iterable, Sequence
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from oxide.compiler.signature.signature import FORMATS
+from oxide.language.atomic import AtomicSlice
+from oxide.language.slices import DisjointSlice, Slice
+from oxide.language.types import of_dtype
+
+_SLICES = (Slice, DisjointSlice, AtomicSlice)
+
+_MATHEMATICS = """acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist erf erfc exp exp2
+expm1 fabs factorial floor fma fmod frexp gamma gcd hypot isclose isfinite isinf isnan isqrt lcm ldexp lgamma log log10
+log1p log2 modf nextafter perm pow prod radians remainder sin sinh sqrt sumprod tan tanh trunc ulp"""
+MATHEMATICS = _MATHEMATICS.split()
+"""What of Python's ``math`` there is in kernels; some of it only from a later Python on."""
+
+_OF_TWO = frozenset({"atan2", "copysign", "fmod", "gcd", "hypot", "isclose", "lcm", "ldexp", "nextafter"})
+
+_HOST_PACKAGES = ("oxide", "oxide_kernels")
+"""What of these packages kernels do not know is for the host."""
+
+_LOOP = "a for loop over range(len(x))"
+
+NUMPY: dict[str, str] = {
+    "abs": "abs(x)",
+    "absolute": "abs(x)",
+    "max": f"{_LOOP} and max(a, b)",
+    "amax": f"{_LOOP} and max(a, b)",
+    "min": f"{_LOOP} and min(a, b)",
+    "amin": f"{_LOOP} and min(a, b)",
+    "maximum": "max(a, b)",
+    "minimum": "min(a, b)",
+    "fmax": "max(a, b)",
+    "fmin": "min(a, b)",
+    "clip": "min(max(x, low), high)",
+    "pow": "a ** b",
+    "power": "a ** b",
+    "square": "x * x",
+    "round": "round(x)",
+    "rint": "round(x)",
+    "where": "a if condition else b",
+    "prod": f"{_LOOP} that multiplies",
+    "sum": f"{_LOOP} that adds, or oxide_kernels.ops.reduce_sum in a launch of its own",
+    "mean": f"{_LOOP} that adds",
+    "dot": f"{_LOOP} that adds products",
+    "matmul": "loops that add products",
+    "add": "a + b",
+    "subtract": "a - b",
+    "multiply": "a * b",
+    "divide": "a / b",
+    "true_divide": "a / b",
+    "floor_divide": "a // b",
+    "mod": "a % b",
+    "remainder": "a % b",
+    "negative": "-x",
+    "arcsin": "math.asin(x)",
+    "arccos": "math.acos(x)",
+    "arctan": "math.atan(x)",
+    "arctan2": "math.atan2(y, x)",
+    "arcsinh": "math.asinh(x)",
+    "arccosh": "math.acosh(x)",
+    "arctanh": "math.atanh(x)",
+    "deg2rad": "math.radians(x)",
+    "rad2deg": "math.degrees(x)",
+    "sign": "math.copysign(1, x)",
+    **{
+        name: f"math.{name}({'a, b' if name in _OF_TWO else 'x'})"
+        for name in MATHEMATICS
+        if hasattr(np, name) and name not in ("prod", "remainder", "pow")
+    },
+}
+"""What does in a kernel what a function of NumPy does."""
+
+BUILTINS: dict[str, str] = {
+    "sum": f"write {_LOOP} that adds",
+    "any": "write a for loop that tests each",
+    "all": "write a for loop that tests each",
+    "sorted": "nothing is allocated there; sort before the launch",
+    "enumerate": "count over range(len(x))",
+    "zip": "count over range(len(x)), and index each",
+    "reversed": "count down with range(n - 1, -1, -1)",
+    "map": "write a for loop over range(...)",
+    "filter": "write a for loop and an if",
+    "list": "nothing is allocated there; use LocalArray(shape, dtype)",
+    "dict": "nothing is allocated there; use LocalArray(shape, dtype)",
+    "set": "nothing is allocated there; use LocalArray(shape, dtype)",
+    "tuple": "write the tuple's elements, as in (a, b)",
+    "str": "print(...) takes values one by one, as in print('x', x)",
+    "repr": "print(...) takes values one by one, as in print('x', x)",
+    "format": "print(...) takes values one by one, as in print('x', x)",
+    "isinstance": "the types are known before the launch; test there",
+    "input": "a kernel reads its parameters alone",
+    "open": "a kernel reads its parameters alone",
+    "complex": "keep the two parts as two numbers",
+}
+"""Builtins that kernels do not have, and what to do."""
+
+_MAKER_NAMES = """arange array asarray ascontiguousarray concatenate copy diag empty empty_like eye fromiter full
+full_like hstack identity linspace ones ones_like stack vstack zeros zeros_like"""
+_MAKERS = frozenset(_MAKER_NAMES.split())
+"""NumPy's functions that make an array."""
+
+
+def undefined(name: str, known: Iterable[str]) -> str:
+    """A name that nothing defines; the nearest of the ``known`` is offered."""
+    return f"{name} is not defined{similar(name, known)}"
+
+
+def similar(name: str, known: Iterable[str]) -> str:
+    """``; did you mean …?``, where a known name is much like this one."""
+    near = sorted(difflib.get_close_matches(name, set(known), 2, 0.75))
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def names_in(module: str) -> list[str]:
+    """The public names of a module that is loaded."""
+    return [name for name in vars(sys.modules[module]) if name[0] != "_"] if module in sys.modules else []
+
+
+def rebound(name: str, what: str) -> str:
+    """A name that held a reference and now gets a value."""
+    return (
+        f"{name} is a reference to an element, and this binds the name to {what} and writes nothing: "
+        f"write {name}.value = ..., or use another name"
+    )
+
+
+def allocating(numba_style: bool) -> str:
+    """What to use for an array that a kernel makes."""
+    if numba_style:
+        return "cuda.local.array(shape, dtype) or cuda.shared.array(shape, dtype), with a constant shape"
+    return "LocalArray(shape, dtype) or SharedArray(shape, dtype), with a constant shape"
+
+
+def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool = False) -> str:
+    """Why a kernel cannot use an object from outside it, and what to do; ``shown`` is how the kernel names it."""
+    dtype = _dtype_name(value)
+    if dtype is not None and not numba_style:
+        return f"{shown} is NumPy's: in a kernel the type is {dtype}"
+    if type(value).__name__ == "Kernel" and hasattr(value, "specialize"):
+        return f"{shown} is a kernel, and a kernel calls none: put what both do into a @device function"
+    if isinstance(value, np.ufunc) or (getattr(value, "__module__", "") or "").partition(".")[0] == "numpy":
+        return of_numpy(shown, getattr(value, "__name__", ""), numba_style)
+    if isinstance(value, BuiltinFunctionType | type) and getattr(value, "__module__", None) == "builtins":
+        return of_builtin(shown, value.__name__)
+    if (
+        callable(value)
+        and not isinstance(value, type)
+        and (getattr(value, "__module__", "") or "").partition(".")[0] in _HOST_PACKAGES
+    ):
+        return (
+            f"{shown} is a function of the host, which makes operations or runs them: call it outside the kernel, and "
+            "pass the kernel what it gives"
+        )
+    if isinstance(value, FunctionType):
+        return f"{shown} is an ordinary Python function: mark it with @device to call it here"
+    if isinstance(value, type):
+        if called:
+            return f"{shown} is a class, and kernels make no objects: pass numbers, or a NamedTuple as a parameter"
+        return f"{shown} is a class, which kernels cannot use: give what it holds a name of its own, outside the kernel"
+    if isinstance(value, ModuleType):
+        return f"{shown} is a module, which kernels cannot use"
+    if hasattr(value, "py_func"):
+        return f"{shown} is compiled for the host alone, by its signatures: mark it with @device instead"
+    if callable(value):
+        return f"{shown} is a {type(value).__name__}, which cannot be called in a kernel: write a @device function"
+    advice = "pass it as a parameter, or use a number"
+    if isinstance(value, list):
+        advice = "make it a NumPy array, which is a constant in a kernel, or pass it as a parameter"
+    return f"{shown} is a {type(value).__name__}, which kernels cannot use: {advice}"
+
+
+def of_builtin(shown: str, name: str) -> str:
+    """What to do without a builtin."""
+    instead = BUILTINS.get(name)
+    return f"{shown} is not supported in kernels" + (f": {instead}" if instead else "")
+
+
+def of_attribute(shown: str, holder: Any, attribute: str) -> str:
+    """What to do about ``shown``, an attribute of a class."""
+    value = f"{shown}.value" if isinstance(holder, enum.EnumMeta) else shown
+    return (
+        f"{shown} is an attribute of a class, and kernels look into none: give it a name of its own, outside the "
+        f"kernel, as in {attribute} = {value}"
+    )
+
+
+def of_annotation(annotation: Any) -> str:
+    """What to annotate a kernel's parameter as, which ``annotation`` is not."""
+    scalars = _scalars_for(annotation)
+    if scalars:
+        return f"annotate it as {scalars}"
+    if annotation in _SLICES:
+        return f"say of what, as in {annotation.__name__}[f32]"
+    if annotation is np.ndarray or getattr(annotation, "__origin__", annotation) in (list, np.ndarray, Sequence):
+        return "an input is Slice[f32], an output DisjointSlice[f32], and an array with axes Array[f32, 2]"
+    return (
+        f"annotate it as a scalar ({' '.join(FORMATS)}), a tuple or a NamedTuple of scalars, Slice[T], "
+        "DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, where T may be a TypeVar, or not at all"
+    )
+
+
+def of_element(annotation: Any) -> str:
+    """What the elements of a slice are, which ``annotation`` is not."""
+    scalars = _scalars_for(annotation)
+    shown = getattr(annotation, "__name__", repr(annotation))
+    return f"write {scalars}, not {shown}" if scalars else " ".join(FORMATS)
+
+
+def _scalars_for(annotation: Any) -> str:
+    """What oxide has for one of Python's or NumPy's types of numbers, or nothing."""
+    if annotation in (float, int, bool):
+        return {float: "f32 or f64", int: "i32, i64, u32 or u64", bool: "bool_"}[annotation]
+    return _dtype_name(annotation) or ""
+
+
+def of_numpy(shown: str, name: str, numba_style: bool) -> str:
+    """What to use for a function of NumPy."""
+    if name in _MAKERS:
+        return f"{shown} makes an array, and a kernel allocates nothing: use {allocating(numba_style)}"
+    instead = NUMPY.get(name)
+    return f"{shown} is not supported in kernels: " + (
+        f"use {instead}" if instead else "write what it does for one element"
+    )
+
+
+def of_text(node: ast.AST) -> str:
+    """What to do about a text that a kernel would put together: print its parts, named from its own source."""
+    items = _printed(node) or "'x', x"
+    return f"strings are not supported in kernels: print takes its values one by one, as in print({items})"
+
+
+def _printed(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        parts: list[str] = []
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                parts += [repr(str(part.value).strip())] if str(part.value).strip() else []
+            elif isinstance(part, ast.FormattedValue):
+                parts.append(ast.unparse(part.value))
+        return ", ".join(parts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):
+        values = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+        label = str(node.left.value).partition("%")[0].strip(" =:")
+        return ", ".join([*([repr(label)] if label else []), *(ast.unparse(value) for value in values)])
+    return ""
+
+
+def _dtype_name(value: Any) -> str | None:
+    """oxide's name of one of NumPy's scalar types."""
+    if not (isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))):
+        return None
+    try:
+        known = of_dtype(np.dtype(value))
+    except TypeError:
+        return None
+    return None if known is None else known.name

@@ -1,0 +1,501 @@
+"""What is checked in a kernel's syntax tree before it is typed: unsupported Python, and the width of ``index_2d``.
+
+The width rule makes ``DisjointSlice`` sound. With two widths in one kernel, 5 and 100, the threads (row 1, column 0)
+and (row 0, column 5) would both reach element 5. So a width is a kernel parameter that is never assigned to, or a
+constant, through however many device functions it is handed down; and all calls that a kernel reaches use the same.
+For that to be decidable, device functions and ``index_2d`` are only called by name, never stored or passed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.compiler.signature.generic_parameters import Lifted
+from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.tuples import Fields
+from oxide.compiler.signature.untyped_arguments import NumberType
+from oxide.compiler.source.source import EMPTY, closure_values, column_of, located, parse_definition
+from oxide.errors import CompileError
+from oxide.language import thread
+from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.types import ScalarType
+from oxide.language.unroll import unroll
+from oxide.language.views import zip_exact
+
+from . import advice
+from .assignment import unassigned_read
+from .constructs import PRINT_KEYWORDS, UNSUPPORTED
+from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
+
+Uniform: TypeAlias = tuple[str, object] | None
+"""Where a value that all threads share comes from: ("parameter", name), ("constant", number), for a tuple that was
+passed ("tuple", its ``Fields``) or, for a function, ("function", a ``DeviceFunction`` or a ``Lifted``). None: it may
+differ."""
+
+
+@dataclass(slots=True)
+class Uses:
+    """What of the thread's indices a kernel uses, its device functions included."""
+
+    index_1d: bool = False
+    index_2d: bool = False
+    width: Uniform = None
+    numba_cuda: bool = False
+    """Whether it calls functions of numba-cuda."""
+    sync_grid: bool = False
+    constants: dict[int, str] = field(default_factory=dict)
+    """What the kernel calls the arrays outside it, by ``id``."""
+    leaves: CompileError | None = None
+    """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
+
+
+def check(
+    function: Callable[..., Any], name: str, parameters: tuple[Closed, ...], *, numba_style: bool = False
+) -> Uses:
+    """Checks a kernel and every device function it reaches. Raises ``CompileError``.
+
+    Of a kernel with numba-cuda's semantics only the widths are checked: all else is for numba to say."""
+    uses = Uses()
+    values: dict[str, Uniform] = {}
+    for parameter in parameters:
+        values[parameter.name] = _shared_by_threads(parameter)
+    if not numba_style:
+        _Body(function, name, uses, (), is_kernel=True).check(values)
+    elif _has_source(function):
+        _Body(function, name, uses, (), is_kernel=True, numba_style=True).check(values)
+    elif any(parameter.kind in ("disjoint", "tiles") for parameter in parameters):
+        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file")
+    if uses.sync_grid and uses.leaves is not None:
+        raise uses.leaves
+    return uses
+
+
+def _shared_by_threads(parameter: Closed) -> Uniform:
+    """What is known of a parameter's value."""
+    if _is_number(parameter):
+        return "parameter", parameter.name
+    if parameter.lifted is None:
+        return None
+    return "function" if isinstance(parameter.lifted, Lifted) else "tuple", parameter.lifted
+
+
+def _is_number(parameter: Closed) -> bool:
+    if isinstance(parameter, NumbaParameter):
+        return isinstance(parameter.type, NumberType)
+    return parameter.kind == "scalar"
+
+
+def _has_source(function: Callable[..., Any]) -> bool:
+    try:
+        parse_definition(function)
+    except CompileError:
+        return False
+    return True
+
+
+_UNRESOLVED = object()
+_ARRAYS = (SharedArray, DynamicSharedArray, LocalArray)
+
+
+@final
+class _Body:
+    """One function's body, seen from one chain of callers."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        kernel: str,
+        uses: Uses,
+        callers: tuple[Callable[..., Any], ...],
+        *,
+        is_kernel: bool = False,
+        numba_style: bool = False,
+    ) -> None:
+        self.function = function
+        self.numba_style = numba_style
+        self.kernel = kernel
+        self.uses = uses
+        self.callers = (*callers, function)
+        self.is_kernel = is_kernel
+        self.tree, self.indent = parse_definition(function)
+        arguments = self.tree.args
+        if numba_style:
+            pass  # numba says what it does not take
+        elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+            raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
+        elif arguments.defaults and not is_kernel:
+            raise self._error(self.tree, f"{function.__name__}: default values are not supported in kernels")
+        self.parameters = [argument.arg for argument in arguments.args]
+        self.assigned = {
+            node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        self.iterated = {id(node.iter) for node in ast.walk(self.tree) if isinstance(node, ast.For)}
+        self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {})}
+        self.empty: set[str] = set()
+        """The variables of the surroundings that have no value yet."""
+        for name, value in closure_values(function):
+            if value is EMPTY:
+                self.empty.add(name)
+                self.outer.pop(name, None)
+            else:
+                self.outer[name] = value
+
+    def check(self, values: dict[str, Uniform]) -> None:
+        """Checks the body, where the parameters have ``values``."""
+        self.values = {name: value for name, value in values.items() if name not in self.assigned}
+        for name, value in values.items():
+            if name in self.assigned and value is not None and value[0] == "function":
+                raise self._error(self.tree, f"{name} is a function that was passed: assign to another name")
+        for number, statement in enumerate(self.tree.body):
+            if number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                continue
+            self._visit(statement)
+        if not self.numba_style:
+            self._check_assignment()
+
+    def given(self, call: ast.Call) -> dict[str, ast.expr]:
+        """What a call of this function passes, by the names of its parameters."""
+        by_name = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+        return dict(zip(self.parameters, call.args, strict=False)) | by_name
+
+    def _check_assignment(self) -> None:
+        def constant(node: ast.expr) -> int | None:
+            value = self._uniform(node)
+            return value[1] if value is not None and value[0] == "constant" and isinstance(value[1], int) else None
+
+        found = unassigned_read(self.tree, constant)
+        if found is not None:
+            name, sometimes = found
+            problem = "may be unassigned here: give it a value on every path to this line"
+            if not sometimes:
+                problem = "is read here before it is assigned"
+            raise self._error(name, f"{name.id} {problem}")
+
+    def _visit_numba(self, node: ast.AST) -> None:
+        """Looks for calls that take part in the rule for widths, or whose arguments numba does not count."""
+        for child in ast.walk(node):
+            if isinstance(child, ast.Call):
+                called = self._resolve(child.func)
+                self._check_count(child, called)
+                self._check_unroll(child, called)
+                if called is thread.index_1d:
+                    self.uses.index_1d = True
+                elif called is thread.index_2d:
+                    self._index_2d(child)
+                elif isinstance(called, DeviceFunction) or hasattr(called, "py_func"):
+                    self._numba_function(
+                        child, called.function if isinstance(called, DeviceFunction) else called.py_func
+                    )
+
+    def _numba_function(self, node: ast.Call, function: Callable[..., Any]) -> None:
+        if function in self.callers or not _has_source(function):
+            return
+        body = _Body(function, self.kernel, self.uses, self.callers, numba_style=True)
+        given = body.given(node)
+        body.check({name: self._uniform(given[name]) if name in given else None for name in body.parameters})
+
+    def _visit(self, node: ast.AST) -> None:
+        if self.numba_style:
+            self._visit_numba(node)
+            return
+        problem = UNSUPPORTED.get(type(node))
+        if problem is not None:
+            raise self._error(node, problem)
+        match node:
+            case ast.JoinedStr() | ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
+                raise self._error(node, advice.of_text(node))
+            case ast.Call():
+                self._call(node)
+                return
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
+                self._reference(node)
+                if isinstance(node, ast.Attribute):
+                    self._check_element(node)
+                if isinstance(node, ast.Attribute) and self._resolve(node) is _UNRESOLVED:
+                    self._visit(node.value)
+                return
+            case ast.Constant(value=str()):
+                raise self._error(node, "strings are not supported in kernels, but in print and as an assert's message")
+            case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
+                raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
+            case ast.Return(value=value) if self.is_kernel and not _is_none(value):
+                raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
+            case ast.For(iter=iterated):
+                self._check_iterated(iterated)
+            case ast.Attribute() | ast.Subscript():
+                self._check_element(node)
+            case ast.Assign(targets=[ast.Tuple() as names], value=value):
+                fields = self._fields(value)
+                if fields is not None and len(names.elts) != len(fields.elements):
+                    shown, count = ast.unparse(value), len(fields.elements)
+                    raise self._error(node, f"{shown} has {count} elements, and here it becomes {len(names.elts)}")
+            case ast.Assert(test=test, msg=message):
+                if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
+                    raise self._error(message, "the message of an assert in a kernel is a plain string")
+                self._visit(test)
+                self._may_leave(node, "has no assert: one that fails")
+                return
+            case ast.Compare(ops=operators, comparators=others):
+                for operator, other in zip(operators, others, strict=True):
+                    if isinstance(operator, ast.Is | ast.IsNot) and not _is_none(other):
+                        raise self._error(node, "is compares with None only in kernels: use == for numbers")
+                    if isinstance(operator, ast.Eq | ast.NotEq) and (_is_none(other) or _is_none(node.left)):
+                        found, instead = ("==", "is") if isinstance(operator, ast.Eq) else ("!=", "is not")
+                        raise self._error(node, f"{found} None is not supported: use {instead} None")
+            case _:
+                pass
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.operator | ast.cmpop) and type(child) in UNSUPPORTED:
+                raise self._error(node, UNSUPPORTED[type(child)])
+            if not isinstance(child, ast.expr_context):
+                self._visit(child)
+
+    def _check_iterated(self, node: ast.expr) -> None:
+        """Refuses a loop over what is surely no range and no view; which a local is, its type will tell."""
+        if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
+            node = node.args[0]
+            if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:
+                raise self._error(node, "unroll takes a range, as in: for i in unroll(range(8))")
+        if isinstance(node, ast.Call):
+            called = self._resolve(node.func)
+            fine = called is range or called is zip_exact or isinstance(called, DeviceFunction) or called is _UNRESOLVED
+        else:
+            local = self.assigned if self.is_kernel else {*self.assigned, *self.parameters}
+            fine = isinstance(node, ast.Name) and node.id in local
+        if not fine:
+            problem = "a for loop in a kernel goes over range(...), a view or zip_exact(...)"
+            name = getattr(self._resolve(node.func), "__name__", "") if isinstance(node, ast.Call) else ""
+            raise self._error(node, advice.of_builtin(f"{name}(...)", name) if name in advice.BUILTINS else problem)
+
+    def _fields(self, node: ast.expr) -> Fields | None:
+        """What a tuple that was passed is made of; None of anything else."""
+        value = self._uniform(node)
+        return value[1] if value is not None and isinstance(value[1], Fields) else None
+
+    def _check_element(self, node: ast.Attribute | ast.Subscript) -> None:
+        fields = self._fields(node.value)
+        problem = None if fields is None else fields.problem(node)
+        if problem is not None:
+            raise self._error(node, f"{ast.unparse(node)}: {problem}")
+
+    def _call(self, node: ast.Call) -> None:
+        called = self._resolve(node.func)
+        passed = self._uniform(node.func) if called is _UNRESOLVED else None
+        if passed is not None and passed[0] == "function":
+            called = passed[1]
+        takes_functions = isinstance(called, DeviceFunction | Lifted)
+        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+            if takes_functions and argument in node.args and self._function_of(argument) is not None:
+                continue
+            if called is print and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                continue
+            named = self._resolve(argument)
+            if called in _ARRAYS and any(named is kind for kind in (int, float, bool)):
+                raise self._error(argument, f"the elements of {ast.unparse(node.func)}: {advice.of_element(named)}")
+            if not (is_numbas(called) and self._is_dtype(argument)):
+                self._visit(argument)
+        if called is print and node.keywords:
+            raise self._error(node, PRINT_KEYWORDS)
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise self._error(keyword.value, UNSUPPORTED[ast.Starred])
+        if called is _UNRESOLVED:
+            self._visit(node.func)
+            return
+        if isinstance(called, Lifted):
+            self._device_function(node, called.function, called)
+            return
+        self._usable(node.func, called)
+        if hasattr(called, "py_func"):
+            self._numba_function(node, called.py_func)
+        if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
+            raise self._error(node.args[2], "the step of range(...) must not be 0")
+        if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
+            self._may_leave(node.args[2], "has no range(...) with a step that is not constant: one of 0")
+        self._check_count(node, called)
+        self._check_unroll(node, called)
+        if called is thread.index_1d:
+            self.uses.index_1d = True
+        elif called is thread.sync_grid:
+            self.uses.sync_grid = True
+        elif called is thread.index_2d:
+            self._index_2d(node)
+        elif isinstance(called, DeviceFunction):
+            self._device_function(node, called)
+
+    def _check_count(self, node: ast.Call, called: Any) -> None:
+        """Refuses a call with the wrong number of arguments, where numba's message would be of its own insides."""
+        shown, given = ast.unparse(node.func), len(node.args) + len(node.keywords)
+        if isinstance(called, thread.Coordinates):
+            raise self._error(node, f"{shown} is not called: its numbers are {shown}.x, {shown}.y and {shown}.z")
+        if called is len and (given != 1 or node.keywords):
+            raise self._error(node, f"{shown}(...) takes one argument, by position; the call has {given}")
+        if (isinstance(called, ScalarType) or called in (int, float, bool)) and (given != 1 or node.keywords):
+            raise self._error(
+                node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
+            )
+        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
+            raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
+
+    def _check_unroll(self, node: ast.Call, called: Any) -> None:
+        """Refuses an ``unroll`` that is not in the line of its loop: it marks whichever loop comes next."""
+        if called is unroll and id(node) not in self.iterated:
+            raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
+
+    def _index_2d(self, node: ast.Call) -> None:
+        if len(node.args) != 1 or node.keywords:
+            raise self._error(node, "thread.index_2d takes one argument, the width, by position")
+        width = self._uniform(node.args[0])
+        if width is not None and width[0] not in ("parameter", "constant"):
+            width = None
+        if isinstance(node.args[0], ast.Constant) and width is None:
+            raise self._error(
+                node.args[0], f"the width of thread.index_2d must be an integer; it is {node.args[0].value!r}"
+            )
+        if width is None:
+            raise self._error(
+                node.args[0],
+                f"the width of thread.index_2d is {ast.unparse(node.args[0])}, which may differ between threads, and "
+                "two threads could then reach the same element; use a kernel parameter that is never assigned to, or "
+                "a constant",
+            )
+        if self.uses.index_2d and self.uses.width != width:
+            assert self.uses.width is not None
+            raise self._error(
+                node,
+                f"thread.index_2d is called with width {width[1]} here and {self.uses.width[1]} elsewhere in kernel "
+                f"{self.kernel}; two threads could then reach the same element: use one width in a kernel",
+            )
+        self.uses.index_2d = True
+        self.uses.width = width
+
+    def _may_leave(self, node: ast.AST, what: str) -> None:
+        """Notes a place at which a thread may end, which no thread may where the grid's threads meet."""
+        self.uses.leaves = self.uses.leaves or self._error(
+            node,
+            f"kernel {self.kernel} uses thread.sync_grid(), so it {what} ends its thread, and the threads of the grid "
+            "would wait for it forever",
+        )
+
+    def _is_constant(self, node: ast.expr) -> bool:
+        value = self._uniform(node.operand if isinstance(node, ast.UnaryOp) else node)
+        return value is not None and value[0] == "constant"
+
+    def _function_of(self, node: ast.expr) -> Uniform:
+        """What ``_uniform`` says of a function that is passed to another; None of anything else."""
+        value = self._uniform(node)
+        return value if value is not None and value[0] == "function" else None
+
+    def _device_function(self, node: ast.Call, called: DeviceFunction[..., Any], lifted: Lifted | None = None) -> None:
+        if called.function in self.callers:
+            raise self._error(node, f"{called.function.__name__} calls itself; recursion is not supported in kernels")
+        body = _Body(called.function, self.kernel, self.uses, self.callers)
+        given = body.given(node)
+        own = body.parameters if lifted is None else body.parameters[: lifted.arity]
+        if len(node.args) + len(node.keywords) != len(own) or set(given) != set(own):
+            raise self._error(node, f"{called.function.__name__} takes ({', '.join(own)}); the call does not match")
+        values: dict[str, Uniform] = {name: self._uniform(given[name]) for name in own}
+        if lifted is not None:
+            captures = zip(body.parameters[lifted.arity :], lifted.parts, strict=True)
+            values.update({name: ("parameter", part.name) for name, part in captures})
+        body.check(values)
+
+    def _uniform(self, node: ast.expr) -> Uniform:
+        if isinstance(node, ast.Name) and node.id in self.values:
+            return self.values[node.id]
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            base = self._uniform(node.value)
+            if base is not None and isinstance(base[1], Fields):
+                element = base[1].element(node)
+                return None if element is None else _shared_by_threads(element)
+        value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
+        if isinstance(value, DeviceFunction):
+            return "function", value
+        if isinstance(value, int | np.integer) and not isinstance(value, bool):
+            return "constant", int(value)
+        return None
+
+    def _reference(self, node: ast.Name | ast.Attribute) -> None:
+        """A name that is read other than to call it."""
+        value = self._resolve(node)
+        if value is _UNRESOLVED:
+            self._refuse_attribute_of_class(node)
+            if self._function_of(node) is not None:
+                raise self._error(
+                    node, f"{ast.unparse(node)} is a function: it can only be called, or passed to a device function"
+                )
+            if isinstance(node, ast.Name) and node.id in self.empty:
+                problem = (
+                    f"{node.id} has no value: the function around {self.function.__name__} has not assigned it yet"
+                )
+                raise self._error(node, problem)
+            if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
+                raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
+            return
+        if callable(value) and not isinstance(value, ScalarType) and not is_numbas(value):
+            shown = ast.unparse(node)
+            if is_of_the_language(value) or isinstance(value, DeviceFunction):
+                raise self._error(node, f"{shown} can only be called in a kernel, not stored or passed")
+            raise self._error(node, advice.of_value(shown, value))
+        self._usable(node, value)
+
+    def _refuse_attribute_of_class(self, node: ast.expr) -> None:
+        inner = node
+        while isinstance(inner, ast.Attribute) and isinstance(node, ast.Attribute):
+            holder = self._resolve(inner.value)
+            if isinstance(holder, type) and not is_numbas(holder):
+                kind = holder if inner is node else None
+                raise self._error(node, advice.of_attribute(ast.unparse(node), kind, node.attr))
+            inner = inner.value
+
+    def _usable(self, node: ast.expr, value: Any) -> None:
+        """Refuses an outside object that kernels know nothing of."""
+        if is_numbas(value):
+            self.uses.numba_cuda = True
+            return
+        if isinstance(value, np.ndarray):
+            self.uses.constants[id(value)] = ast.unparse(node)
+        if not is_usable(value):
+            raise self._error(node, refusal(ast.unparse(node), value))
+
+    def _is_dtype(self, node: ast.expr) -> bool:
+        return is_dtype(node.value if isinstance(node, ast.Constant) else self._resolve(node))
+
+    def _resolve(self, node: ast.expr) -> Any:
+        """The object outside the function that an expression names."""
+        if isinstance(node, ast.Name):
+            if node.id in self.assigned or node.id in self.parameters:
+                return _UNRESOLVED
+            return self.outer.get(node.id, _UNRESOLVED)
+        if isinstance(node, ast.Attribute):
+            base = self._resolve(node.value)
+            if isinstance(base, ModuleType) or (isinstance(base, type) and is_numbas(base)):
+                if not hasattr(base, node.attr):
+                    near = advice.similar(node.attr, [name for name in vars(base) if name[0] != "_"])
+                    raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}{near}")
+                found = getattr(base, node.attr)
+                return _UNRESOLVED if isinstance(found, property) else found  # as threadIdx.x, which has no value here
+        return _UNRESOLVED
+
+    def _error(self, node: ast.AST, problem: str) -> CompileError:
+        line = getattr(node, "lineno", self.function.__code__.co_firstlineno)
+        column = getattr(node, "col_offset", None)
+        if column is not None:
+            column = column_of(self.function.__code__.co_filename, (line, column + self.indent, line, 0))
+        return located(self.function, problem, line, column)
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0

@@ -1,0 +1,94 @@
+"""The constructs of Python that no kernel has, and what to write instead."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from oxide.compiler.source.source import Span, parse_definition
+from oxide.errors import CompileError
+
+from . import advice
+
+UNSUPPORTED: dict[type[ast.AST], str] = {
+    ast.Try: "try is not supported in kernels: nothing raises there; test for the case instead",
+    ast.TryStar: "try is not supported in kernels: nothing raises there; test for the case instead",
+    ast.Raise: "raise is not supported in kernels: return early instead",
+    ast.With: "with is not supported in kernels",
+    ast.AsyncWith: "async code is not supported in kernels",
+    ast.AsyncFor: "async code is not supported in kernels",
+    ast.AsyncFunctionDef: "async code is not supported in kernels",
+    ast.Await: "async code is not supported in kernels",
+    ast.Yield: "yield is not supported in kernels: write results through a DisjointSlice",
+    ast.YieldFrom: "yield is not supported in kernels: write results through a DisjointSlice",
+    ast.Lambda: "lambda is not supported in kernels: write a @device function",
+    ast.FunctionDef: "a nested function is not supported in kernels: write a @device function at module level",
+    ast.ClassDef: "a class is not supported in kernels",
+    ast.ListComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
+    ast.SetComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
+    ast.DictComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
+    ast.GeneratorExp: "a generator is not supported in kernels: write a for loop over range(...)",
+    ast.List: "a list is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
+    ast.Dict: "a dict is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
+    ast.Set: "a set is not supported in kernels: nothing is allocated there; use a Slice, or scalars",
+    ast.Import: "import is not supported in kernels: import at module level",
+    ast.ImportFrom: "import is not supported in kernels: import at module level",
+    ast.Global: "global is not supported in kernels: write results through a DisjointSlice",
+    ast.Nonlocal: "nonlocal is not supported in kernels: write results through a DisjointSlice",
+    ast.NamedExpr: ":= is not supported in kernels: assign on a line of its own, before",
+    ast.Delete: "del is not supported in kernels",
+    ast.Starred: "* arguments are not supported in kernels: write each argument",
+    ast.Match: "match is not supported in kernels: write if and elif",
+    ast.Slice: "a[i:j] is not supported in kernels: loop over the indices",
+    ast.MatMult: "@ is not supported in kernels: write the loops",
+    ast.In: "in is not supported in kernels: write a loop that compares",
+    ast.NotIn: "not in is not supported in kernels: write a loop that compares",
+    ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
+}
+
+PRINT_KEYWORDS = "print in a kernel takes no sep, end or file: a call is one line"
+
+
+def unsupported(function: Callable[..., Any]) -> tuple[Span, str] | None:
+    """The first construct in a function with numba-cuda's semantics that no kernel can have, and what to do; asked
+    once numba has refused the function in words of its own."""
+    try:
+        tree, indent = parse_definition(function)
+    except CompileError:
+        return None
+    found: list[Any] = [node for node in ast.walk(tree) if node is not tree and _refused(node) is not None]
+    if not found:
+        return None
+    node = min(found, key=lambda each: (each.lineno, each.col_offset))
+    span = node.lineno, node.col_offset + indent, node.end_lineno, node.end_col_offset + indent
+    return span, str(_refused(node)).replace("a DisjointSlice", "an array that is a parameter")
+
+
+def _refused(node: Any) -> str | None:
+    match node:
+        case ast.JoinedStr():
+            return advice.of_text(node)
+        case ast.Call(func=ast.Name(id="print"), keywords=[_, *_]):
+            return PRINT_KEYWORDS
+    return UNSUPPORTED.get(type(node)) if isinstance(node, _NOT_NUMBAS) else None
+
+
+_NOT_NUMBAS = (
+    ast.Try,
+    ast.TryStar,
+    ast.With,
+    ast.AsyncWith,
+    ast.AsyncFor,
+    ast.AsyncFunctionDef,
+    ast.Await,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.ClassDef,
+    ast.Import,
+    ast.ImportFrom,
+    ast.Global,
+    ast.Nonlocal,
+    ast.Delete,
+    ast.Match,
+)

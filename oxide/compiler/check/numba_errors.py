@@ -1,0 +1,390 @@
+"""numba's typing errors in the terms of a kernel's author: one line of file and place, the problem, the fix."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from oxide.compiler.ir.brackets import split_list
+from oxide.compiler.source.recursion import room_for_recursion
+from oxide.compiler.source.source import Span, column_of, located, located_in, node_at, statement_at
+from oxide.errors import CompileError, OxideError
+from oxide.language.atomic import AtomicAccess
+
+from . import advice
+from .vocabulary import refusal
+
+_CALL = re.compile(r">>> (?P<function>\w+)\((?P<arguments>.*)\)")
+_ATTRIBUTE = re.compile(r"Unknown attribute '(?P<name>\w+)' of type (?P<type>.+)")
+_SET_ATTRIBUTE = re.compile(r"Cannot resolve setattr: \((?P<type>.+)\)\.(?P<name>\w+) = ")
+_CAST = re.compile(r"Cannot cast (?P<source>.+?) to (?P<target>.+?)(?::|$)", re.MULTILINE)
+_CONVERSION = re.compile(r"Casting (?P<source>.+?) to (?P<target>.+?) directly is unsupported")
+_UNIFY = re.compile(r"Cannot unify (?P<first>.+?) and (?P<second>.+?) for '(?P<name>\w+)[.\d]*'")
+_RETURNED = re.compile(r"No conversion from (?P<source>.+?) to (?P<target>.+?) for '\$")
+_ITERATED = re.compile(r"Invalid use of getiter with parameters \((?P<type>.+)\)")
+_NOT_CALLABLE = re.compile(r"No type info available for (?P<type>.+?) as a callable")
+_UNKNOWN_NAME = re.compile(r"name '(?P<name>\w+)' is not defined|[Vv]ariable '(?P<variable>\w+)' is not defined")
+_SET_ITEM = re.compile(
+    r"Cannot resolve setitem: (?:unaligned )?array\((?P<dtype>.+), (?P<ndim>\d+)d, .*?\)"
+    r"\[(?P<index>.+)\] = (?P<value>.+)"
+)
+_TUPLE_LENGTH = re.compile(r"wrong tuple length for .*expected (?P<names>\d+), got (?P<values>\d+)")
+_NO_TUPLE = re.compile(r"failed to unpack (?P<type>.+)")
+_METHOD = re.compile(r"BoundFunction\([\w.]*?(?P<name>\w+) for ")
+_INVALID = re.compile(r"Invalid use of .+ with parameters \((?P<arguments>.*)\)")
+# Words of numba's own insides, which say nothing to a kernel's author.
+_INTERNAL = re.compile(
+    r"object has no attribute|is not subscriptable|NoneType|\bnumba\b|op-?code|arg mismatch|LLVM", re.IGNORECASE
+)
+_RETURNS = re.compile(r"Can't unify return type from the following types: (?P<types>.+)")
+
+_OPERATORS = {
+    "add": "+", "iadd": "+=", "sub": "-", "isub": "-=", "mul": "*", "imul": "*=", "truediv": "/", "itruediv": "/=",
+    "floordiv": "//", "ifloordiv": "//=", "mod": "%", "imod": "%=", "pow": "**", "ipow": "**=", "lshift": "<<",
+    "ilshift": "<<=", "rshift": ">>", "irshift": ">>=", "and_": "&", "iand": "&=", "or_": "|", "ior": "|=",
+    "xor": "^", "ixor": "^=", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "neg": "unary -", "pos": "unary +", "invert": "~", "getitem": "[...]", "setitem": "[...] =",
+    "is_": "is", "is_not": "is not", "not_": "not",
+}  # fmt: skip
+
+_NAMES = {
+    "int": "i64",
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
+    "uint64": "u64", "float32": "f32", "float64": "f64", "bool": "bool_", "none": "None",
+}  # fmt: skip
+
+
+Node: TypeAlias = ast.expr | ast.stmt | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a function could not be compiled: where, what numba said, and what oxide's own rules noted about it. Line 0:
+    nobody knows where."""
+
+    file: str
+    line: int
+    span: Span | None
+    text: str
+    notes: tuple[str, ...]
+
+
+def compile_error(name: str, function: Callable[..., Any], failure: Failure, *, numba_style: bool) -> CompileError:
+    """The ``CompileError`` for a failure of the front end."""
+    node = node_at(failure.file, failure.span)
+    problem = _construct(failure.text, node, numba_style)
+    if problem is None:
+        problem = failure.notes[-1] if failure.notes else _problem(failure.text, node, numba_style)
+    if match := _METHOD.search(problem):
+        problem = _method_problem(match["name"], statement_at(failure.file, failure.line))
+    if not failure.line:
+        return located(function, f"kernel {name}: {problem}")
+    column = column_of(failure.file, failure.span)
+    if column is None and (match := _UNIFY.search(failure.text)):
+        column = _column_of_name(failure, match["name"])
+    return located_in(failure.file, failure.line, problem, column)
+
+
+def _column_of_name(failure: Failure, name: str) -> int | None:
+    """Where a name stands in the line of a failure."""
+    found = re.search(rf"\b{name}\b", linecache.getline(failure.file, failure.line))
+    return None if found is None else found.start()
+
+
+@contextmanager
+def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Around a step of compilation: whatever fails in it is an error of oxide's with a file and a line, by default the
+    kernel's own. What no step foresaw is the cause of a ``CompileError``."""
+    try:
+        with room_for_recursion():
+            yield
+    except RecursionError as error:
+        raise located(
+            function,
+            f"kernel {name} has too many branches, or expressions nested too deeply, to be compiled as one: write "
+            "parts of it as loops, or make several kernels of it",
+        ) from error
+    except CompileError as error:
+        said = str(error)
+        if _PLACED.match(said):
+            raise
+        # Of a step that does not know the source.
+        raise located(function, said if said.startswith("kernel ") else f"kernel {name}: {said}") from error.__cause__
+    except (OxideError, MemoryError):
+        raise
+    except Exception as error:
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "it says no more")
+        raise located(
+            function,
+            f"kernel {name} cannot be compiled, and oxide should have said why: {type(error).__name__}: {said}; "
+            "the line can be found by leaving parts of the kernel out",
+        ) from error
+
+
+def _construct(text: str, node: Node, numba_style: bool) -> str | None:
+    """What is wrong where the source says it better than the types do, or None."""
+    if "DictType[" in text:
+        return f"a dict is not supported in kernels: nothing is allocated there; use {advice.allocating(numba_style)}"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        return "@ is not supported in kernels: write the loops"
+    if NO_TEXT in text:
+        return advice.of_text(node) if isinstance(node, ast.JoinedStr) else advice.of_builtin("str(...)", "str")
+    if match := _UFUNC.search(text):
+        return _ufunc_problem(match["name"], node, numba_style)
+    if any(said in text for said in _ALLOCATES):
+        return _allocation_problem(node, numba_style)
+    if "'SliceType' object" in text or "'AtomicSliceType' object" in text:
+        called = f"{ast.unparse(node.func)}(...)" if isinstance(node, ast.Call) else "this"
+        return (
+            f"{called} takes arrays: leave the parameter's annotation out, or make it an AtomicSlice[...] and use its "
+            "methods, as fetch_add"
+        )
+    return None
+
+
+_PLACED = re.compile(r".+:\d+: ")
+NO_TEXT = "kernels make no text:"
+NO_UFUNC = "kernels have no"
+_UFUNC = re.compile(rf"{NO_UFUNC} np\.(?P<name>\w+)")
+# What numba says where it would need its runtime for memory, which kernels do not have.
+_ALLOCATES = ("NRT required", "Only accept returning of array", "NRT_")
+
+
+def _ufunc_problem(name: str, node: Node, numba_style: bool) -> str:
+    if isinstance(node, ast.Call):
+        return advice.of_numpy(ast.unparse(node.func), name, numba_style)
+    shown = "this" if node is None else ast.unparse(node)
+    return (
+        f"{shown} computes with whole arrays, and a kernel with numbers: index every axis, as in a[i, j], and loop "
+        "over the elements"
+    )
+
+
+def _allocation_problem(node: Node, numba_style: bool) -> str:
+    instead = advice.allocating(numba_style)
+    match node:
+        case ast.JoinedStr():
+            return advice.of_text(node)
+        case ast.List() | ast.ListComp():
+            return f"a list is not supported in kernels: nothing is allocated there; use a tuple, or {instead}"
+        case ast.Dict() | ast.Set() | ast.DictComp() | ast.SetComp():
+            return f"a dict or set is not supported in kernels: nothing is allocated there; use {instead}"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="np" | "numpy"), attr=name) as called):
+            return advice.of_numpy(ast.unparse(called), name, numba_style)
+        case ast.Call(func=ast.Attribute(attr="ravel" | "flatten") as called):
+            return (
+                f"{ast.unparse(called)}() may copy, and a kernel allocates nothing: use reshape(size) of an array "
+                "that lies in one piece"
+            )
+        case ast.Call(func=ast.Attribute(attr=name) as called) if name in advice.NUMPY:
+            return f"{ast.unparse(called)}() is not supported in kernels: use {advice.NUMPY[name]}"
+        case ast.Call(func=called):
+            return f"{ast.unparse(called)}(...) would allocate, and a kernel allocates nothing: use {instead}"
+        case ast.Subscript(ctx=ast.Store()):
+            return (
+                f"{ast.unparse(node)} = ... may copy through a new array, and a kernel allocates nothing: copy it "
+                "element by element, in a for loop"
+            )
+        case ast.Attribute(ctx=ast.Load()):
+            return f"{ast.unparse(node)} is not supported in kernels"
+        case ast.expr():
+            return f"{ast.unparse(node)} would allocate, and a kernel allocates nothing: compute it for one element"
+    return f"this would allocate, and a kernel allocates nothing: use {instead}"
+
+
+def _problem(text: str, node: Node, numba_style: bool) -> str:
+    """The problem by numba's text, in which the outermost of several comes first."""
+    if match := _CONVERSION.search(text):
+        hint = "; its plain number is index.get()" if match["source"] == "ThreadIndex" else ""
+        return f"{_shown(match['source'])} cannot be converted to {_shown(match['target'])}{hint}"
+    if match := _CALL.search(text):
+        return _call_problem(match["function"], split_list(match["arguments"]), node, numba_style)
+    if match := _ATTRIBUTE.search(text):
+        return _attribute_problem(match["type"], match["name"], node, numba_style)
+    if match := _SET_ATTRIBUTE.search(text):
+        return f"{_shown(match['type'])} has no .{match['name']} that can be assigned to"
+    if match := _UNIFY.search(text):
+        return _unify_problem(match["name"], match["first"], match["second"])
+    if match := _CAST.search(text):
+        return f"{_shown(match['source'])} cannot become {_shown(match['target'])} here"
+    if match := _ITERATED.search(text):
+        shown, loops = _shown(match["type"]), "range(...)" if numba_style else "range(...), a view or zip_exact(...)"
+        return f"a for loop in a kernel goes over {loops}, not over {shown}"
+    if match := _NOT_CALLABLE.search(text):
+        return f"{_shown(match['type'])} cannot be called"
+    if match := _RETURNED.search(text):
+        source, target = _shown(match["source"]), _shown(match["target"])
+        if target == "None":
+            return "a kernel returns nothing: write its result into an array that is a parameter"
+        return f"the function is declared to return {target} and a path returns {source}; return a value on every path"
+    if match := _RETURNS.search(text):
+        return f"the returned values have different types: {_translate(match['types'])}; return one type"
+    if match := _UNKNOWN_NAME.search(text):
+        return f"{match['variable'] or match['name']} is read here before it is assigned"
+    if match := _SET_ITEM.search(text):
+        return _index_problem("setitem", match["dtype"], int(match["ndim"]), [match["index"], match["value"]], node)
+    if match := _TUPLE_LENGTH.search(text):
+        return f"the value has {match['values']} elements, and here it becomes {match['names']}"
+    if match := _NO_TUPLE.search(text):
+        names = "several" if node is None else ast.unparse(node).strip("()")
+        return f"the value is {_shown(match['type'])}, which is no tuple, and here it becomes {names}"
+    if match := _INVALID.search(text):
+        given = " and ".join(map(_shown, split_list(match["arguments"]))) or "no arguments"
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else "this"
+        return f"{called}(...) is not defined for {given}"
+    shown = "" if node is None else ast.unparse(node)
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failed in")]
+    said = "" if not lines or _INTERNAL.search(lines[0]) else _translate(lines[0])
+    if "positional argument" in said:
+        return said
+    if shown:
+        return f"{shown} is not supported in kernels" + (f": {said}" if said else "")
+    return said or "this is not supported in kernels"
+
+
+def _method_problem(name: str, statement: ast.stmt | None) -> str:
+    """What to do with a method that a statement names and does not call."""
+    nodes = [] if statement is None else list(ast.walk(statement))
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    named = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == name and id(node) not in called]
+    shown = ast.unparse(named[0]) if named else f".{name}"
+    if named and isinstance(named[0].ctx, ast.Store):
+        return f"{shown} is a method, which cannot be assigned to"
+    return f"{shown} is a method: call it, as in {shown}()"
+
+
+def _call_problem(function: str, given: list[str], node: Node, numba_style: bool) -> str:
+    arguments = [_shown(argument) for argument in given]
+    shown = " and ".join(arguments)
+    if function == "bool":
+        hint = "; write is not None" if arguments and arguments[0].startswith(("Ref", "ThreadIndex")) else ""
+        return f"{shown} is neither true nor false{hint}"
+    hint = ""
+    if "ThreadIndex" in arguments:
+        hint = "; a ThreadIndex has no arithmetic, its plain number is index.get()"
+    elif any(argument.startswith("Ref[") for argument in arguments):
+        hint = "; the element is .value"
+    texts = any(argument.startswith(_TEXTS) for argument in given)
+    if function in _OPERATORS:
+        if texts and node is not None:
+            return advice.of_text(node)
+        if function in ("getitem", "setitem") and (array := _ARRAY.match(given[0])) is not None:
+            return _index_problem(function, array["dtype"], int(array["ndim"]), given[1:], node)
+        return f"{_OPERATORS[function]} is not defined for {shown}{hint}"
+    called = ast.unparse(node.func) if isinstance(node, ast.Call) else function
+    head, _, last = called.rpartition(".")
+    if head in ("np", "numpy"):
+        return advice.of_numpy(called, last, numba_style)
+    if called in ("cuda.shared.array", "cuda.local.array", "shared.array", "local.array"):
+        return (
+            f"{called}(shape, dtype): the shape is a constant, or a tuple of constants: a number, or a name that holds "
+            f"one outside the kernel; this one is {', '.join(arguments[:1]) or 'missing'}"
+        )
+    if called in advice.BUILTINS:
+        return f"{called}(...) is not supported in kernels: {advice.BUILTINS[called]}"
+    return f"{called}(...) is not defined for {shown or 'no arguments'}{hint}"
+
+
+def _index_problem(function: str, dtype: str, axes: int, given: list[str], node: Node) -> str:
+    """What is wrong with ``a[index]`` of an array with a number of axes."""
+    name = ast.unparse(node.value) if isinstance(node, ast.Subscript) else "the array"
+    indices = _element_types(given[0])
+    if len(indices) > axes:
+        return f"{name} has {_axes(axes)} and the index {len(indices)} numbers"
+    shown = ", ".join(_shown(index) for index in indices)
+    if function == "setitem" and len(given) > 1 and all(_INTEGER.match(index) for index in indices):
+        return f"an element of {name} is {_shown(dtype)}, and the value is {_shown(given[1])}"
+    return f"{name}[...] is not defined for the index {shown}; an index is an integer, or one for each axis"
+
+
+_TEXTS = ("Literal[str]", "unicode_type")
+
+
+def _axes(count: int) -> str:
+    return "no axes" if count == 0 else "one axis" if count == 1 else f"{count} axes"
+
+
+def _attribute_problem(kind: str, name: str, node: Node, numba_style: bool) -> str:
+    shown = _shown(kind)
+    if kind.startswith(_TEXTS) and node is not None:
+        return advice.of_text(node)
+    if "Slice[" in shown:
+        if name in ("shape", "size"):
+            parameter = shown.partition(" ")[0]
+            return f"{shown} has no .{name} in kernels; its length is len({parameter})"
+        if name in _ATOMIC_METHODS:
+            return f"{shown} has no .{name}: declare the parameter as AtomicSlice[...] for atomic operations"
+    if kind.startswith(("list(", "reflected list(")):
+        return f"a list has no .{name} in kernels: nothing is allocated there; use a tuple, or " + advice.allocating(
+            numba_style
+        )
+    if _ARRAY.match(kind) and name in advice.NUMPY:
+        return f"{shown} has no .{name}() in kernels: use {advice.NUMPY[name]}"
+    if kind.startswith("Module("):
+        module = kind.partition("'")[2].partition("'")[0]
+        owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else module
+        if hasattr(sys.modules.get(module), name):
+            return refusal(f"{owner}.{name}", getattr(sys.modules[module], name))
+        return f"{owner} has no {name}{advice.similar(name, advice.names_in(module))}"
+    return f"{shown} has no .{name} in kernels"
+
+
+_ATOMIC_METHODS = frozenset(name for name in vars(AtomicAccess) if name[0] != "_")
+
+
+def _unify_problem(name: str, first: str, second: str) -> str:
+    shown = [_shown(re.sub(r"Literal\[(\w+)\]\([^()]*\)", r"\1", kind)) for kind in (first, second)]
+    references = [each for each in shown if each.startswith(("Ref[", "TileRef[", "MatrixTileRef["))]
+    if len(references) == 1:
+        return advice.rebound(name, next(each for each in shown if each not in references))
+    return f"{name} is {shown[0]} in one place and {shown[1]} in another; use one name for each"
+
+
+def _element_types(type_text: str) -> list[str]:
+    """The types of a tuple's elements, or the one type."""
+    text = type_text.strip()
+    if match := re.fullmatch(r"UniTuple\((.+?) x (\d+)\)", text):
+        return [match[1]] * int(match[2])
+    if match := re.fullmatch(r"Tuple\((.*)\)", text):
+        return split_list(match[1])
+    return [text]
+
+
+def _shown(type_text: str) -> str:
+    """One type, as the kernel's author would write it; a slice's parameter is named beside it."""
+    text = type_text.strip().rstrip(":").removesuffix(" of index_2d")
+    if match := re.fullmatch(r"((?:Disjoint)?Slice\[[^\]]+\]) (\S+)", text):
+        return f"{match[2]} ({match[1]})"
+    if match := re.fullmatch(r"Literal\[(\w+)\]\((.*)\)", text, re.DOTALL):
+        return repr(match[2]) if match[1] == "str" else match[2]
+    if match := re.fullmatch(r"\w+=(.+)", text):
+        return _shown(match[1])
+    if text.startswith("DictType["):
+        return "a dict"
+    if match := re.fullmatch(r"OptionalType\((.*?)\)?", text):
+        return f"{_shown(match[1])} or None"
+    if match := _ARRAY.match(text):
+        return f"Array[{_shown(match['dtype'])}, {match['ndim']}]"
+    if text.startswith(("Tuple(", "UniTuple(")):
+        return f"tuple[{', '.join(map(_shown, _element_types(text)))}]"
+    if match := re.match(r"(?:reflected )?list\((\w+)\)", text):
+        return f"a list of {_shown(match[1])}"
+    if match := re.fullmatch(r"class\((\w+)\)", text):
+        return _NAMES.get(match[1], match[1])
+    if text == "unicode_type":
+        return "str"
+    return _NAMES.get(text, text)
+
+
+_INTEGER = re.compile(r"u?int\d+$|Literal\[int\]|-?\d+$")
+_ARRAY = re.compile(r"(?:unaligned |Array)?array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\w?(?:, [\w ]+)*\)$")
+
+
+def _translate(text: str) -> str:
+    return re.sub(r"\b(?:u?int\d+|float\d+|none)\b", lambda match: _NAMES.get(match[0], match[0]), text)

@@ -1,0 +1,125 @@
+"""The objects outside a kernel that it may name: the language's functions and types, numbers, arrays, modules.
+
+``check`` finds out what the names in a kernel stand for; what a kernel can make of that is said here, and why it can
+make nothing of the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.language import atomic, debug, fast, intrinsics, thread, warp
+from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.types import ScalarType, of_dtype
+from oxide.language.unroll import unroll
+from oxide.language.views import MatrixView, zip_exact
+from oxide.messages import written
+
+from . import advice
+
+LARGEST = 2**64 - 1
+"""The largest integer in a kernel, a u64."""
+LEAST = -(2**63)
+"""The least, an i64."""
+
+_BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
+_THREAD = {
+    thread.index_1d,
+    thread.index_2d,
+    thread.index_2d_row,
+    thread.index_2d_col,
+    thread.nanosleep,
+    thread.sync_grid,
+    thread.sync_threads,
+    thread.sync_threads_count,
+    thread.sync_threads_and,
+    thread.sync_threads_or,
+}
+_BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
+_VIEWS = {MatrixView, zip_exact}
+_OF_MODULES = {
+    value
+    for module in (warp, intrinsics, fast, debug)
+    for value in vars(module).values()
+    if isinstance(value, FunctionType) and value.__name__[0] != "_"
+}
+_MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
+_LANGUAGE = frozenset(_BUILTINS | _THREAD | _BLOCK | _VIEWS | _OF_MODULES | _MATH | {atomic.fence})
+_CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
+
+
+def is_of_the_language(value: Any) -> bool:
+    """Whether it is a function or a type of the language of kernels."""
+    return isinstance(value, BuiltinFunctionType | FunctionType | type) and value in _LANGUAGE
+
+
+def is_numbas(value: Any) -> bool:
+    """Whether an object is of numba-cuda's vocabulary: a function, a type, or what ``numba.cuda.jit`` decorated."""
+    if isinstance(value, ModuleType):
+        return False
+    home = getattr(value if isinstance(value, type | FunctionType) else type(value), "__module__", "")
+    return isinstance(home, str) and home.partition(".")[0] == "numba"
+
+
+def is_dtype(value: Any) -> bool:
+    """Whether an argument of a function of numba-cuda says a dtype, which nothing else in a kernel does."""
+    return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
+
+
+def is_usable(value: Any) -> bool:
+    """Whether a kernel can name an object that is not numba-cuda's."""
+    if isinstance(value, int):
+        return LEAST <= value <= LARGEST
+    if isinstance(value, np.ndarray):
+        return _problem_with_array(value) is None
+    return is_of_the_language(value) or isinstance(
+        value,
+        ScalarType
+        | DeviceFunction
+        | ModuleType
+        | thread.Coordinates
+        | atomic.Ordering
+        | atomic.Scope
+        | float
+        | np.integer
+        | np.floating
+        | np.bool_,
+    )
+
+
+def refusal(shown: str, value: Any) -> str:
+    """Why an object is not usable, and what to do; ``shown`` is how the kernel names it."""
+    if isinstance(value, int):
+        return f"{shown} is {written(value)}, which does not fit in 64 bits"
+    if isinstance(value, np.ndarray):
+        return f"{shown} {_problem_with_array(value)}"
+    if value is thread.ThreadIndex:
+        return "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)"
+    if value is math.fsum:
+        return f"{shown} keeps a list of sums, which kernels cannot: add in f64"
+    if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
+        names = ", ".join(sorted(function.__name__ for function in _MATH))
+        return f"{shown} is not supported in kernels; of math there are {names}"
+    return advice.of_value(shown, value, called=callable(value))
+
+
+def _problem_with_array(array: np.ndarray[Any, Any]) -> str | None:
+    if of_dtype(array.dtype) is None:
+        return f"is an array of {array.dtype}; constant arrays are of oxide's scalar types"
+    if not 1 <= array.ndim <= 3 or array.size == 0:
+        return f"has shape {array.shape}; constant arrays have 1 to 3 axes, none empty"
+    if array.nbytes > _CONSTANT_BYTES:
+        return f"has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice"
+    if type(array) is not np.ndarray:
+        from oxide.host_arrays import masked  # here, as few programs have one
+
+        if (found := masked(array)) is not None:
+            return (
+                f"is {found}, and kernels know no masks; name array.filled(x), which has x in place of what is masked"
+            )
+    return None

@@ -1,0 +1,108 @@
+"""Where a kernel's bounds checks are: what ``Kernel.checks()`` gives and ``deny_checks=True`` judges by."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, final
+
+from oxide.compiler.bounds.hoist import Placement
+from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.source import located_in
+from oxide.errors import CompileError
+
+if TYPE_CHECKING:
+    from .specialization import Specialization
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The check of one slice's accesses in one line of a kernel.
+
+    ``place`` says where it is made: nowhere, as it is ``"proved"``; before a loop, ``"hoisted"``; or ``"access"``.
+    ``detail`` says by what, out of which loop, or why. ``in_loop`` is whether the access is inside a loop. Of several
+    accesses to one slice in one line, or of a device function called in several places, it is the costliest.
+    """
+
+    parameter: str
+    file: str
+    line: int
+    place: Literal["proved", "hoisted", "access"]
+    detail: str
+    in_loop: bool
+
+    def __str__(self) -> str:
+        what = {"proved": "proved", "hoisted": "hoisted", "access": "at the access"}[self.place]
+        return f"line {self.line}: {self.parameter}: {what}, {self.detail}"
+
+
+def checks_of(special: Specialization) -> tuple[Check, ...]:
+    """The checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves some more."""
+    from oxide.compiler.ptx.ptx import sites_left
+
+    kernel = special.kernel
+    if kernel.unchecked:
+        return ()
+    left = sites_left(special.portable, kernel.name, special.parameters)
+    by_site: dict[int, Check] = {}
+    for number, site in enumerate(special.sites):
+        # An access may be to one of several slices; such a one counts for every slice that has no other.
+        found = [p for p in special.placements if p.site == number] or [p for p in special.placements if p.site == -1]
+        checks = [_check(site, placement, placement.site in left or placement.site == -1) for placement in found]
+        if checks:
+            by_site[number] = max(checks, key=lambda check: _COST[check.place])
+    return tuple(sorted(by_site.values(), key=lambda check: (check.file, check.line, check.parameter)))
+
+
+def deny_checks_in_loops(special: Specialization) -> None:
+    """Raises ``CompileError`` for the first check that stays inside a loop."""
+    for check in checks_of(special):
+        if check.place == "access" and check.in_loop:
+            raise _denied(special.kernel.name, check)
+
+
+_COST = {"proved": 0, "hoisted": 1, "access": 2}
+
+
+def _denied(kernel: str, check: Check) -> CompileError:
+    return located_in(
+        check.file,
+        check.line,
+        f"kernel {kernel} denies checks inside loops, but {check.parameter}[…] is checked at every access: "
+        f"{check.detail}; rewrite the loop, add a contract to requires=, or read {check.parameter}.unchecked[…]",
+    )
+
+
+def _check(site: FaultSite, placement: Placement, left: bool) -> Check:
+    place: Literal["proved", "hoisted", "access"]
+    if placement.place == "proved":
+        place, detail = "proved", "by contracts, or by the loops and tests around it"
+    elif placement.place == "hoisted":
+        place, detail = "hoisted", f"one check before the loop{_loop_line(site, placement.depth)}"
+    elif left:
+        place, detail = "access", placement.reason
+    else:
+        place, detail = "proved", "by a test or a check before it"
+    return Check(site.parameter, site.file, site.line, place, detail, placement.in_loop)
+
+
+def _loop_line(site: FaultSite, depth: int) -> str:
+    """Where the loop is that is ``depth`` loops out from the innermost around an access."""
+    around = [loop for loop in _loops(site.file) if loop[0] <= site.line <= loop[1]]
+    around.sort(reverse=True)
+    return f" in line {around[depth][0]}" if depth < len(around) else " of a caller"
+
+
+@functools.lru_cache(maxsize=32)
+def _loops(file: str) -> tuple[tuple[int, int], ...]:
+    """The first and the last line of each loop in a file."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    loops: Iterable[ast.For | ast.While] = (n for n in ast.walk(tree) if isinstance(n, ast.For | ast.While))
+    return tuple((loop.lineno, loop.end_lineno or loop.lineno) for loop in loops)

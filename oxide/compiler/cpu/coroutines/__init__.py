@@ -1,0 +1,1 @@
+"""Launches whose threads wait for one another: each thread is an LLVM coroutine."""

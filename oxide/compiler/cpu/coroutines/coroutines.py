@@ -1,0 +1,327 @@
+"""Blocks whose threads wait for one another, on the CPU: each thread is an LLVM coroutine.
+
+A block is run by one worker. It resumes the threads in turn, warp by warp; a thread runs until it comes to a barrier
+or to a warp operation, says so in the block's state, and suspends. When all lanes that a warp operation names have
+come, their values are published, and they go on; when every thread that has not returned is at the barrier, a new
+round begins. A switch is a call through a pointer. Frames lie one beside the other in memory that serves block after
+block; nothing is allocated for a thread.
+
+**Semantics.** As on GPUs since Volta: threads that have returned are not waited for, by barriers or by warp operations;
+a warp operation waits for the lanes in its mask and no others. Where the threads of a block wait at different barriers,
+or in a ring, none can ever go on: the block is given up, and the fault record gets ``claimed`` 2 and two places in
+the source. A thread that spins until another one writes is not seen, and hangs: nothing takes the worker from it.
+
+At the grid's barrier a block's threads suspend as at their own, and ``oxide.run_block`` returns: ``grid.py``
+has the launch in which all blocks live until they have met there.
+
+**How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
+a basic block. Once everything is inlined into the coroutine, each such pair becomes ``llvm.coro.suspend`` and a switch
+with the same target: no block is split and no phi changes. LLVM's pipeline then splits the coroutine, after it has
+simplified it, and only what lives across a suspension goes to the frame.
+
+What a thread publishes is copied when a group is released, since the first one to go on may publish its next value
+before the last has read this one. Only one warp at a time is between its rounds, so a block has one set of exchange
+slots. All the state is the worker's own; none of it is atomic.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from oxide.compiler.cpu import primitives
+from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
+from oxide.compiler.ir import parameters
+from oxide.compiler.ir.optimise import run_passes
+from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.primitives import declared_once
+from oxide.compiler.signature.signature import Closed
+from oxide.compiler.source.divergence import DIVERGENT
+
+from . import grid, schedule, warps
+
+_FIELDS = {
+    "ctaid": "[3 x i32]",
+    "ntid": "[3 x i32]",
+    "nctaid": "[3 x i32]",
+    "record": "ptr",
+    "shared": "ptr",
+    "dynamic": "i64",
+    "params": "ptr",
+    "frames": "ptr",  # one frame for each thread, null before the first thread ever
+    "room": "ptr",  # where small frames may be, or null
+    "stride": "i64",
+    "seed": "i32",  # what draws the order of warps and threads; 0 for their own order
+    "live": "i32",  # threads that have not returned
+    "arrived": "i32",  # threads at the barrier, and the least and the greatest of their places in the source
+    "least": "i32",
+    "greatest": "i32",
+    "count": "i32",  # of true conditions at the barrier
+    "grid": "i32",  # of those at the barrier, the threads at the grid's; and the place of the grid's barrier
+    "grid.site": "i32",
+    "passed.arrived": "i32",  # the same two of the barrier that was passed last
+    "passed.count": "i32",
+    "waiting": "i32",  # lanes of the warp that runs that are at a warp operation, and those of them at active_mask
+    "converging": "i32",
+    "bits": "i32",  # conditions of the lanes that wait; and those published
+    "published.bits": "i32",
+    "alive": "[32 x i32]",  # for each warp, the lanes that have not returned
+    "value": "[32 x i64]",  # for each lane: its value, and the one published
+    "published": "[32 x i64]",
+    "mask": "[32 x i32]",  # the lanes it waits for, and the place in the source
+    "site": "[32 x i32]",
+    "group": "[32 x i32]",  # the lanes it was released with
+}
+_BLOCK = "{ " + ", ".join(_FIELDS.values()) + " }"
+_NUMBER = {name: number for number, name in enumerate(_FIELDS)}
+
+SUSPENSION = "oxide.suspension"
+_SUSPENSION = re.compile(
+    r"  (?P<how>%\S+) = call i1 @oxide\.suspension\(\)\n  br i1 (?P=how), label (?P<target>%\S+), label %\S+\n"
+)
+_FIELD = re.compile(r"\{\{(?P<name>[\w.]+)(?:\[(?P<index>[^\]]+)\])?\}\}")
+
+
+def split_points(text: str) -> str:
+    """Turns each suspension in the coroutine, where all is inlined, into a suspend point."""
+    start = text.index("define internal ptr @oxide.thread(")
+    end = text.index("\n}\n", start)
+    coroutine = _SUSPENSION.sub(
+        r"  \g<how> = call i8 @llvm.coro.suspend(token none, i1 false)\n"
+        r"  switch i8 \g<how>, label %suspended [ i8 0, label \g<target> i8 1, label %suspended ]\n",
+        text[start:end],
+    )
+    return text[:start] + coroutine + text[end:]
+
+
+def inline_all(module: Any, machine: Any) -> Any:
+    """The module with every function inlined into the coroutine, and its suspensions turned into suspend points."""
+    for function in list(module.functions):
+        if function.name.startswith("oxide.block.") or function.name.startswith("oxide.warp."):
+            function.linkage = "internal"
+    run_passes(module, machine, ("always_inliner",))
+    return link([split_points(str(module))])
+
+
+def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:
+    """The primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
+    words = parameters.word_types(signature)
+    values = {
+        "entry": entry,
+        "block": _BLOCK,
+        "params": "{ " + ", ".join([*words, "ptr"]) + " }",
+        "last": str(len(words)),
+        "room": str(primitives.ROOM_BYTES),
+        "static": str(primitives.static_bytes(kernel.shared)),
+        "divergent": str(DIVERGENT),
+        "kernel_id": str(kernel_id),
+    }
+    texts = [_PRIMITIVES, *warps.definitions(kernel.text)]
+    entry_text = grid.ENTRY if kernel.cooperative else schedule.ENTRY
+    texts += [schedule.RELEASE, schedule.PICK, schedule.RUN_BLOCK, entry_text]
+    for name, value in values.items():
+        texts = [text.replace(f"<{name}>", value) for text in texts]
+    return declared_once("\n".join([*map(_render, texts), _thread(kernel, module, signature)]))
+
+
+def _render(text: str) -> str:
+    """``{{name}}`` and ``{{name[index]}}`` are fields of ``%block``, as constant-offset addresses."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        match = _FIELD.search(line)
+        while match is not None:
+            address = f"%field.{len(lines)}"
+            index = f", {match['index']}" if match["index"] is not None else ""
+            lines.append(
+                f"  {address} = getelementptr {_BLOCK}, ptr %block, i32 0, i32 {_NUMBER[match['name']]}{index}"
+            )
+            line = line[: match.start()] + f"ptr {address}" + line[match.end() :]
+            match = _FIELD.search(line)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _thread(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...]) -> str:
+    """The coroutine: it fills in a context and calls the kernel."""
+    types = parameters.word_types(signature)
+    words = [f"%word.{number}" for number in range(len(types))]
+    declaration, call = parameters.call(kernel, module, "%context", words, types)
+    structure = "{ " + ", ".join([*types, "ptr"]) + " }"
+    loads = "\n".join(
+        f"  %word.at.{number} = getelementptr {structure}, ptr %params, i32 0, i32 {number}\n"
+        f"  %word.{number} = load {kind}, ptr %word.at.{number}"
+        for number, kind in enumerate(types)
+    )
+
+    def put(field: int, kind: str, value: str, name: str, axis: str = "") -> str:
+        return (
+            f"  %put.{name} = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {field}{axis}\n"
+            f"  store {kind} {value}, ptr %put.{name}"
+        )
+
+    lines = [put(0, "i32", f"%{axis}", f"tid.{axis}", f", i32 {place}") for place, axis in enumerate("xyz")]
+    copied = [("ctaid", 1), ("ntid", 2), ("nctaid", 3)]
+    for name, field in copied:
+        for place, axis in enumerate("xyz"):
+            lines.append(f"  %{name}.{axis} = load i32, {{{{{name}[i32 {place}]}}}}")
+            lines.append(put(field, "i32", f"%{name}.{axis}", f"{name}.{axis}", f", i32 {place}"))
+    for name, kind, field in (
+        ("record", "ptr", primitives.RECORD_FIELD),
+        ("shared", "ptr", primitives.SHARED_FIELD),
+        ("dynamic", "i64", primitives.DYNAMIC_FIELD),
+    ):
+        lines.append(f"  %{name} = load {kind}, {{{{{name}}}}}")
+        lines.append(put(field, kind, f"%{name}", name))
+    lines.append(put(BLOCK_FIELD, "ptr", "%block", "block"))
+    return declaration + _render(
+        _THREAD.replace("<context>", CONTEXT)
+        .replace("<fill>", "\n".join(lines))
+        .replace("<loads>", loads)
+        .replace("<call>", call)
+    )
+
+
+_THREAD = """
+declare token @llvm.coro.id(i32, ptr, ptr, ptr)
+declare i64 @llvm.coro.size.i64()
+declare ptr @llvm.coro.begin(token, ptr)
+declare i8 @llvm.coro.suspend(token, i1)
+declare void @llvm.coro.end(ptr, i1, token)
+declare void @llvm.coro.resume(ptr)
+
+define internal ptr @oxide.thread(ptr %block, i32 %thread, i32 %x, i32 %y, i32 %z) presplitcoroutine noinline {
+entry:
+  %context = alloca <context>
+  %id = call token @llvm.coro.id(i32 64, ptr null, ptr null, ptr null)
+  %size = call i64 @llvm.coro.size.i64()
+  %padded = add i64 %size, 63
+  %stride = and i64 %padded, -64
+  %frames = call ptr @oxide.frames(ptr %block, i64 %stride)
+  %wide = zext i32 %thread to i64
+  %offset = mul i64 %wide, %stride
+  %memory = getelementptr i8, ptr %frames, i64 %offset
+  %handle = call ptr @llvm.coro.begin(token %id, ptr %memory)
+<fill>
+  %params = load ptr, {{params}}
+<loads>
+<call>
+  %live = load i32, {{live}}
+  %fewer = sub i32 %live, 1
+  store i32 %fewer, {{live}}
+  %warp = lshr i32 %thread, 5
+  %lane = and i32 %thread, 31
+  %bit = shl i32 1, %lane
+  %others = xor i32 %bit, -1
+  %alive = load i32, {{alive[i32 %warp]}}
+  %left = and i32 %alive, %others
+  store i32 %left, {{alive[i32 %warp]}}
+  %last = call i8 @llvm.coro.suspend(token none, i1 true)
+  switch i8 %last, label %suspended [ i8 1, label %suspended ]
+suspended:
+  call void @llvm.coro.end(ptr %handle, i1 false, token none)
+  ret ptr %handle
+}
+
+define internal ptr @oxide.frames(ptr %block, i64 %stride) alwaysinline {
+  %old = load ptr, {{frames}}
+  %none = icmp eq ptr %old, null
+  br i1 %none, label %first, label %done
+first:
+  %new = call ptr @oxide.make_frames(ptr %block, i64 %stride)
+  br label %done
+done:
+  %frames = phi ptr [ %old, %0 ], [ %new, %first ]
+  ret ptr %frames
+}
+
+define internal ptr @oxide.make_frames(ptr %block, i64 %stride) noinline cold {
+  %nx = load i32, {{ntid[i32 0]}}
+  %ny = load i32, {{ntid[i32 1]}}
+  %nz = load i32, {{ntid[i32 2]}}
+  %plane = mul i32 %nx, %ny
+  %threads = mul i32 %plane, %nz
+  %wide = zext i32 %threads to i64
+  %bytes = mul i64 %wide, %stride
+  %room = load ptr, {{room}}
+  %frames = call ptr @oxide.take(ptr %room, i64 %bytes)
+  store ptr %frames, {{frames}}
+  store i64 %stride, {{stride}}
+  ret ptr %frames
+}
+"""
+
+_PRIMITIVES = (
+    f"""
+declare i1 @oxide.suspension()
+declare void @oxide.never()
+declare i32 @llvm.umin.i32(i32, i32)
+declare i32 @llvm.umax.i32(i32, i32)
+declare i32 @llvm.cttz.i32(i32, i1)
+
+define internal void @oxide.suspend() alwaysinline {{
+  %how = call i1 @oxide.suspension()
+  br i1 %how, label %resumed, label %never
+never:
+  call void @oxide.never()
+  br label %resumed
+resumed:
+  ret void
+}}
+
+define internal ptr @oxide.block(ptr %context) alwaysinline {{
+  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {BLOCK_FIELD}
+  %block = load ptr, ptr %at
+  ret ptr %block
+}}
+"""
+    + """
+define void @oxide.block.barrier(ptr %context, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %arrived = load i32, {{arrived}}
+  %more = add i32 %arrived, 1
+  store i32 %more, {{arrived}}
+  %least = load i32, {{least}}
+  %lesser = call i32 @llvm.umin.i32(i32 %least, i32 %site)
+  store i32 %lesser, {{least}}
+  %greatest = load i32, {{greatest}}
+  %greater = call i32 @llvm.umax.i32(i32 %greatest, i32 %site)
+  store i32 %greater, {{greatest}}
+  call void @oxide.suspend()
+  ret void
+}
+
+define void @oxide.block.grid_barrier(ptr %context, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %grid = load i32, {{grid}}
+  %grid.more = add i32 %grid, 1
+  store i32 %grid.more, {{grid}}
+  call void @oxide.block.barrier(ptr %context, i32 %site)
+  ret void
+}
+
+define i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %one = zext i1 %condition to i32
+  %count = load i32, {{count}}
+  %more = add i32 %count, %one
+  store i32 %more, {{count}}
+  call void @oxide.block.barrier(ptr %context, i32 %site)
+  %result = load i32, {{passed.count}}
+  ret i32 %result
+}
+
+define i1 @oxide.block.barrier.and(ptr %context, i1 %condition, i32 %site) alwaysinline {
+  %count = call i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %all = load i32, {{passed.arrived}}
+  %result = icmp eq i32 %count, %all
+  ret i1 %result
+}
+
+define i1 @oxide.block.barrier.or(ptr %context, i1 %condition, i32 %site) alwaysinline {
+  %count = call i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site)
+  %result = icmp ne i32 %count, 0
+  ret i1 %result
+}
+"""
+)

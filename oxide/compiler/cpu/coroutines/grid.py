@@ -1,0 +1,136 @@
+"""A cooperative launch on the CPU, as LLVM IR: all blocks live at once, and a call takes them to the next grid barrier.
+
+The launch record goes on behind the parameters: ``void *blocks`` at byte 40, one word for each block, null before it
+has begun; ``uint32_t waiting, finished`` at 48, how many blocks came to the grid's barrier and how many to their end in
+this pass; ``uint32_t least, greatest`` at 56, of the barriers' places in the source; ``uint32_t abandon`` at 64. The
+driver (``driver/cpu/cooperative.py``) calls the entry for every block, pass after pass, until all have finished. Where
+some wait and others have finished, or wait elsewhere, none can ever go on: it calls once more with ``abandon``, which
+reports that and gives the blocks' memory back.
+
+``{{name}}`` stands for a field of the block's state and ``<name>`` for a constant of the kernel, as in
+``schedule.py``.
+"""
+
+from __future__ import annotations
+
+from .schedule import READ_LAUNCH
+
+ENTRY = (
+    """
+define void @<entry>(ptr %launch, i64 %from, i64 %end) {
+entry:
+  %nx.at = getelementptr i32, ptr %launch, i64 3
+  %nx = load i32, ptr %nx.at
+  %ny.at = getelementptr i32, ptr %launch, i64 4
+  %ny = load i32, ptr %ny.at
+  %nz.at = getelementptr i32, ptr %launch, i64 5
+  %nz = load i32, ptr %nz.at
+  %plane = mul i32 %nx, %ny
+  %threads = mul i32 %plane, %nz
+  %blocks.at = getelementptr i8, ptr %launch, i64 40
+  %blocks = load ptr, ptr %blocks.at
+  %waiting.at = getelementptr i8, ptr %launch, i64 48
+  %finished.at = getelementptr i8, ptr %launch, i64 52
+  %least.at = getelementptr i8, ptr %launch, i64 56
+  %greatest.at = getelementptr i8, ptr %launch, i64 60
+  %abandon.at = getelementptr i8, ptr %launch, i64 64
+  %abandon.number = load i32, ptr %abandon.at
+  %abandon = icmp ne i32 %abandon.number, 0
+  %any = icmp slt i64 %from, %end
+  br i1 %any, label %next, label %done
+next:
+  %linear = phi i64 [ %from, %entry ], [ %linear.next, %went ]
+  %slot = getelementptr ptr, ptr %blocks, i64 %linear
+  %old = load ptr, ptr %slot
+  %known = icmp ne ptr %old, null
+  br i1 %abandon, label %give_up, label %go_on
+give_up:
+  br i1 %known, label %report, label %went
+report:
+  call void @oxide.abandon_block(ptr %old, ptr %launch)
+  call void @oxide.release_block(ptr %old)
+  store ptr null, ptr %slot
+  br label %went
+go_on:
+  br i1 %known, label %run, label %make
+make:
+  %new = call ptr @oxide.make_block(ptr %launch, i64 %linear)
+  store ptr %new, ptr %slot
+  br label %run
+run:
+  %block = phi ptr [ %old, %go_on ], [ %new, %make ]
+  %waits = call i1 @oxide.run_block(ptr %block, i32 %threads, i1 %known)
+  br i1 %waits, label %waiting, label %finished
+waiting:
+  %site = load i32, {{grid.site}}
+  %waiting.before = atomicrmw add ptr %waiting.at, i32 1 monotonic
+  %least.before = atomicrmw umin ptr %least.at, i32 %site monotonic
+  %greatest.before = atomicrmw umax ptr %greatest.at, i32 %site monotonic
+  br label %went
+finished:
+  %finished.before = atomicrmw add ptr %finished.at, i32 1 monotonic
+  call void @oxide.release_block(ptr %block)
+  store ptr null, ptr %slot
+  br label %went
+went:
+  %linear.next = add nuw nsw i64 %linear, 1
+  %more = icmp slt i64 %linear.next, %end
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
+
+define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
+  %size.at = getelementptr <block>, ptr null, i32 1
+  %size = ptrtoint ptr %size.at to i64
+  %block = call ptr @oxide.allocate(i64 %size)
+"""
+    + READ_LAUNCH
+    + """  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
+  %linear.narrow = trunc i64 %linear to i32
+  %linear.mixed = mul i32 %linear.narrow, -1640531527
+  %own = xor i32 %seed, %linear.mixed
+  %own.odd = or i32 %own, 1
+  %own.seed = select i1 %seeded, i32 %own.odd, i32 0
+  store i32 %own.seed, {{seed}}
+  store ptr null, {{frames}}
+  store ptr null, {{room}}
+  %bytes = add i64 %dynamic, <static>
+  %shared = call ptr @oxide.allocate(i64 %bytes)
+  store ptr %shared, {{shared}}
+  %gx.wide = zext i32 %gx to i64
+  %gy.wide = zext i32 %gy to i64
+  %bx = urem i64 %linear, %gx.wide
+  %rows = udiv i64 %linear, %gx.wide
+  %by = urem i64 %rows, %gy.wide
+  %bz = udiv i64 %rows, %gy.wide
+  %bx.narrow = trunc i64 %bx to i32
+  store i32 %bx.narrow, {{ctaid[i32 0]}}
+  %by.narrow = trunc i64 %by to i32
+  store i32 %by.narrow, {{ctaid[i32 1]}}
+  %bz.narrow = trunc i64 %bz to i32
+  store i32 %bz.narrow, {{ctaid[i32 2]}}
+  ret ptr %block
+}
+
+define internal void @oxide.release_block(ptr %block) noinline {
+  %frames = load ptr, {{frames}}
+  call void @oxide.release(ptr %frames)
+  %shared = load ptr, {{shared}}
+  call void @oxide.release(ptr %shared)
+  call void @oxide.release(ptr %block)
+  ret void
+}
+
+define internal void @oxide.abandon_block(ptr %block, ptr %launch) noinline cold {
+  %least.at = getelementptr i8, ptr %launch, i64 56
+  %least = load i32, ptr %least.at
+  %greatest.at = getelementptr i8, ptr %launch, i64 60
+  %greatest = load i32, ptr %greatest.at
+  %one = icmp eq i32 %least, %greatest
+  %kind = select i1 %one, i32 2, i32 0
+  call void @oxide.report_divergence(ptr %block, i32 %least, i32 %greatest, i32 %kind, i32 0)
+  ret void
+}
+"""
+)

@@ -1,0 +1,211 @@
+"""Warp operations on the CPU, as LLVM IR: a lane publishes its value, suspends, and reads what the others published.
+
+``{{name}}`` stands for a field of the block's state; ``coroutines.py`` says which there are, and renders them.
+"""
+
+from __future__ import annotations
+
+from oxide.compiler.ir import reductions
+
+
+def definitions(text: str) -> list[str]:
+    """What a kernel's IR needs of warp operations, still to be rendered: nothing where it calls none."""
+    if "@oxide.warp." not in text:
+        return []
+    return [_WARP, *(_reduction(*found) for found in reductions.used(text))]
+
+
+_SHUFFLE = """
+define {kind} @oxide.warp.shuffle.{how}.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %by, i32 %site)
+    alwaysinline {
+  %wide = {widen} {kind} %value to i64
+  call void @oxide.exchange(ptr %context, i32 %mask, i64 %wide, i1 false, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %distance = and i32 %by, 31
+{source}
+  %group = load i32, {{group[i32 %lane]}}
+  %shifted = lshr i32 %group, %from
+  %named = trunc i32 %shifted to i1
+  %other = load i64, {{published[i32 %from]}}
+  %narrow = {narrow} i64 %other to {kind}
+  %moved = select i1 %named, {kind} %narrow, {kind} %value
+  ret {kind} %moved
+}
+"""
+
+_SOURCES = {
+    "idx": "  %from = add i32 %distance, 0",
+    "up": """  %there = icmp uge i32 %lane, %distance
+  %below = sub i32 %lane, %distance
+  %from = select i1 %there, i32 %below, i32 %lane""",
+    "down": """  %above = add i32 %lane, %distance
+  %there = icmp ult i32 %above, 32
+  %from = select i1 %there, i32 %above, i32 %lane""",
+    "bfly": "  %from = xor i32 %lane, %distance",
+}
+
+
+def _shuffle(how: str, kind: str) -> str:
+    text = _SHUFFLE.replace("{kind}", kind).replace("{how}", how).replace("{source}", _SOURCES[how])
+    if kind == "i64":
+        return text.replace("{widen} i64 %value to i64", "add i64 %value, 0").replace(
+            "{narrow} i64 %other to i64", "add i64 %other, 0"
+        )
+    return text.replace("{widen}", "zext").replace("{narrow}", "trunc")
+
+
+_MATCH = """
+define i32 @oxide.warp.match.any.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %site) alwaysinline {
+  %wide = {widen}
+  call void @oxide.exchange(ptr %context, i32 %mask, i64 %wide, i1 false, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %group = load i32, {{group[i32 %lane]}}
+  %lanes = call i32 @oxide.matching(ptr %block, i32 %group, i64 %wide)
+  ret i32 %lanes
+}
+define i32 @oxide.warp.match.all.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %site) alwaysinline {
+  %lanes = call i32 @oxide.warp.match.any.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %group = load i32, {{group[i32 %lane]}}
+  %same = icmp eq i32 %lanes, %group
+  %result = select i1 %same, i32 %group, i32 0
+  ret i32 %result
+}
+"""
+
+
+def _match(kind: str) -> str:
+    widen = "zext i32 %value to i64" if kind == "i32" else "add i64 %value, 0"
+    return _MATCH.replace("{widen}", widen).replace("{kind}", kind)
+
+
+_WARP = (
+    """
+define void @oxide.exchange(ptr %context, i32 %mask, i64 %value, i1 %condition, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %bit = shl i32 1, %lane
+  store i64 %value, {{value[i32 %lane]}}
+  store i32 %mask, {{mask[i32 %lane]}}
+  store i32 %site, {{site[i32 %lane]}}
+  %waiting = load i32, {{waiting}}
+  %more = or i32 %waiting, %bit
+  store i32 %more, {{waiting}}
+  %bits = load i32, {{bits}}
+  %not_bit = xor i32 %bit, -1
+  %cleared = and i32 %bits, %not_bit
+  %set = or i32 %bits, %bit
+  %new = select i1 %condition, i32 %set, i32 %cleared
+  store i32 %new, {{bits}}
+  call void @oxide.suspend()
+  ret void
+}
+define void @oxide.warp.sync(ptr %context, i32 %mask, i32 %site) alwaysinline {
+  call void @oxide.exchange(ptr %context, i32 %mask, i64 0, i1 false, i32 %site)
+  ret void
+}
+define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %bit = shl i32 1, %lane
+  %converging = load i32, {{converging}}
+  %more = or i32 %converging, %bit
+  store i32 %more, {{converging}}
+  call void @oxide.exchange(ptr %context, i32 0, i64 0, i1 false, i32 %site)
+  %group = load i32, {{group[i32 %lane]}}
+  ret i32 %group
+}
+define i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %condition, i32 %site) alwaysinline {
+  call void @oxide.exchange(ptr %context, i32 %mask, i64 0, i1 %condition, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %group = load i32, {{group[i32 %lane]}}
+  %bits = load i32, {{published.bits}}
+  %result = and i32 %bits, %group
+  ret i32 %result
+}
+define i1 @oxide.warp.any(ptr %context, i32 %mask, i1 %condition, i32 %site) alwaysinline {
+  %lanes = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %condition, i32 %site)
+  %result = icmp ne i32 %lanes, 0
+  ret i1 %result
+}
+define i1 @oxide.warp.all(ptr %context, i32 %mask, i1 %condition, i32 %site) alwaysinline {
+  %false = xor i1 %condition, true
+  %lanes = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %false, i32 %site)
+  %result = icmp eq i32 %lanes, 0
+  ret i1 %result
+}
+define internal i32 @oxide.matching(ptr %block, i32 %group, i64 %value) noinline {
+entry:
+  br label %next
+next:
+  %left = phi i32 [ %group, %entry ], [ %rest, %next ]
+  %lanes = phi i32 [ 0, %entry ], [ %lanes.more, %next ]
+  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  %bit = shl i32 1, %lane
+  %other = load i64, {{published[i32 %lane]}}
+  %same = icmp eq i64 %other, %value
+  %added = select i1 %same, i32 %bit, i32 0
+  %lanes.more = or i32 %lanes, %added
+  %less = sub i32 %left, 1
+  %rest = and i32 %left, %less
+  %more = icmp ne i32 %rest, 0
+  br i1 %more, label %next, label %done
+done:
+  ret i32 %lanes.more
+}
+"""
+    + "".join(_shuffle(how, kind) for how in _SOURCES for kind in ("i32", "i64"))
+    + "".join(_match(kind) for kind in ("i32", "i64"))
+)
+
+
+def _reduction(symbol: str, operator: str, kind: str) -> str:
+    """The lanes' values one after the other, the same order for each lane."""
+    name, bits = reductions.llvm_type(kind), reductions.bits_type(kind)
+
+    def value_of(result: str, lane: str) -> str:
+        narrow = f"trunc i64 {result}.wide to i32" if bits == "i32" else f"add i64 {result}.wide, 0"
+        return (
+            f"  {result}.wide = load i64, {{{{published[i32 {lane}]}}}}\n"
+            f"  {result}.bits = {narrow}\n  {result} = bitcast {bits} {result}.bits to {name}"
+        )
+
+    return f"""
+{reductions.declaration(operator, kind)}
+define {name} @{symbol}(ptr %context, i32 %mask, {name} %value, i32 %site) alwaysinline {{
+  %bits = bitcast {name} %value to {bits}
+  %wide = {"zext i32 %bits to i64" if bits == "i32" else "add i64 %bits, 0"}
+  call void @oxide.exchange(ptr %context, i32 %mask, i64 %wide, i1 false, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %group = load i32, {{{{group[i32 %lane]}}}}
+  %result = call {name} @oxide.combined.{operator}.{kind}(ptr %block, i32 %group)
+  ret {name} %result
+}}
+define internal {name} @oxide.combined.{operator}.{kind}(ptr %block, i32 %group) noinline {{
+entry:
+  %first = call i32 @llvm.cttz.i32(i32 %group, i1 true)
+{value_of("%start", "%first")}
+  %start.less = sub i32 %group, 1
+  %start.rest = and i32 %group, %start.less
+  br label %next
+next:
+  %left = phi i32 [ %start.rest, %entry ], [ %rest, %more ]
+  %sum = phi {name} [ %start, %entry ], [ %sum.more, %more ]
+  %done = icmp eq i32 %left, 0
+  br i1 %done, label %finish, label %more
+more:
+  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+{value_of("%value", "%lane")}
+{reductions.combine(operator, kind, "%sum.more", "%sum", "%value")}
+  %less = sub i32 %left, 1
+  %rest = and i32 %left, %less
+  br label %next
+finish:
+  ret {name} %sum
+}}
+"""

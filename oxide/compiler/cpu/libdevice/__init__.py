@@ -1,0 +1,1 @@
+"""libdevice's functions on the CPU."""

@@ -1,0 +1,146 @@
+"""The CPU's side of libdevice: each ``__nv_*`` function that a kernel calls, as a call of the C library's.
+
+What the C library has not is in ``libdevice_words``, ``libdevice_special`` and ``libdevice_rounding``.
+The functions of the C library are in the process already. Their errors are at most an ulp or two, as libdevice's are;
+the two devices may differ in the last bit. The fast approximations are the ordinary functions here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from oxide.compiler.ir.instructions import QUOTIENTS, quotient
+from oxide.errors import CompileError
+
+from . import plain_math, rounding, special, words
+
+_UNARY = """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p logb cbrt
+erf erfc tgamma lgamma round j0 j1 y0 y1"""
+_BINARY = "atan2 pow hypot fmod remainder nextafter fdim"
+_SHAPES = {
+    **dict.fromkeys(_UNARY.split(), ("{t}", ("{t}",))),
+    **dict.fromkeys(_BINARY.split(), ("{t}", ("{t}", "{t}"))),
+    "ldexp": ("{t}", ("{t}", "i32")),
+    "scalbn": ("{t}", ("{t}", "i32")),
+    "ilogb": ("i32", ("{t}",)),
+    "llrint": ("i64", ("{t}",)),
+    "llround": ("i64", ("{t}",)),
+    "jn": ("{t}", ("i32", "{t}")),
+    "yn": ("{t}", ("i32", "{t}")),
+    "frexp": ("{t}", ("{t}", "ptr")),
+    "modf": ("{t}", ("{t}", "ptr")),
+    "remquo": ("{t}", ("{t}", "{t}", "ptr")),
+}
+"""The result and the parameters of the functions of the same name in C; ``{t}`` is double, or float in the f form."""
+
+_FAST = re.compile(r"__nv_fast_(sin|cos|tan|exp|log|log2|log10|pow|tanh|sincos|exp10)f")
+
+
+def definitions(kernel: str, module: Any) -> str:
+    """Definitions of the ``__nv_*`` functions that a module leaves open.
+
+    Raises ``CompileError`` for one that the C library has no counterpart of."""
+    open_functions = [f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")]
+    texts: list[str] = []
+    for symbol in open_functions:
+        parts = _definitions(symbol)
+        if not parts:
+            raise CompileError(
+                f"kernel {kernel}: {symbol.removeprefix('__nv_')} is a function of NVIDIA's libdevice that the CPU "
+                "device has no counterpart of; run the kernel on a CUDA device, or compute it from oxide's math"
+            )
+        texts += parts
+    return "\n".join(dict.fromkeys(texts))
+
+
+def _definitions(symbol: str) -> list[str]:
+    """What defines a function: texts that each declare or define one, so that several functions may share them."""
+    if symbol in QUOTIENTS:
+        return quotient(symbol, approximate=False)
+    return (
+        plain_math.definitions(symbol)
+        or _of_c(symbol)
+        or words.definitions(symbol)
+        or _of_special(symbol)
+        or rounding.definitions(symbol)
+    )
+
+
+def _of_special(symbol: str) -> list[str]:
+    called, texts = special.definitions(symbol)
+    return [*(_declare(base, "double")[1] for base in called), *texts]
+
+
+def _of_c(symbol: str) -> list[str]:
+    plain = _FAST.sub(r"__nv_\1f", symbol)
+    for base, kind in special.forms(plain.removeprefix("__nv_")):
+        if base in _SHAPES:
+            return _call(symbol, base, kind)
+        if base in _COMPOSED:
+            return _composed(symbol, base, kind)
+    return []
+
+
+def _declare(base: str, kind: str) -> tuple[str, str]:
+    """The C function's name and its declaration: pure, as no kernel reads errno.
+
+    LLVM takes ``fmod`` of a number that is not infinite and one that is not 0 for one that is no NaN, and forgets that
+    the second may be a NaN. So that is a function that LLVM knows nothing of.
+    """
+    result, parameters = _SHAPES[base]
+    called = base + ("f" if kind == "float" else "")
+    listed = ", ".join(part.format(t=kind) for part in parameters)
+    memory = "memory(argmem: readwrite)" if "ptr" in parameters else "memory(none)"
+    unknown = " nobuiltin" if base == "fmod" else ""
+    return called, f"declare {result.format(t=kind)} @{called}({listed}) nounwind willreturn {memory}{unknown}"
+
+
+def _call(symbol: str, base: str, kind: str) -> list[str]:
+    called, declared = _declare(base, kind)
+    result = _SHAPES[base][0].format(t=kind)
+    listed = ", ".join(f"{part.format(t=kind)} %p{number}" for number, part in enumerate(_SHAPES[base][1]))
+    return [
+        declared,
+        f"define {result} @{symbol}({listed}) alwaysinline {{\n"
+        f"  %r = call {result} @{called}({listed})\n  ret {result} %r\n}}",
+    ]
+
+
+_COMPOSED = {
+    "exp10": (("pow",), ("{t}",), "{t}", "  %r = call {t} @{pow}({t} 10.0, {t} %p0)"),
+    "powi": (
+        ("pow",),
+        ("{t}", "i32"),
+        "{t}",
+        "  %n = sitofp i32 %p1 to {t}\n  %r = call {t} @{pow}({t} %p0, {t} %n)",
+    ),
+    "rcbrt": (("cbrt",), ("{t}",), "{t}", "  %root = call {t} @{cbrt}({t} %p0)\n  %r = fdiv {t} 1.0, %root"),
+    "rhypot": (
+        ("hypot",),
+        ("{t}", "{t}"),
+        "{t}",
+        "  %root = call {t} @{hypot}({t} %p0, {t} %p1)\n  %r = fdiv {t} 1.0, %root",
+    ),
+    "sincos": (
+        ("sin", "cos"),
+        ("{t}", "ptr", "ptr"),
+        "void",
+        "  %s = call {t} @{sin}({t} %p0)\n  store {t} %s, ptr %p1\n"
+        "  %c = call {t} @{cos}({t} %p0)\n  store {t} %c, ptr %p2",
+    ),
+}
+"""What C lacks: the functions that it is made of, its parameters, its result and its body."""
+
+
+def _composed(symbol: str, base: str, kind: str) -> list[str]:
+    parts, parameters, result, body = _COMPOSED[base]
+    declared = {part: _declare(part, kind) for part in parts}
+    names = {part: called for part, (called, _) in declared.items()}
+    listed = ", ".join(f"{part.format(t=kind)} %p{number}" for number, part in enumerate(parameters))
+    returned = "  ret void" if result == "void" else f"  ret {kind} %r"
+    kind_of_result = result.format(t=kind)
+    return [
+        *(text for _, text in declared.values()),
+        f"define {kind_of_result} @{symbol}({listed}) alwaysinline {{\n{body.format(t=kind, **names)}\n{returned}\n}}",
+    ]

@@ -1,0 +1,320 @@
+"""The CPU back end: portable IR to a host object file.
+
+The object exports one function, which runs a range of a launch's blocks; the threads of a block are a loop around the
+kernel, inlined. Their coordinates live in a structure on the stack that LLVM takes apart into registers.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import replace
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from oxide.compiler.bounds import in_bounds
+from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
+from oxide.compiler.ir import debugging, half, parameters
+from oxide.compiler.ir.optimise import optimise, simplify
+from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.signature.signature import Closed
+from oxide.compiler.source.source import located_in
+from oxide.driver.base import COOPERATIVE_ENTRY, LOOP_FREE_ENTRY, Code, Target
+from oxide.errors import CompileError
+
+from . import primitives
+from .coroutines import coroutines
+from .libdevice import libm
+from .loop_free import is_loop_free
+from .positions import positions
+
+ENTRY = "oxide_run_blocks"
+"""``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
+grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A kernel without
+loops has ``LOOP_FREE_ENTRY`` in its place, and a cooperative one ``COOPERATIVE_ENTRY``; what follows in the latter's
+record is in ``coroutines/grid.py``."""
+
+# Of addresses that are half of all apart, as those of x[i] and x[i + 2**62], LLVM 22's SLP takes the distance for an
+# empty place of a hash table, and aborts. No such access is inside an array, but the code for it may be there.
+_FAR_APART = re.compile(r"\badd (?:n[us]w )*i64 [^,\n]+, -?[1-9]\d{18}\b")
+_ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
+_REGISTERS = primitives.REGISTERS
+_CONTEXT = primitives.CONTEXT
+
+
+def host_target() -> Target:
+    """This machine's CPU, with the features it has."""
+    _initialise()
+    return Target("native", llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def host_machine(target: Target) -> Any:
+    """LLVM's target machine for a host target, to optimise and to emit with."""
+    _initialise()
+    return _machine(target)
+
+
+def entry_of(kernel: PortableKernel) -> str:
+    """The name of the entry."""
+    if kernel.cooperative:
+        return COOPERATIVE_ENTRY
+    return LOOP_FREE_ENTRY if is_loop_free(kernel.text) else ENTRY
+
+
+def compile_native(
+    kernel: PortableKernel,
+    signature: tuple[Closed, ...],
+    kernel_id: int,
+    target: Target,
+    *,
+    unchecked: bool,
+) -> Code:
+    """A host object file that exports the kernel's entry."""
+    entry = entry_of(kernel)
+    module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
+    image = machine.emit_object(module)
+    if any(name in image for name in (b"__udivti3", b"__umodti3")):
+        module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
+        module.link_in(llvm.parse_assembly(primitives.WIDE_DIVISIONS))
+        image = machine.emit_object(module)
+    return Code(target, entry, image)
+
+
+def native_assembly(
+    kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, *, unchecked: bool
+) -> str:
+    """What ``compile_native`` compiles to, as assembly."""
+    module, machine = _module(kernel, entry_of(kernel), signature, kernel_id, target, unchecked)
+    return str(machine.emit_assembly(module))
+
+
+def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
+    """Compiles a function of the host; its address, and what keeps it alive."""
+    _initialise()
+    machine = _machine(host_target())
+    module = llvm.parse_assembly(ir_text)
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine.get_function_address(name), engine
+
+
+def _module(
+    kernel: PortableKernel, entry: str, signature: tuple[Closed, ...], kernel_id: int, target: Target, unchecked: bool
+) -> tuple[Any, Any]:
+    _initialise()
+    machine = _machine(target)
+    header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
+    if _ASSEMBLY.search(kernel.text):
+        raise CompileError(
+            f"kernel {kernel.name}: it has inline PTX, which only a GPU runs; launch it on a CUDA device, or write the "
+            "same with oxide's or numba-cuda's functions"
+        )
+    portable = llvm.parse_assembly(kernel.text)
+    check = in_bounds.UNCHECKED if unchecked else in_bounds.checked(kernel_id, "")
+    # A schedule of the threads that can be chosen needs them apart, barriers or not.
+    suspends = kernel.suspends or target.seeded
+    mathematics = libm.definitions(kernel.name, portable)
+    called = [mathematics, half.native_definitions(kernel.name, kernel.text + mathematics, target)]
+    text, extremes = _plain_extremes(kernel.text)
+    called += extremes
+    support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
+    support.append(debugging.native_definitions(kernel.text))
+    by_position = None if suspends else positions.positions(replace(kernel, text=text), entry, signature)
+    if suspends:
+        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry))
+    else:
+        name = entry if by_position is None else CHECKED_BLOCKS
+        support.append(_run_blocks(kernel, portable, signature, name))
+    module = link(header + part for part in (text, check, "\n".join(support)))
+    if suspends:
+        module = coroutines.inline_all(module, machine)
+    packing = not _FAR_APART.search(text)
+    if by_position is None:
+        optimise(module, machine, exported=entry, packing=packing)
+    else:
+        simplify(module, machine, exported=CHECKED_BLOCKS)
+        fast = link(header + part for part in (by_position, "\n".join(called)))
+        optimise(fast, machine, exported=entry, packing=packing)
+        fast.link_in(module)
+        fast.get_function(CHECKED_BLOCKS).linkage = "internal"
+        module = fast
+    for function in module.functions:
+        if function.is_declaration and function.name == coroutines.SUSPENSION:
+            raise _waits_in_a_recursion(kernel)
+        if function.is_declaration and function.name.startswith(("oxide.", "llvm.nvvm.")):
+            raise CompileError(f"kernel {kernel.name}: {function.name} is an instruction that only a GPU has")
+    return module, machine
+
+
+def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
+    """Threads wait only where everything is inlined into one coroutine, which a function that calls itself is not."""
+    problem = (
+        f"kernel {kernel.name}: a function that calls itself waits for other threads here, which the CPU device cannot "
+        "do: write it as a loop, or wait outside of it"
+    )
+    for function in _DEFINITION.finditer(kernel.text):
+        waits = _WAITS.search(function["body"])
+        if waits is not None and f"{function['name']}(" in function["body"]:
+            site = kernel.sites[int(waits["site"])]
+            return located_in(site.file, site.line, problem)
+    return CompileError(problem)
+
+
+_DEFINITION = re.compile(r"^define [^\n]*?(?P<name>@[^\s(]+)\([^\n]*\{\n(?P<body>.*?)^\}", re.MULTILINE | re.DOTALL)
+_WAITS = re.compile(r"call [^@\n]*@oxide\.(?:block|warp|grid)\.[^\n]*i32 (?P<site>\d+)\)")
+
+
+def _plain_extremes(text: str) -> tuple[str, list[str]]:
+    """``min`` and ``max`` of floats as comparisons: the text, and the definitions that it calls then.
+
+    LLVM 22's vectoriser takes a loop that reduces by ``llvm.maxnum`` for one it knows, and where the loop's number of
+    iterations is bounded by a small constant its two cost models disagree, which ends the process.
+    """
+    text = _NUMBER_EXTREME.sub(r"@oxide.\1.\2", text)
+    return text, [_plain_extreme(*found) for found in sorted(set(_PLAIN_EXTREME.findall(text)))]
+
+
+_NUMBER_EXTREME = re.compile(r"@llvm\.(maxnum|minnum)\.(f32|f64)\b")
+_PLAIN_EXTREME = re.compile(r"@oxide\.(maxnum|minnum)\.(f32|f64)\b")
+
+
+def _plain_extreme(name: str, suffix: str) -> str:
+    """As IEEE 754's maxNum and minNum: of a number and a NaN, the number."""
+    kind = {"f32": "float", "f64": "double"}[suffix]
+    comparison = {"maxnum": "ogt", "minnum": "olt"}[name]
+    return f"""
+define linkonce_odr {kind} @oxide.{name}.{suffix}({kind} %a, {kind} %b) alwaysinline {{
+  %beyond = fcmp {comparison} {kind} %a, %b
+  %alone = fcmp uno {kind} %b, %b
+  %first = or i1 %beyond, %alone
+  %result = select i1 %first, {kind} %a, {kind} %b
+  ret {kind} %result
+}}"""
+
+
+def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...], name: str) -> str:
+    types = [*parameters.word_types(signature), "ptr"]
+    words = [f"%word.{number}" for number in range(len(types))]
+    declaration, call = parameters.call(kernel, module, "%context", words[:-1], types[:-1])
+    structure = "{ " + ", ".join(types) + " }"
+    loads = "\n".join(
+        f"  %at.{number} = getelementptr {structure}, ptr %params, i32 0, i32 {number}\n"
+        f"  %word.{number} = load {kind}, ptr %at.{number}"
+        for number, kind in enumerate(types)
+    )
+    shape = "\n".join(
+        f"  %{what}.{axis}.at = getelementptr i32, ptr %launch, i64 {place}\n"
+        f"  %{what}.{axis} = load i32, ptr %{what}.{axis}.at\n"
+        f"{_set(field, axis, f'%{what}.{axis}')}"
+        for place, (what, field, axis) in enumerate(
+            (what, field, axis) for what, field in (("grid", 3), ("block", 2)) for axis in "xyz"
+        )
+    )
+    coordinates = "\n".join(
+        f"  %b.{axis}.narrow = trunc i64 %b.{axis} to i32\n{_set(1, axis, f'%b.{axis}.narrow')}" for axis in "xyz"
+    )
+    shared, release = _shared_memory(kernel)
+    return f"""
+{declaration}
+define void @{name}(ptr %launch, i64 %first, i64 %end) {{
+entry:
+  %context = alloca {_CONTEXT}
+{shape}
+  %grid.x.wide = zext i32 %grid.x to i64
+  %grid.y.wide = zext i32 %grid.y to i64
+  %params.at = getelementptr i8, ptr %launch, i64 32
+  %params = load ptr, ptr %params.at
+{loads}
+  %record.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 4
+  store ptr {words[-1]}, ptr %record.at
+{shared}
+  %any = icmp slt i64 %first, %end
+  br i1 %any, label %next_block, label %done
+next_block:
+  %linear = phi i64 [ %first, %entry ], [ %linear.next, %block_done ]
+  %b.x = urem i64 %linear, %grid.x.wide
+  %rows = udiv i64 %linear, %grid.x.wide
+  %b.y = urem i64 %rows, %grid.y.wide
+  %b.z = udiv i64 %rows, %grid.y.wide
+{coordinates}
+  br label %next_z
+next_z:
+  %z = phi i32 [ 0, %next_block ], [ %z.next, %z_done ]
+{_set(0, "z", "%z")}
+  br label %next_y
+next_y:
+  %y = phi i32 [ 0, %next_z ], [ %y.next, %y_done ]
+{_set(0, "y", "%y")}
+  br label %next_x
+next_x:
+  %x = phi i32 [ 0, %next_y ], [ %x.next, %next_x ]
+{_set(0, "x", "%x")}
+{call}
+  %x.next = add nuw nsw i32 %x, 1
+  %x.more = icmp ult i32 %x.next, %block.x
+  br i1 %x.more, label %next_x, label %y_done
+y_done:
+  %y.next = add nuw nsw i32 %y, 1
+  %y.more = icmp ult i32 %y.next, %block.y
+  br i1 %y.more, label %next_y, label %z_done
+z_done:
+  %z.next = add nuw nsw i32 %z, 1
+  %z.more = icmp ult i32 %z.next, %block.z
+  br i1 %z.more, label %next_z, label %block_done
+block_done:
+  %linear.next = add nuw nsw i64 %linear, 1
+  %more = icmp slt i64 %linear.next, %end
+  br i1 %more, label %next_block, label %done
+done:
+{release}
+  ret void
+}}
+"""
+
+
+def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
+    """What gives the blocks of a call their shared memory, and what gives it back; nothing for most kernels."""
+    if not kernel.shared.used:
+        return "", ""
+    shared, dynamic = primitives.SHARED_FIELD, primitives.DYNAMIC_FIELD
+    take = f"""  %dynamic.from = getelementptr i32, ptr %launch, i64 6
+  %dynamic.narrow = load i32, ptr %dynamic.from
+  %dynamic = zext i32 %dynamic.narrow to i64
+  %dynamic.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {dynamic}
+  store i64 %dynamic, ptr %dynamic.at
+  %shared.bytes = add i64 %dynamic, {primitives.static_bytes(kernel.shared)}
+  %room = alloca [{primitives.ROOM_BYTES} x i8], align {primitives.ALIGNMENT}
+  %shared = call ptr @oxide.take(ptr %room, i64 %shared.bytes)
+  %shared.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {shared}
+  store ptr %shared, ptr %shared.at"""
+    return take, "  call void @oxide.leave(ptr %shared, ptr %room)"
+
+
+def _set(field: int, axis: str, value: str) -> str:
+    """Stores one coordinate in the context."""
+    place = "xyz".index(axis)
+    at = f"%set.{_REGISTERS[field]}.{axis}"
+    address = f"getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}"
+    return f"  {at} = {address}\n  store i32 {value}, ptr {at}"
+
+
+_initialise_lock = threading.Lock()
+_initialised = False
+
+
+def _initialise() -> None:
+    global _initialised
+    with _initialise_lock:
+        if not _initialised:
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            _initialised = True
+
+
+def _machine(target: Target) -> Any:
+    # Position-independent, as the object is loaded wherever there is room.
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
+    )

@@ -1,0 +1,1 @@
+"""Launches whose threads wait for nobody: one loop over the threads' positions, for LLVM to vectorise."""

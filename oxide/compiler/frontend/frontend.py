@@ -1,0 +1,542 @@
+"""Python to LLVM IR: numba-cuda's typing and lowering, with oxide's own contexts and vocabulary.
+
+The result is numba-cuda's dialect (LLVM 7, typed pointers); ``compiler.ir`` translates it. Nothing here knows a
+device: a kernel is typed and lowered once. Only this file and ``lowering/`` import numba.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba.core import errors as core_errors
+from numba.cuda import cgutils, types, utils
+from numba.cuda import compiler as numba_compiler
+from numba.cuda.core import errors
+from numba.cuda.core import ir as numba_ir
+from numba.cuda.core.callconv import CUDACallConv
+from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.core.compiler_machinery import AnalysisPass
+from numba.cuda.core.imputils import fix_returning_optional
+from numba.cuda.cudadrv import nvvm
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.flags import CUDAFlags
+from numba.cuda.lowering import CUDALower
+from numba.cuda.target import CUDATargetContext, CUDATypingContext
+from numba.cuda.types.ext_types import GridGroup
+
+from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
+from oxide.compiler.frontend.lowering.argument_types import argument_type, numba_type
+from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
+from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
+from oxide.compiler.frontend.lowering.registry import (
+    array_places,
+    lowering_registry,
+    note,
+    session,
+    sites,
+    typing_registry,
+)
+from oxide.compiler.frontend.lowering.types import (
+    NUMBA_TYPES,
+    conversion_problem,
+    display,
+    is_mixed_comparison,
+    lower_mixed_comparison,
+    mixed_arguments,
+    mixed_signature,
+    unary_signature,
+    unify_mixed,
+)
+from oxide.compiler.signature.generic_parameters import Lifted
+from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.untyped_arguments import ArgumentType
+from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.source import SourcePlace
+from oxide.dropping import WeakTable
+from oxide.environment import word
+from oxide.errors import OxideError
+from oxide.language.types import bool_
+
+from .lowering import assertions as assertion_lowering
+from .lowering import (  # noqa: F401 - importing them registers their topics
+    atomic,
+    barrier,
+    constant,
+    contraction,
+    half,
+    inference,
+    mathematics,
+    numba_vocabulary,
+    powers,
+    python_mathematics,
+    python_numbers,
+    ranges,
+    shared,
+    tiles,
+    vectors,
+    view_loops,
+    warp,
+)
+from .lowering import debug as debug_lowering
+from .lowering import slices as slice_lowering
+from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
+from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
+
+Style: TypeAlias = Literal["oxide", "mixed", "numba"]
+"""Whose semantics a kernel has: those of oxide's typed vocabulary, the same with numba-cuda's functions to call, or
+numba-cuda's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredKernel:
+    """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, the kernel's symbol,
+    and all sites known and all places of shared arrays, in the numbering that the modules use."""
+
+    modules: tuple[str, ...]
+    symbol: str
+    sites: tuple[FaultSite, ...]
+    array_places: Mapping[int, SourcePlace]
+
+
+@global_compiler_lock
+def lower(
+    name: str,
+    function: Callable[..., Any],
+    parameters: tuple[Closed, ...],
+    fastmath: bool,
+    style: Style,
+    *,
+    fma: bool = True,
+    located: bool = False,
+    constants: Mapping[int, str] | None = None,
+) -> LoweredKernel:
+    """Types and lowers a kernel. Raises ``CompileError`` in the user's terms.
+
+    With ``fma``, products are fused into sums as ``contraction`` says. With ``located``, its loads, stores and calls
+    carry their places in the source. ``constants`` are what it calls the arrays outside it, by ``id``.
+    """
+    args = tuple(_parameter_type(parameter) for parameter in parameters)
+    full = word("OXIDE_TRACEBACK", ("full",)) is not None  # before anything fails, as a wrong one is an error itself
+    session.notes.clear()
+    session.failures.clear()
+    _contexts()[0].remembered.clear()
+    session.fastmath = fastmath
+    session.fma = fma and not fastmath  # which lets LLVM choose
+    session.located = located
+    session.constants = constants or {}
+    session.numba_style, session.overloads = style == "numba", style != "oxide"
+    session.file, session.line, session.span = function.__code__.co_filename, 0, None
+    try:
+        with compiled_with(compile_function):
+            result = compile_function(function, args, types.void)
+    except (OxideError, RecursionError):
+        raise
+    except Exception as error:
+        expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
+        failure = session.failures[-1] if session.failures else Failure("", 0, None, str(error), ())
+        raise compile_error(name, function, failure, numba_style=session.numba_style) from (
+            error if full or not expected else None
+        )
+    numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
+    return LoweredKernel(_modules(result.library), result.fndesc.llvm_func_name, tuple(sites), array_places)
+
+
+def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
+    """Types and lowers one Python function for some argument types, as numba-cuda's ``compile_cuda`` does.
+
+    ``return_type`` is what the result is converted to, or None for what the body returns."""
+    flags = _Flags()
+    flags.no_compile = True
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    flags.compute_capability = (9, 0)
+    if session.fastmath:
+        flags.fastmath = True
+    typing_context, target_context = _contexts()
+    notes = len(session.notes)
+    try:
+        with utils.numba_target_override(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", errors.NumbaWarning)
+            result = numba_compiler.compile_extra(
+                typingctx=typing_context,
+                targetctx=target_context,
+                func=function,
+                args=args,
+                return_type=return_type,
+                flags=flags,
+                locals={},
+                pipeline_class=_Pipeline,
+                call_conv=CUDACallConv(target_context),
+                abi_info={},
+            )
+    except Exception as error:
+        inference.record_failure(error, function, notes)
+        raise
+    result.library.finalize()
+    for library in _waiting.pop(result.fndesc.llvm_func_name, ()):
+        _called_back.setdefault(library, []).append(result.library)
+    return result
+
+
+# Functions that call each other: those that call one which is still being compiled, by its symbol; and what each calls
+# of these. numba's own links may have no circle.
+_waiting: dict[str, list[Any]] = {}
+_called_back: WeakTable[Any, list[Any]] = WeakTable()
+
+
+class _Flags(CUDAFlags):  # type: ignore[misc]
+    """Flags that compare by what was set. numba asks for their hash and compares them some ten times for each type of
+    an operator, and gathers all options each time, which took a fifth of the front end's time."""
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values))
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, _Flags) else bool(super().__eq__(other))
+
+
+class _Remembering(types.Function):  # type: ignore[misc]
+    """An operator or builtin whose type for some arguments is found once in a compilation. numba tries all that it may
+    mean in each round of inference and again in lowering, which took a quarter of the front end's time."""
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        key = self, tuple(args), tuple(kws.items())
+        found = context.remembered.get(key)
+        if found is None:
+            found = context.remembered[key] = super().get_call_type(context, args, kws)
+        return found
+
+    def augment(self, other: Any) -> Any:
+        return types.Function(self.templates + other.templates) if other.typing_key == self.typing_key else None
+
+
+register_model(_Remembering)(core_models.OpaqueModel)
+
+
+class _TypingContext(CUDATypingContext):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.remembered: dict[Any, Any] = {}
+        self._remembering: dict[Any, _Remembering] = {}
+        super().__init__()
+        self.callstack = inference.PlacedCallStack()
+
+    def _lookup_global(self, gv: Any) -> Any:
+        found = super()._lookup_global(gv)
+        if type(found) is not types.Function:
+            return found
+        return self._remembering.setdefault(found, _Remembering(found.templates))
+
+    def load_additional_registries(self) -> None:
+        super().load_additional_registries()
+        self.install_registry(typing_registry)
+
+    def resolve_value_type(self, val: Any) -> Any:
+        if not session.numba_style and isinstance(val, np.ndarray):
+            kind = constant.constant_array_type(val)
+            if kind is not None:
+                return kind
+        return super().resolve_value_type(bool if val is bool_ else twin_of(val))
+
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
+        if not session.numba_style:
+            _refuse(func, args)
+            args = mathematics.power_arguments(func, args)
+        elif _makes_text(func, args):
+            # At once: numba would compile its own formatting of numbers, for seconds, and then need memory for it.
+            raise errors.TypingError(f"{NO_TEXT} str{args}")
+        try:
+            if session.numba_style:
+                return super().resolve_function_type(func, args, kws)
+            if getattr(func, "typing_key", func) is range:
+                return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
+            args = mixed_arguments(func, args)
+            resolved = mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
+            return unary_signature(func, args) or resolved
+        except core_errors.TypingError as error:
+            # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
+            raise errors.TypingError(str(error)) from error
+
+    def resolve_getattr(self, typ: Any, attr: str) -> Any:
+        if isinstance(typ, GridGroup) and attr == "sync":
+            return types.BoundFunction(numba_vocabulary.GridGroupSync, typ)
+        return super().resolve_getattr(typ, attr)
+
+    def can_convert(self, fromty: Any, toty: Any) -> Any:
+        found = super().can_convert(fromty, toty)
+        return half.half_conversion(fromty, toty) if found is None else found
+
+    # That is for what a function returns. A call's arguments are converted by rules of their own, or not at all.
+
+    def _rate_arguments(self, actualargs: Any, formalargs: Any, **options: Any) -> Any:
+        return (
+            None
+            if _differ_in_a_half(actualargs, formalargs)
+            else super()._rate_arguments(actualargs, formalargs, **options)
+        )
+
+    def install_possible_conversions(self, actualargs: Any, formalargs: Any) -> Any:
+        return not _differ_in_a_half(actualargs, formalargs) and super().install_possible_conversions(
+            actualargs, formalargs
+        )
+
+    def unify_pairs(self, first: Any, second: Any) -> Any:
+        mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
+        return mixed or super().unify_pairs(first, second)
+
+    def resolve_static_getitem(self, value: Any, index: Any) -> Any:
+        if isinstance(value, tiles.TileRefType):
+            tiles.check_position(value, index)
+        return super().resolve_static_getitem(value, index)
+
+    def resolve_static_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        if isinstance(target, tiles.TileRefType):
+            tiles.check_position(target, index)
+        return super().resolve_static_setitem(target, index, value)
+
+    def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        # Here, as the templates see a constant's type without its number.
+        if isinstance(target, shared.BlockArrayType | tiles.TileRefType) and not shared.check_value(
+            target.dtype, value
+        ):
+            return None
+        try:
+            return super().resolve_setitem(target, index, value)
+        except (errors.TypingError, core_errors.TypingError):
+            return None  # and the caller raises, with the place in the source
+
+    def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
+        if isinstance(target, slice_lowering.RefType) and attr == "value":
+            slice_lowering.check_store(target, value)
+        return super().resolve_setattr(target, attr, value)
+
+
+def _differ_in_a_half(actual: Any, formal: Any) -> bool:
+    return any(
+        first != second and half.half_conversion(first, second) for first, second in zip(actual, formal, strict=False)
+    )
+
+
+def _makes_text(function: Any, args: Any) -> bool:
+    named = {getattr(function, "typing_key", function), getattr(function, "instance_type", None)}
+    return bool(named & {str, types.unicode_type}) and not all(
+        isinstance(types.unliteral(argument), types.UnicodeType) for argument in args
+    )
+
+
+def _refuse(function: Any, args: Any) -> None:
+    """Refuses what numba would take, but with another meaning than the author's."""
+    key = getattr(function, "typing_key", function)
+    plain = [types.unliteral(argument) for argument in args]
+    if key is range and any(isinstance(argument, types.Float) for argument in plain):
+        note("range(...) takes integers; convert a float, as in i64(x)")
+        raise errors.TypingError("range of a float")
+    if key is math.ldexp and len(plain) == 2 and isinstance(plain[1], types.Float):
+        note(f"math.ldexp(x, n) takes an integer n, not {display(plain[1])}; convert it, as in i32(n)")
+        raise errors.TypingError("ldexp of a float")
+    if key is print and not debug_lowering.check_print(args):
+        raise errors.TypingError("print of something else")
+    if key is operator.getitem and isinstance(args[0], types.BaseTuple):
+        note("a tuple in a kernel is indexed with a constant: its elements are variables; use a LocalArray")
+        raise errors.TypingError("index of a tuple")
+
+
+class _TargetContext(CUDATargetContext):  # type: ignore[misc]
+    def load_additional_registries(self) -> None:
+        super().load_additional_registries()
+        self.install_registry(lowering_registry)
+
+    def get_ufunc_info(self, ufunc_key: Any) -> Any:
+        try:
+            return super().get_ufunc_info(ufunc_key)
+        except KeyError:
+            raise errors.TypingError(f"{NO_UFUNC} np.{ufunc_key.__name__}") from None
+
+    def call_unresolved(self, builder: Any, name: str, sig: Any, args: Any) -> Any:
+        _waiting.setdefault(name, []).append(self.active_code_library)
+        kind = self.fndesc.call_conv.get_function_type(sig.return_type, sig.args)
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        status, result = self.fndesc.call_conv.call_function(builder, function, sig.return_type, sig.args, args)
+        with cgutils.if_unlikely(builder, status.is_error):
+            self.fndesc.call_conv.return_status_propagate(builder, status)
+        return fix_returning_optional(self, builder, sig, status, result)
+
+    @property
+    def enable_nrt(self) -> bool:
+        # numba-cuda's reference counts, which it can be told to compile: nothing in a kernel is allocated.
+        return False
+
+    @cached_property
+    def target_data(self) -> Any:
+        # numba-cuda asks libNVVM, which need not be there.
+        return llvm.create_target_data(nvvm._datalayout)
+
+
+class _Lower(CUDALower):  # type: ignore[misc]
+    def setup_function(self, fndesc: Any) -> None:
+        super().setup_function(fndesc)
+        self.builder = numba_vocabulary.PrimitiveBuilder(self.entry_block)
+        self.call_helper = self.call_conv.init_call_helper(self.builder)
+
+    def notify_loc(self, loc: Any) -> None:
+        inference.follow(loc)
+        if session.located:
+            # llvmlite puts this on every instruction that follows; ir.py keeps it where memory is touched.
+            place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
+            self.builder.debug_metadata = self.module.add_metadata(place)
+
+    def lower_static_raise(self, inst: Any) -> None:
+        # What is left of an assert in bytecode; `raise` itself was refused before.
+        if inst.exc_class is AssertionError:
+            assertion_lowering.lower_failure(self.builder, inst.exc_args)
+        super().lower_static_raise(inst)
+
+    def lower_print(self, inst: Any) -> None:
+        kinds = list(self.fndesc.calltypes[inst].args)
+        for number, text in inst.consts.items():
+            if isinstance(text, str):
+                kinds[number] = types.literal(text)
+        values = [self.loadvar(argument.name) for argument in inst.args]
+        if inst.vararg is not None:  # Python passes more than 30 arguments as a tuple
+            values += cgutils.unpack_tuple(self.builder, self.loadvar(inst.vararg.name))
+        debug_lowering.lower_print(self.context, self.builder, kinds, values)
+
+    def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
+        if session.fma:
+            fused = contraction.lower_fused(self, resty, expr, op)
+            if fused is not None:
+                return fused
+        kinds = self.fndesc.calltypes[expr].args
+        if session.numba_style or not is_mixed_comparison(op, kinds):
+            return super().lower_binop(resty, expr, op)
+        operands = [
+            self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
+            for operand, kind in zip((expr.lhs, expr.rhs), kinds, strict=True)
+        ]
+        return lower_mixed_comparison(self.builder, op, kinds, *operands)
+
+    def _lower_call_RecursiveCall(self, fnty: Any, expr: Any, signature: Any) -> Any:
+        kind = fnty.dispatcher_type
+        if signature.args not in kind.dispatcher.overloads:
+            return super()._lower_call_RecursiveCall(fnty, expr, signature)
+        # Compiled since, for other types than those of the function that calls itself here.
+        arguments = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
+        call = self.context.get_function(kind, signature)
+        self.context.add_linking_libs(call.libs)
+        return call(self.builder, arguments, self.loc)
+
+
+class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
+    @property
+    def lowering_class(self) -> Any:
+        return _Lower
+
+
+class _CheckReturns(AnalysisPass):  # type: ignore[misc]
+    """Refuses a returned value that the declared type of the result does not take."""
+
+    _name = "oxide_check_returns"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        if session.numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
+            return False
+        for block in state.func_ir.blocks.values():
+            returned = block.terminator
+            if isinstance(returned, numba_ir.Return):
+                cast = state.func_ir.get_definition(returned.value)
+                value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
+                why = conversion_problem(state.return_type, value)
+                if why is not None:
+                    declared = f"{state.func_id.func_name} is declared to return {display(state.return_type)}"
+                    raise inference.refused_at(returned.loc, f"{declared} and {why}")
+        return False
+
+
+class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        managers = super().define_pipelines()
+        for manager in managers:
+            manager.passes = inference.replace_passes(manager.passes)
+            manager.finalize()
+        return managers
+
+    def define_cuda_lowering_pipeline(self, state: Any) -> Any:
+        passes = super().define_cuda_lowering_pipeline(state)
+        passes.passes = [
+            (_NativeLowering, text) if kind is numba_compiler.CUDANativeLowering else (kind, text)
+            for kind, text in passes.passes
+        ]
+        passes.passes.insert(0, (_CheckReturns, "check the types of returned values"))
+        return passes
+
+
+numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_NativeLowering)
+numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(_CheckReturns)
+
+_context_pair: tuple[Any, Any] | None = None
+DeviceDispatcher.compile_function = staticmethod(compile_function)
+
+
+def _contexts() -> tuple[Any, Any]:
+    global _context_pair
+    if _context_pair is None:
+        typing_context = _TypingContext()
+        _context_pair = typing_context, _TargetContext(typing_context)
+    return _context_pair
+
+
+def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
+    """The argument types of a numba-cuda kernel's explicit signatures; none where it has none."""
+    if dispatcher._can_compile:
+        return ()
+    return tuple(tuple(argument_type(kind) for kind in types) for types in dispatcher.overloads)
+
+
+def _parameter_type(parameter: Closed) -> Any:
+    if isinstance(parameter, NumbaParameter):
+        return numba_type(parameter.type)
+    if isinstance(parameter.lifted, Lifted):
+        return function_type(parameter.lifted)
+    if parameter.lifted is not None:
+        elements = [_parameter_type(element) for element in parameter.lifted.elements]
+        return types.BaseTuple.from_types(elements, parameter.lifted.made_of)
+    scalar = NUMBA_TYPES[parameter.scalar.name]
+    if parameter.kind == "scalar":
+        return scalar
+    if parameter.kind == "atomic":
+        return atomic.AtomicSliceType(scalar, parameter.name)
+    return slice_lowering.SliceType(scalar, parameter.kind != "slice", parameter.name, parameter.tile)
+
+
+def _modules(library: Any) -> tuple[str, ...]:
+    """The modules of a kernel and of all functions that it calls. Each comes behind one that calls it, as LLVM links
+    of a device function only what is called by then; numba keeps what it links in sets, whose order differs from run
+    to run, and the same kernel is to be the same code."""
+    texts: dict[Any, str] = {}
+
+    def text(each: Any) -> str:
+        if each not in texts:
+            texts[each] = str(each._module)
+        return texts[each]
+
+    found: dict[str, None] = {}
+    pending = [library]
+    while pending:
+        each = pending.pop()
+        if text(each) not in found:
+            found[text(each)] = None
+            pending += sorted({*each._linking_libraries, *(_called_back.get(each) or ())}, key=text)
+    return tuple(found)

@@ -1,0 +1,68 @@
+"""The types of arguments without an annotation, to numba's types and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.cuda import types
+from numba.cuda.np import numpy_support
+
+from oxide.compiler.signature.untyped_arguments import (
+    ArgumentType,
+    ArrayType,
+    EnumType,
+    NoneType,
+    NumberType,
+    RecordType,
+    TupleType,
+    of_box,
+)
+from oxide.errors import CompileError
+
+
+def numba_type(kind: ArgumentType) -> Any:
+    """numba's type for an argument's. Raises ``CompileError`` for a dtype that numba does not know."""
+    match kind:
+        case NumberType(dtype):
+            return _of_dtype(dtype)
+        case ArrayType(dtype, ndim, strided):
+            return types.Array(_of_dtype(dtype), ndim, "A" if strided else "C")
+        case RecordType(dtype):
+            return _of_dtype(dtype)
+        case TupleType(elements, made_of):
+            return types.BaseTuple.from_types([numba_type(element) for element in elements], made_of)
+        case NoneType():
+            return types.none
+        case EnumType(made_of, value):
+            integer = issubclass(made_of, int)
+            return (types.IntEnumMember if integer else types.EnumMember)(made_of, numba_type(value))
+
+
+def argument_type(kind: Any) -> ArgumentType:
+    """An argument's type for numba's. Raises ``CompileError`` for one that a launch cannot pass."""
+    if isinstance(kind, types.Array):
+        return ArrayType(_dtype(kind.dtype), kind.ndim)
+    if isinstance(kind, types.Record):
+        return of_box(_dtype(kind), 0)
+    if isinstance(kind, types.BaseTuple):
+        made_of = getattr(kind, "instance_class", tuple)
+        return TupleType(tuple(argument_type(element) for element in kind), made_of)
+    if isinstance(kind, types.EnumMember):
+        return EnumType(kind.instance_class, argument_type(kind.dtype))
+    return NoneType() if kind == types.none else NumberType(_dtype(kind))
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(numpy_support.as_dtype(kind))
+        return found
+    except Exception:
+        raise CompileError(f"an argument of numba's type {kind} cannot be passed to a kernel") from None
+
+
+def _of_dtype(dtype: np.dtype[Any]) -> Any:
+    try:
+        return numpy_support.from_dtype(dtype)
+    except Exception as error:
+        raise CompileError(f"kernels cannot use the dtype {dtype}: {error}") from None

@@ -1,0 +1,263 @@
+"""``AtomicSlice``, the atomic methods of shared arrays, and fences."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.typeof import typeof_impl
+
+from oxide.language import atomic
+
+from .primitives import call_primitive, site
+from .registry import lowering_registry, note, proxy, typing_registry
+from .shared import BlockArrayType, check_index, check_value, locate
+from .slices import SliceModel, element_index, in_bounds, lower_length
+from .types import HalfType, display
+
+_ELEMENTS = (types.int32, types.uint32, types.int64, types.uint64, types.float32, types.float64)
+_HALF_METHODS = ("fetch_add", "exchange", "compare_exchange", "load", "store")
+_INTEGER_ONLY = {"fetch_and": "and", "fetch_or": "or", "fetch_xor": "xor"}
+# How many values each method takes after the index.
+_METHODS = {
+    **dict.fromkeys(("fetch_add", "fetch_sub", "fetch_min", "fetch_max", *_INTEGER_ONLY, "exchange", "store"), 1),
+    "compare_exchange": 2,
+    "load": 0,
+}
+
+
+class SettingType(types.Type):  # type: ignore[misc]
+    """An ordering or a scope, a constant."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        super().__init__(f"atomic.{value.name.upper()}")
+
+
+register_model(SettingType)(core_models.OpaqueModel)
+
+
+@typeof_impl.register(atomic.Ordering)
+@typeof_impl.register(atomic.Scope)
+def _type_of_setting(value: Any, context: Any) -> Any:
+    return SettingType(value)
+
+
+@lowering_registry.lower_constant(SettingType)
+def _lower_setting(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.get_dummy_value()
+
+
+class AtomicSliceType(types.Type):  # type: ignore[misc]
+    """An ``AtomicSlice`` that came in as the kernel parameter ``parameter``."""
+
+    ndim = 1
+
+    def __init__(self, dtype: Any, parameter: str) -> None:
+        self.dtype = dtype
+        self.parameter = parameter
+        super().__init__(f"AtomicSlice[{display(dtype)}] {parameter}")
+
+
+register_model(AtomicSliceType)(SliceModel)
+
+
+@typing_registry.register_global(len)
+class AtomicSliceLength(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], AtomicSliceType) else None
+
+
+lowering_registry.lower(len, AtomicSliceType)(lower_length)
+
+
+@typing_registry.register_global(operator.getitem)
+@typing_registry.register_global(operator.setitem)
+class AtomicSliceItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if isinstance(args[0], AtomicSliceType):
+            name = args[0].parameter
+            note(
+                f"{name} is an AtomicSlice, which has no [...]: another thread could come between; use {name}.load(i), "
+                f"{name}.store(i, x), {name}.fetch_add(i, x) and their like"
+            )
+        return None
+
+
+class _Methods(AttributeTemplate):  # type: ignore[misc]
+    def generic_resolve(self, kind: Any, name: str) -> Any:
+        if name not in _METHODS:
+            return None
+        if isinstance(kind, BlockArrayType) and kind.kind == "LocalArray":
+            note(f"a LocalArray belongs to one thread and has no .{name}; read and write it with [...]")
+            return None
+        return types.BoundFunction(_TEMPLATES[name], kind)
+
+
+@typing_registry.register_attr
+class AtomicSliceMethods(_Methods):
+    key = AtomicSliceType
+
+
+@typing_registry.register_attr
+class BlockArrayMethods(_Methods):
+    key = BlockArrayType
+
+
+def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
+    """The type of an ordering or scope, or None, with a note, where it is something else."""
+    given = args.get(name)
+    if given is None or isinstance(given, types.Omitted):
+        return SettingType(default)
+    if isinstance(given, SettingType) and type(given.value) is type(default):
+        return given
+    note(f"{name} is a constant of oxide.atomic, as {'atomic.ACQUIRE' if name == 'ordering' else 'atomic.BLOCK'}")
+    return None
+
+
+def _bind(name: str, args: tuple[Any, ...], kws: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments by name, or None, with a note, where they are not the method's."""
+    values = {0: [], 1: ["value"], 2: ["expected", "value"]}[_METHODS[name]]
+    names = ["index", *values, "ordering", "scope"]
+    bound = dict(zip(names, args, strict=False))
+    if len(args) > len(names) or set(kws) & set(bound) or not set(kws) <= set(names):
+        bound = {}
+    bound |= kws
+    if not {"index", *values} <= set(bound):
+        note(f".{name} takes ({', '.join(names)}), the last two optional")
+        return None
+    return bound
+
+
+def _make_template(name: str) -> Any:
+    class Method(AbstractTemplate):  # type: ignore[misc]
+        key = f"oxide.atomic.{name}"
+
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            kind = self.this
+            bound = _bind(name, args, dict(kws or {}))
+            if bound is None:
+                return None
+            if isinstance(kind.dtype, HalfType):
+                if name not in _HALF_METHODS:
+                    allowed = ", ".join(f".{method}" for method in _HALF_METHODS)
+                    note(f"{_shown(kind)} has elements of {display(kind.dtype)}, which have only {allowed}")
+                    return None
+            elif kind.dtype not in _ELEMENTS:
+                note(
+                    "atomics take i32 u32 i64 u64 f16 bf16 f32 f64, and "
+                    f"{_shown(kind)} has elements of {display(kind.dtype)}"
+                )
+                return None
+            if name in _INTEGER_ONLY and isinstance(kind.dtype, types.Float):
+                note(f".{name} takes integers, and the elements of {_shown(kind)} are {display(kind.dtype)}")
+                return None
+            index = bound["index"]
+            if isinstance(kind, AtomicSliceType):
+                if not isinstance(index, types.Integer):
+                    note(f"the index of {_shown(kind)}.{name} is an integer, not {display(index)}")
+                    return None
+            elif not check_index(kind, index):
+                return None
+            values = [bound[key] for key in ("expected", "value") if key in bound]
+            if not all(check_value(kind.dtype, value) for value in values):
+                return None
+            settings = _setting(bound, "ordering", atomic.RELAXED), _setting(bound, "scope", atomic.DEVICE)
+            if None in settings:
+                return None
+            result = types.none if name == "store" else kind.dtype
+            found = signature(result, types.unliteral(index), *[kind.dtype] * len(values), *settings, recvr=kind)
+            return found.replace(pysig=_parameters(name))
+
+    return Method
+
+
+def _parameters(name: str) -> Any:
+    import inspect
+
+    whole = inspect.signature(getattr(atomic.AtomicAccess, name))
+    given = list(whole.parameters.values())[1:]
+    return inspect.Signature([p.replace(annotation=p.empty) for p in given])
+
+
+_TEMPLATES = {name: _make_template(name) for name in _METHODS}
+
+
+def _shown(kind: Any) -> str:
+    return str(kind.parameter) if isinstance(kind, AtomicSliceType) else str(kind.name)
+
+
+def _lower_method(name: str) -> Any:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = sig.args[0]
+        ordering, scope = sig.args[-2].value.number, sig.args[-1].value.name
+        if isinstance(kind, AtomicSliceType):
+            view = proxy(context, builder, kind, args[0])
+            data = view.data
+            offset = element_index(builder, sig.args[1], args[1])
+            inside = in_bounds(builder, offset, view.length, site(builder, kind.parameter))
+        else:
+            data = args[0]
+            inside, offset = locate(context, builder, kind, sig.args[1], args[1])
+        element = context.get_value_type(kind.dtype)
+        symbol = f"oxide.atomic.{_operation(name, kind.dtype)}.{_letter(kind.dtype)}.{scope}.{ordering}"
+        returned = ir.VoidType() if name == "store" else element
+        result = cgutils.alloca_once_value(builder, context.get_constant_null(kind.dtype))
+        with builder.if_then(inside, likely=True):
+            old = call_primitive(builder, returned, symbol, (builder.gep(data, [offset]), *args[2:-2]))
+            if name != "store":
+                builder.store(old, result)
+        return context.get_dummy_value() if name == "store" else builder.load(result)
+
+    return lower
+
+
+for _name, _values in _METHODS.items():
+    for _receiver in (AtomicSliceType, BlockArrayType):
+        lowering_registry.lower(f"oxide.atomic.{_name}", _receiver, *[types.Any] * (_values + 3))(_lower_method(_name))
+
+
+def _letter(dtype: Any) -> str:
+    if isinstance(dtype, HalfType):
+        return str(dtype.name)
+    return f"{'f' if isinstance(dtype, types.Float) else 'i'}{dtype.bitwidth}"
+
+
+def _operation(name: str, dtype: Any) -> str:
+    operation = name.removeprefix("fetch_")
+    if not name.startswith("fetch_"):
+        return operation
+    if isinstance(dtype, types.Float | HalfType):
+        return f"f{operation}"
+    return f"u{operation}" if operation in ("min", "max") and not dtype.signed else operation
+
+
+@typing_registry.register_global(atomic.fence)
+class Fence(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        bound = dict(zip(("ordering", "scope"), args, strict=False)) | dict(kws or {})
+        settings = _setting(bound, "ordering", atomic.SEQUENTIAL), _setting(bound, "scope", atomic.DEVICE)
+        if len(args) > 2 or not set(bound) <= {"ordering", "scope"} or None in settings:
+            return None
+        return signature(types.none, *settings).replace(pysig=_fence_parameters)
+
+
+def _fence_signature() -> Any:
+    import inspect
+
+    whole = inspect.signature(atomic.fence)
+    return inspect.Signature([p.replace(annotation=p.empty) for p in whole.parameters.values()])
+
+
+_fence_parameters = _fence_signature()
+
+
+@lowering_registry.lower(atomic.fence, types.Any, types.Any)
+def _lower_fence(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    ordering, scope = sig.args[0].value.number, sig.args[1].value.name
+    call_primitive(builder, ir.VoidType(), f"oxide.fence.{scope}.{ordering}", ())
+    return context.get_dummy_value()

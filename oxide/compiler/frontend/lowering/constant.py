@@ -1,0 +1,112 @@
+"""Constant memory: a NumPy array outside the kernel, read in it as ``TABLE[i]`` or ``TABLE[row, column]``.
+
+Its numbers are copied into the kernel when it is compiled. The index is checked as a shared array's is.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
+from numba.cuda.typing.templates import AbstractTemplate, signature
+
+from oxide.language.types import of_dtype
+
+from .registry import lowering_registry, note, session, typing_registry
+from .shared import check_index, lower_element
+from .types import NUMBA_TYPES, HalfType, display
+
+
+class ConstantArrayType(types.Type):  # type: ignore[misc]
+    """A constant array of a shape, which the kernel calls ``shown``; what is in it is the constant's."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, shown: str | None = None) -> None:
+        self.shape = shape
+        self.ndim = len(shape)
+        self.dtype = dtype
+        name = f"constant array of {' x '.join(map(str, shape))} {display(dtype)}"
+        self.shown = shown or name
+        super().__init__(f"{shown}, {name}" if shown else name)
+
+    def is_like(self, other: ConstantArrayType) -> bool:
+        """Whether the two differ in what they are called alone."""
+        return (self.shape, self.dtype) == (other.shape, other.dtype)
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if isinstance(other, ConstantArrayType) and self.is_like(other):
+            names = sorted({*self.shown.split("|"), *other.shown.split("|")})
+            return ConstantArrayType(self.shape, self.dtype, "|".join(names))
+        return None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.safe if isinstance(other, ConstantArrayType) and self.is_like(other) else None
+
+
+@register_model(ConstantArrayType)
+class ConstantArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
+
+
+def constant_array_type(array: np.ndarray[Any, Any]) -> ConstantArrayType | None:
+    """The type of an array that ``compiler.check`` has let through; None for one of other elements."""
+    scalar = of_dtype(array.dtype)
+    if scalar is None:
+        return None
+    return ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name], session.constants.get(id(array)))
+
+
+@lowering_registry.lower_cast(ConstantArrayType, ConstantArrayType)
+def _cast(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return value
+
+
+@lowering_registry.lower_constant(ConstantArrayType)
+def _lower_constant(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    element = context.get_data_type(kind.dtype)
+    if isinstance(kind.dtype, HalfType):
+        array = array.view(np.uint16)
+    numbers = [ir.Constant(element, _plain(number)) for number in np.ravel(array, order="C").tolist()]
+    constant = ir.Constant(ir.ArrayType(element, len(numbers)), numbers)
+    symbol = cgutils.global_constant(builder.module, "oxide.constant", constant)
+    return builder.bitcast(symbol, element.as_pointer())
+
+
+def _plain(number: int | float | bool) -> int | float:
+    return int(number) if isinstance(number, bool) else number
+
+
+@typing_registry.register_global(len)
+class ConstantArrayLength(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], ConstantArrayType) else None
+
+
+@lowering_registry.lower(len, ConstantArrayType)
+def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return context.get_constant(types.int64, sig.args[0].shape[0])
+
+
+@typing_registry.register_global(operator.getitem)
+class ConstantArrayGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], ConstantArrayType) and check_index(args[0], args[1]):
+            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
+        return None
+
+
+@typing_registry.register_global(operator.setitem)
+class ConstantArraySetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if args and isinstance(args[0], ConstantArrayType):
+            shown = args[0].shown
+            note(f"{shown}, outside the kernel, is a constant in it, and read-only; write to a DisjointSlice parameter")
+        return None
+
+
+lowering_registry.lower(operator.getitem, ConstantArrayType, types.Any)(lower_element)

@@ -1,0 +1,157 @@
+"""``@device`` functions: each is compiled once for each tuple of argument types, and inlined by LLVM.
+
+A function that a kernel takes as an argument is one too, called with the numbers that it captures behind its arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from numba.cuda import types
+from numba.cuda.core import errors
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import make_concrete_template, signature
+from numba.cuda.typing.typeof import typeof_impl
+
+from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.compiler.signature.generic_parameters import Lifted
+from oxide.compiler.signature.signature import Annotation
+from oxide.compiler.source.source import as_written
+from oxide.dropping import WeakTable
+
+from .numba_functions import ContextDispatcher
+from .registry import lowering_registry, note, proxy, session
+from .slices import SliceType
+from .types import NUMBA_TYPES, conversion_problem, display
+
+# By fastmath, by contraction, by places in the source or none, and by whose semantics it gets. The type holds its
+# dispatcher weakly, so it is kept here, while the device function lives.
+_dispatchers: WeakTable[DeviceFunction[..., Any], dict[tuple[bool, bool, bool, bool], Any]] = WeakTable()
+
+
+_numbers = itertools.count()
+
+
+class DeviceDispatcher(ContextDispatcher):
+    """Compiles a device function in oxide's own contexts and for no particular GPU."""
+
+    compile_function: ClassVar[Callable[[Any, tuple[Any, ...], Any], Any]]
+    """What compiles kernels; ``frontend`` sets it, as it imports this module."""
+
+    def __init__(self, function: DeviceFunction[..., Any]) -> None:
+        super().__init__(as_written(function.function), {"device": True})
+        self.annotations: dict[str, Annotation] = function.annotations
+        self.number = next(_numbers)
+        """Its own for ever, which an address is not: numba keeps types by their names."""
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """The types that a call's arguments are converted to, which the annotations say, and the function for them."""
+        pysig, given = self.fold_argument_types(args, kws)
+        wanted = tuple(self._parameter(name, argument) for name, argument in zip(pysig.parameters, given, strict=True))
+        result = self.compile_device(wanted)
+        name = self.py_func.__name__
+        template = make_concrete_template(f"CallTemplate({name})", key=name, signatures=[result.signature])
+        return template, pysig, wanted, {}
+
+    def _parameter(self, name: str, given: Any) -> Any:
+        annotation = self.annotations.get(name)
+        if annotation is None:
+            return given
+        scalar = NUMBA_TYPES[annotation.scalar.name]
+        if annotation.kind == "scalar":
+            shown, why, wanted = display(scalar), conversion_problem(scalar, given), scalar
+        else:
+            kind = SliceType(scalar, annotation.kind != "slice", "", annotation.tile)
+            shown = kind.shown
+            fits = isinstance(given, SliceType) and given.is_like(kind)
+            why, wanted = None if fits else f"the value is {display(given)}", given
+        if why is not None:
+            note(f"{self.py_func.__name__}: parameter {name} is {shown} and {why}")
+            raise errors.TypingError(why)
+        return wanted
+
+    def compile_device(self, args: tuple[Any, ...], return_type: Any = None) -> Any:
+        if args not in self.overloads:
+            declared = self.annotations.get("return")
+            returned = None if declared is None or declared.kind != "scalar" else NUMBA_TYPES[declared.scalar.name]
+            result = DeviceDispatcher.compile_function(self.py_func, args, returned)
+            self.overloads[args] = result
+            result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        return self.overloads[args]
+
+
+@typeof_impl.register(DeviceFunction)
+def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -> Any:
+    return types.Dispatcher(_dispatcher(function))
+
+
+def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
+    variants = _dispatchers.setdefault(function, {})
+    options = (session.fastmath, session.fma, session.located, session.numba_style)
+    if options not in variants:
+        variants[options] = DeviceDispatcher(function)
+    found: DeviceDispatcher = variants[options]
+    return found
+
+
+def function_type(lifted: Lifted) -> FunctionValueType:
+    """The type of a kernel's parameter that is a function."""
+    dispatcher = _dispatcher(lifted.function)
+    return FunctionValueType(dispatcher, tuple(NUMBA_TYPES[part.scalar.name] for part in lifted.parts))
+
+
+class FunctionValueType(types.Callable):  # type: ignore[misc]
+    """A function that was passed to a kernel. Its value is what it captures; the code is in the type."""
+
+    def __init__(self, dispatcher: DeviceDispatcher, captures: tuple[Any, ...]) -> None:
+        self._dispatcher = weakref.ref(dispatcher)  # as types.Dispatcher does: numba's tables keep types for ever
+        self.captures = captures
+        super().__init__(f"function {dispatcher.py_func.__name__} {dispatcher.number}")
+
+    @property
+    def dispatcher(self) -> DeviceDispatcher:
+        """What compiles the function."""
+        found = self._dispatcher()
+        assert found is not None, "a type is used while its function is compiled"
+        return found
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        if kws:
+            note(f"{self.dispatcher.py_func.__name__} was passed to the kernel: its arguments are given by position")
+            raise errors.TypingError("a keyword")
+        wanted = self._wanted(args)
+        result = self.dispatcher.compile_device(wanted)
+        return signature(result.signature.return_type, *wanted[: len(args)], recvr=self)
+
+    def get_call_signatures(self) -> Any:
+        return [], True
+
+    def get_impl_key(self, sig: Any) -> Any:
+        return _CALL
+
+    def _wanted(self, args: Any) -> Any:
+        _, _, wanted, _ = self.dispatcher.get_call_template((*args, *self.captures), {})
+        return wanted
+
+
+_CALL = "oxide.function.call"
+
+
+@register_model(FunctionValueType)
+class FunctionValueModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        members = [(f"capture{number}", kind) for number, kind in enumerate(numba_type.captures)]
+        super().__init__(manager, numba_type, members)
+
+
+@lowering_registry.lower(_CALL, FunctionValueType, types.VarArg(types.Any))
+def _lower_call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    value = proxy(context, builder, kind, args[0])
+    captures = [getattr(value, f"capture{number}") for number in range(len(kind.captures))]
+    result = kind.dispatcher.overloads[(*sig.args[1:], *kind.captures)]
+    call = context.get_function(types.Dispatcher(kind.dispatcher), result.signature)
+    return call(builder, [*args[1:], *captures])

@@ -1,0 +1,261 @@
+"""``f16`` and ``bf16``: which type an operation on them has, and its lowering through f32.
+
+An operation on numbers of one of the types, and integers, gives that type; with an f32 or f64 it gives that one, and of
+an f16 and a bf16 an f32. Functions of ``math`` give the type that they are given.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
+from numba.cuda.typing.templates import AbstractTemplate, signature
+
+from oxide.language import fast, intrinsics
+
+from .mathematics import call
+from .registry import lowering_registry, typing_registry
+from .types import HalfType
+
+_BITS = ir.IntType(16)
+_SINGLE = ir.FloatType()
+
+_ARITHMETIC = {
+    operator.add: operator.add,
+    operator.sub: operator.sub,
+    operator.mul: operator.mul,
+    operator.truediv: operator.truediv,
+    operator.floordiv: operator.floordiv,
+    operator.mod: operator.mod,
+    operator.pow: operator.pow,
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.ipow: operator.pow,
+    pow: operator.pow,
+    min: min,
+    max: max,
+    intrinsics.fmin: intrinsics.fmin,
+    intrinsics.fmax: intrinsics.fmax,
+    math.pow: math.pow,
+    math.atan2: math.atan2,
+    math.copysign: math.copysign,
+    math.fmod: math.fmod,
+    math.hypot: math.hypot,
+    math.remainder: math.remainder,
+}
+"""Operations of two numbers, and what computes them in f32."""
+
+_UNARY_NAMES = """acos acosh asin asinh atan atanh cbrt ceil cos cosh degrees erf erfc exp exp2 expm1 fabs floor gamma
+lgamma log log10 log1p log2 radians sin sinh sqrt tan tanh trunc"""
+_UNARY = (
+    operator.neg,
+    operator.pos,
+    abs,
+    intrinsics.rsqrt,
+    intrinsics.saturate,
+    math.ulp,
+    *(getattr(math, name) for name in _UNARY_NAMES.split()),
+)
+_FAST = tuple(value for value in vars(fast).values() if callable(value) and value.__module__ == fast.__name__)
+_THROUGH_SINGLE = (
+    *(operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    *(math.isnan, math.isinf, math.isfinite, math.frexp, math.modf, math.ldexp, math.log, math.nextafter),
+    *(float, int, bool, round, divmod, intrinsics.fma),
+    *_FAST,
+)
+"""What takes them as f32, and gives what it gives for those."""
+
+
+@register_model(HalfType)
+class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, _BITS)
+
+
+def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
+    """The signature of an operation that gives an f16 or bf16, or None for any other."""
+    key = getattr(function, "typing_key", function)
+    kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
+    others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
+    if len(kinds) != 1 or not all(isinstance(other, types.Integer | types.Boolean) for other in others):
+        return None
+    (kind,) = kinds
+    several = len(args) == 2 or (len(args) > 2 and _is_one_of(key, (min, max)))
+    if (_is_one_of(key, _ARITHMETIC) and several) or (_is_one_of(key, _UNARY) and len(args) == 1):
+        return signature(kind, *[kind] * len(args))
+    return None
+
+
+def half_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the arguments of an operation on f16 and bf16 are converted to; others stay as they are."""
+    key = getattr(function, "typing_key", function)
+    if not any(isinstance(types.unliteral(argument), HalfType) for argument in args):
+        return args
+    if found := half_signature(function, args):
+        return tuple(found.args)
+    if not (_is_one_of(key, _ARITHMETIC) or _is_one_of(key, _UNARY) or _is_one_of(key, _THROUGH_SINGLE)):
+        return args
+    return tuple(types.float32 if isinstance(types.unliteral(argument), HalfType) else argument for argument in args)
+
+
+def _is_one_of(key: Any, functions: Any) -> bool:
+    try:
+        return key in functions
+    except TypeError:  # some of numba's keys have no hash
+        return False
+
+
+def unify_half(first: Any, second: Any) -> Any:
+    """The type of a name that is an f16 or bf16 in one place and another number in another. None for others."""
+    kinds = [types.unliteral(first), types.unliteral(second)]
+    halves = [kind for kind in kinds if isinstance(kind, HalfType)]
+    if not halves or not all(isinstance(kind, types.Number | types.Boolean) for kind in kinds):
+        return None
+    if len(halves) == 2:
+        return halves[0] if halves[0] == halves[1] else types.float32
+    (other,) = (kind for kind in kinds if kind is not halves[0])
+    return other if isinstance(other, types.Float) else halves[0]
+
+
+def half_conversion(source: Any, target: Any) -> Any:
+    """How a number becomes an f16 or bf16, or one of those another number. None for others."""
+    kinds = [types.unliteral(source), types.unliteral(target)]
+    halves = any(isinstance(kind, HalfType) for kind in kinds)
+    return Conversion.unsafe if halves and all(isinstance(k, types.Number | types.Boolean) for k in kinds) else None
+
+
+def _widen(builder: Any, kind: Any, value: Any) -> Any:
+    return call(builder, f"oxide.{kind.name}.widen", _SINGLE, value)
+
+
+def _narrow(builder: Any, kind: Any, value: Any) -> Any:
+    return call(builder, f"oxide.{kind.name}.narrow", _BITS, value)
+
+
+def _register(function: Any, single: Any, count: int) -> None:
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = sig.return_type
+        implementation = context.get_function(single, signature(types.float32, *[types.float32] * count))
+        result = implementation(builder, [_widen(builder, kind, value) for value in args])
+        return _narrow(builder, kind, result)
+
+    lowering_registry.lower(function, *[HalfType] * count)(lowered)
+    _register_type(function)
+
+
+def _lower_extreme_of_several(function: Any) -> None:
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = sig.return_type
+        of_two = context.get_function(function, signature(kind, kind, kind))
+        result, *others = args
+        for other in others:
+            result = of_two(builder, (result, other))
+        return result
+
+    lowering_registry.lower(function, HalfType, HalfType, HalfType, types.VarArg(HalfType))(lowered)
+
+
+def _register_type(function: Any) -> None:
+    """Lowering asks the function itself for its signature again."""
+
+    @typing_registry.register_global(function)
+    class Template(AbstractTemplate):  # type: ignore[misc]
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            return None if kws else half_signature(function, args)
+
+
+def _lower_sign(function: Any) -> None:
+    """Of the sign alone: bits, so that a NaN stays as it is."""
+
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (value,) = args
+        if function is operator.neg:
+            return builder.xor(value, ir.Constant(_BITS, 0x8000))
+        return value if function is operator.pos else builder.and_(value, ir.Constant(_BITS, 0x7FFF))
+
+    lowering_registry.lower(function, HalfType)(lowered)
+    _register_type(function)
+
+
+def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """The distance to the next number away from zero; of the largest, which has none, to the one before."""
+    kind = sig.return_type
+    infinity = _BITS(0x7C00 if kind.name == "f16" else 0x7F80)
+    size, one = builder.and_(args[0], _BITS(0x7FFF)), _BITS(1)
+    following = builder.add(size, one)
+    is_largest = builder.icmp_unsigned("==", following, infinity)
+    upper = builder.select(is_largest, size, following)
+    difference = builder.fsub(_widen(builder, kind, upper), _widen(builder, kind, builder.sub(upper, one)))
+    is_finite = builder.icmp_unsigned("<", size, infinity)
+    return builder.select(is_finite, _narrow(builder, kind, difference), size)
+
+
+for _function, _single in _ARITHMETIC.items():
+    _register(_function, _single, 2)
+for _function in (min, max):
+    _lower_extreme_of_several(_function)
+for _function in _UNARY:
+    if _function in (operator.neg, operator.pos, abs, math.fabs):
+        _lower_sign(_function)
+    elif _function is math.ulp:
+        lowering_registry.lower(_function, HalfType)(_lower_ulp)
+        _register_type(_function)
+    else:
+        _register(_function, _function, 1)
+
+
+@lowering_registry.lower_cast(HalfType, types.Float)
+def _cast_to_float(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return context.cast(builder, _widen(builder, source, value), types.float32, target)
+
+
+@lowering_registry.lower_cast(HalfType, types.Integer)
+def _cast_to_integer(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return context.cast(builder, _widen(builder, source, value), types.float32, target)
+
+
+@lowering_registry.lower_cast(HalfType, types.Boolean)
+def _cast_to_boolean(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return builder.fcmp_unordered("!=", _widen(builder, source, value), ir.Constant(_SINGLE, 0.0))
+
+
+@lowering_registry.lower_cast(HalfType, HalfType)
+def _cast_half(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return value if source == target else _narrow(builder, target, _widen(builder, source, value))
+
+
+@lowering_registry.lower_cast(types.Float, HalfType)
+def _cast_from_float(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    if source == types.float64:
+        value = call(builder, "oxide.round_to_odd", _SINGLE, value)
+    return _narrow(builder, target, value)
+
+
+@lowering_registry.lower_cast(types.Integer, HalfType)
+@lowering_registry.lower_cast(types.Boolean, HalfType)
+def _cast_from_integer(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    if isinstance(source, types.Integer) and source.bitwidth == 64:
+        value = _within_a_double(builder, source, value)
+    wide = context.cast(builder, value, source, types.float64)
+    return _cast_from_float(context, builder, types.float64, target, wide)
+
+
+def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
+    """A 64-bit integer rounded to odd where a double does not hold it, so that it is not rounded twice."""
+    bits = value.type
+    kept, dropped = builder.and_(value, bits(-2048)), builder.and_(value, bits(2047))
+    exact = builder.icmp_unsigned("==", dropped, bits(0))
+    odd = builder.or_(kept, builder.select(exact, bits(0), bits(2048)))
+    # From 2**53 on, of a signed one on either side.
+    above = builder.add(value, bits(2**53)) if kind.signed else value
+    is_small = builder.icmp_unsigned("<", above, bits(2**54 if kind.signed else 2**53))
+    return builder.select(is_small, value, odd)

@@ -1,0 +1,307 @@
+"""Where in the source an expression is, and what was said of it when its types could not be found.
+
+numba knows the line of an instruction, and of a failure only a text that names it. Here its bytecode keeps the columns
+that Python has of it, and each of type inference's constraints that fails leaves a ``Failure``: the place, what oxide's
+rules noted while that constraint was tried, and the cause inside a function that it called. Of two mistakes in a kernel
+one is then told at its own line.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from pathlib import Path
+from typing import Any
+
+import numba
+import numba.cuda
+from numba.core import errors as core_errors
+from numba.cuda import compiler as numba_compiler
+from numba.cuda import types
+from numba.cuda import utils as numba_utils
+from numba.cuda.core import bytecode, errors, typed_passes
+from numba.cuda.core import ir as numba_ir
+from numba.cuda.core.compiler_machinery import AnalysisPass, FunctionPass
+from numba.cuda.core.typeinfer import ConstraintNetwork
+from numba.cuda.typing.context import CallStack
+
+from oxide.compiler.check import advice
+from oxide.compiler.check.constructs import unsupported
+from oxide.compiler.check.numba_errors import Failure
+from oxide.compiler.check.vocabulary import LARGEST, LEAST
+from oxide.compiler.source.source import Span
+from oxide.messages import written
+
+from .registry import session
+from .slices import RefType
+from .tiles import TileRefType
+from .types import display
+
+
+class Place(numba_ir.Loc):  # type: ignore[misc]
+    """A place in the source that knows the columns too, as bytes of its lines."""
+
+    span: Span | None = None
+
+
+class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc]
+    def __init__(self, func_id: Any) -> None:
+        super().__init__(func_id)
+        self.loc = self.first_loc = Place.from_function_id(func_id)
+        self._positions = tuple(func_id.code.co_positions())
+
+    def _dispatch(self, inst: Any, kws: Any) -> Any:
+        number = (inst.offset - bytecode._FIXED_OFFSET) // 2  # a position for each two bytes
+        line, end_line, column, end_column = (
+            self._positions[number] if 0 <= number < len(self._positions) else (None,) * 4
+        )
+        place = self.loc.with_lineno(inst.lineno)
+        if line == inst.lineno and end_line is not None and column is not None and end_column is not None:
+            place.span = line, column, end_line, end_column
+        self.loc = place
+        try:
+            return super()._dispatch(inst, kws)
+        except Exception as error:
+            if not hasattr(error, "failure"):
+                error.failure = _failure(place, str(error), ())  # type: ignore[attr-defined]
+            raise
+
+
+class TranslateBytecode(FunctionPass):  # type: ignore[misc]
+    """numba-cuda's pass of the name, with the interpreter that keeps the columns."""
+
+    _name = "oxide_translate_bytecode"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        state["func_ir"] = _Interpreter(state["func_id"]).interpret(state["bc"])
+        return True
+
+
+class CheckNames(AnalysisPass):  # type: ignore[misc]
+    """Refuses names from outside the function that kernels cannot use, and integers that no type holds, where they are
+    used; branches that constants decide are gone by then."""
+
+    _name = "oxide_check_names"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        for block in state.func_ir.blocks.values():
+            for statement in block.body:
+                value = getattr(statement, "value", None)
+                if isinstance(value, numba_ir.Global | numba_ir.FreeVar):
+                    self._check(state, block, statement, value)
+                elif isinstance(value, numba_ir.Const):
+                    _check_constant(value.value, statement.loc)
+        return False
+
+    def _check(self, state: Any, block: Any, statement: Any, name: Any) -> None:
+        function, place = state.func_id.func, statement.loc
+        if name.value is numba_ir.UNDEFINED:
+            known = {*state.func_id.code.co_varnames, *function.__globals__, *vars(builtins)}
+            problem, said = advice.undefined(name.name, known), f"NameError: name '{name.name}' is not defined"
+        elif name.value is function or name.name == state.func_id.func_name:
+            return  # it calls itself: numba knows the function by another value
+        else:
+            try:
+                state.typingctx.resolve_value_type(name.value)
+                return
+            except (ValueError, core_errors.NumbaError) as error:  # whose classes numba-cuda's extend
+                said = f"Untyped global name '{name.name}': {error}"
+                problem = advice.of_value(name.name, name.value, numba_style=True)
+                found = _attribute_of(block, statement.target) if isinstance(name.value, type) else None
+                if found is not None:
+                    problem = advice.of_attribute(f"{name.name}.{found.attr}", name.value, found.attr)
+                    place = found.loc
+        raise refused_at(place, problem, said)
+
+
+def _check_constant(value: Any, place: Any) -> None:
+    """Refuses an integer beyond 64 bits: one that is written, or that Python made of what is, as of 2**64."""
+    for each in value if isinstance(value, tuple) else (value,):
+        if isinstance(each, tuple):
+            _check_constant(each, place)
+        elif isinstance(each, int) and not LEAST <= each <= LARGEST:
+            limit = "the largest integer, a u64, is 2**64 - 1" if each > 0 else "the least integer, an i64, is -2**63"
+            raise refused_at(place, f"{written(each)} does not fit in 64 bits; {limit}")
+
+
+def _attribute_of(block: Any, variable: Any) -> Any:
+    """The first use of a variable's attribute, or None."""
+    for statement in block.body:
+        value = getattr(statement, "value", None)
+        if isinstance(value, numba_ir.Expr) and value.op == "getattr" and value.value.name == variable.name:
+            return value
+    return None
+
+
+class CheckReferences(AnalysisPass):  # type: ignore[misc]
+    """Refuses ``element = x[i]`` where ``element`` is what ``get_mut`` gave: it would bind the name to a number and
+    write nothing."""
+
+    _name = "oxide_check_references"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        if session.numba_style:
+            return False
+        references: dict[str, Place] = {}
+        numbers: list[tuple[str, Any, Place]] = []
+        for block in state.func_ir.blocks.values():
+            for statement in block.body:
+                if not isinstance(statement, numba_ir.Assign) or _is_phi(statement.value):
+                    continue
+                name, kind = statement.target.unversioned_name, state.typemap[statement.target.name]
+                if name.startswith("$"):
+                    continue
+                if isinstance(kind, RefType | TileRefType):
+                    first = references.setdefault(name, statement.loc)
+                    if statement.loc.line < first.line:
+                        references[name] = statement.loc
+                elif isinstance(kind, types.Number | types.Boolean):
+                    numbers.append((name, kind, statement.loc))
+        for name, kind, place in sorted(numbers, key=lambda each: each[2].line):
+            if name in references and references[name].line < place.line:
+                raise refused_at(place, advice.rebound(name, display(kind)))
+        return False
+
+
+def _is_phi(value: Any) -> bool:
+    return isinstance(value, numba_ir.Expr) and value.op == "phi"
+
+
+class Constraints(ConstraintNetwork):  # type: ignore[misc]
+    """numba's constraints of one function. A failure to satisfy one says where it is, and why."""
+
+    def propagate(self, typeinfer: Any) -> list[Any]:
+        found: list[Any] = []
+        for constraint in self.constraints:
+            place = constraint.loc
+            causes = len(session.failures)
+            outer = session.file, session.line, session.span, session.notes
+            session.notes = []
+            follow(place)
+            try:
+                constraint(typeinfer)
+            except errors.ForceLiteralArg as error:
+                found.append(error)
+            except errors.TypingError as error:
+                raised = errors.TypingError(str(error), loc=place, highlighting=False)
+                raised.failure = _of_constraint(place, error, causes)
+                found.append(numba_utils.chain_exception(raised, error))
+            except Exception as error:
+                error.failure = _of_constraint(place, error, causes)  # type: ignore[attr-defined]
+                raise
+            finally:
+                session.file, session.line, session.span, session.notes = outer
+        return found
+
+
+class PlacedCallStack(CallStack):  # type: ignore[misc]
+    """The functions being typed. Type inference introduces itself here before it has any constraint."""
+
+    def register(self, target: Any, typeinfer: Any, func_id: Any, args: Any) -> Any:
+        typeinfer.constraints = Constraints()
+        return super().register(target, typeinfer, func_id, args)
+
+
+def refused_at(place: Any, problem: str, said: str | None = None) -> Exception:
+    """The error for what oxide's own passes refuse; ``said`` is what numba says of it, for who asks for its words."""
+    error: Exception = errors.TypingError(said or problem)
+    error.failure = _failure(place, problem, (problem,))  # type: ignore[attr-defined]
+    return error
+
+
+def follow(place: Any) -> None:
+    """Has the session be at a place, unless it is numba's: then it stays at what its author called numba for."""
+    if not is_numbas(place.filename):
+        session.file, session.line, session.span = place.filename, place.line, getattr(place, "span", None)
+
+
+def record_failure(error: Exception, function: Any, notes: int) -> None:
+    """Keeps why a function could not be compiled; ``notes`` is how many there were before it."""
+    failure = getattr(error, "failure", None)
+    text = str(error)
+    if failure is None or not failure.notes or any(word in text for word in _OF_TRY):
+        found = unsupported(function) if _is_early(error, failure, text) else None
+        if found is not None:
+            span, problem = found
+            failure = Failure(function.__code__.co_filename, span[0], span, problem, (problem,))
+    if failure is None:
+        place = getattr(error, "loc", None)
+        if place is None or place.line <= 0:
+            # While a function is lowered, the session follows it.
+            place = Place(session.file, session.line)
+            place.span = session.span
+        failure = _failure(place, text, tuple(session.notes[notes:]))
+    session.failures.append(failure)
+
+
+_OF_TRY = ("set_try_status", "exception_match")
+
+
+def _is_early(error: Exception, failure: Failure | None, text: str) -> bool:
+    """Whether a function was refused before its types were asked for, or for a ``try``, of which types know nothing."""
+    untyped = failure is None and not isinstance(error, errors.TypingError | errors.LoweringError)
+    return untyped or not session.line or any(word in text for word in _OF_TRY)
+
+
+def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
+    """Why a constraint failed: inside what it calls if that is its author's, else here."""
+    own = _failure(place, str(error), tuple(session.notes))
+    inner = session.failures[causes] if len(session.failures) > causes else None
+    if inner is None:
+        return own
+    if _rank(inner.file) >= _rank(own.file):
+        return inner
+    return own if _rank(inner.file) == 0 else _failure(place, inner.text, inner.notes)
+
+
+def _failure(place: Any, text: str, notes: tuple[str, ...]) -> Failure:
+    return Failure(place.filename, place.line, getattr(place, "span", None), text, notes)
+
+
+def is_numbas(file: str) -> bool:
+    """Whether a file is of numba, or of what oxide adds to it: no place of a kernel's author."""
+    return _rank(file) == 0
+
+
+def _rank(file: str) -> int:
+    """How near a file is to a kernel's author: numba, oxide's own device functions, anything else."""
+    if file.startswith(_COMPILERS):
+        return 0
+    return 1 if file.startswith(_LIBRARIES) else 2
+
+
+def _folder(file: str) -> str:
+    return str(Path(file).parent) + os.sep
+
+
+_OXIDE = Path(advice.__file__).parents[2]
+_COMPILERS = (_folder(numba.__file__), _folder(numba.cuda.__file__), f"{_OXIDE / 'compiler'}{os.sep}")
+_LIBRARIES = (f"{_OXIDE}{os.sep}", f"{_OXIDE}_kernels{os.sep}")
+
+
+def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+    """numba-cuda's passes, with those of this file in their places."""
+    result: list[tuple[Any, str]] = []
+    for kind, text in passes:
+        if kind is numba_compiler.CUDATranslateBytecode:
+            kind = TranslateBytecode
+        elif kind is typed_passes.NopythonTypeInference:
+            result.append((CheckNames, "check the names from outside"))
+        result.append((kind, text))
+        if kind is typed_passes.NopythonTypeInference:
+            result.append((CheckReferences, "check what is bound to the names of references"))
+    return result
+
+
+numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(TranslateBytecode)
+numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(CheckNames)
+numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(CheckReferences)

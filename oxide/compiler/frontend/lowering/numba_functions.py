@@ -1,0 +1,116 @@
+"""Functions written for numba that a kernel reaches: device functions of numba-cuda's users, and numba's own Python
+implementations of operators and builtins.
+
+numba-cuda compiles each where it meets it, for "the current device" and in contexts of its own; looking one up, if only
+to find that it does not fit, makes a CUDA context. Here they are compiled in oxide's contexts and for no device, with
+numba-cuda's semantics. A user's dispatcher gets a twin, so that its own overloads stay those of numba-cuda.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from numba.core import errors as core_errors
+from numba.cuda import utils
+from numba.cuda.core.bytecode import FunctionIdentity
+from numba.cuda.dispatcher import CUDADispatcher
+
+from oxide.compiler.source.source import as_written
+from oxide.dropping import WeakTable
+
+from .registry import session
+
+CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
+
+# Keyed by the user's dispatcher, by fastmath, by contraction and by places in the source. numba's types hold their
+# dispatchers weakly, so they are kept here.
+_twins: WeakTable[Any, dict[tuple[bool, bool, bool], Any]] = WeakTable()
+
+
+class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
+    """A dispatcher whose functions are compiled in oxide's contexts, and forgotten there when it is dropped: numba-cuda
+    would look for them in its own."""
+
+    def _make_finalizer(self) -> Callable[[], None]:
+        overloads = self.overloads
+
+        def forget(shutting_down: Callable[[], bool] = utils.shutting_down) -> None:
+            if shutting_down():
+                return
+            for result in overloads.values():
+                with suppress(KeyError):
+                    result.target_context.remove_user_function(result.entry_point)
+
+        return forget
+
+
+class NumbaDispatcher(ContextDispatcher):
+    """A device function of a numba user, compiled in oxide's contexts. With explicit signatures it is compiled for
+    those alone, and arguments are converted to what they say."""
+
+    def __init__(self, function: Any, options: dict[str, Any], signatures: tuple[Any, ...] = ()) -> None:
+        super().__init__(as_written(function), options)
+        self._explicit = signatures
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """What types a call of it: numba asks for this."""
+        if self._explicit:
+            self._can_compile = True
+            for signature in self._explicit:
+                self.compile_device(signature.args, signature.return_type)
+            self._can_compile = False
+        return super().get_call_template(args, kws)
+
+
+def twin_of(value: Any) -> Any:
+    """What stands for a value in a kernel: the twin of a dispatcher of numba's, or the value itself."""
+    if isinstance(value, CUDADispatcher):
+        if type(value) is not CUDADispatcher:
+            return value
+    elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions") and value._can_compile):
+        return value  # with explicit signatures numba's are for the host alone, which its own typing says
+    twins = _twins.setdefault(value, {})
+    fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
+    variant = fastmath, session.fma, session.located
+    if variant not in twins:
+        inline = value.targetoptions.get("inline", "never")
+        inline = {True: "always", False: "never"}.get(inline, inline)  # as numba-cuda reads what it has deprecated
+        options = {"device": True, "inline": inline, "fastmath": fastmath}
+        signatures = () if value._can_compile else tuple(value.nopython_signatures)
+        twins[variant] = NumbaDispatcher(value.py_func, options, signatures)
+    return twins[variant]
+
+
+@contextmanager
+def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
+    """Has every dispatcher of numba's compile with ``compile_function``, or, where ``session.overloads`` is off, not at
+    all. Has numba read every function as its file says it, those that it inlines too. numba holds its compiler lock
+    through the typing of every function, so nobody else sees the change."""
+
+    def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
+        if not session.overloads:
+            raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
+        if args not in dispatcher.overloads:
+            outer = session.numba_style, session.fastmath, session.fma, session.file, session.line, session.span
+            session.numba_style, session.fastmath = True, bool(dispatcher.targetoptions.get("fastmath"))
+            session.fma = session.fma and not session.fastmath
+            try:
+                with dispatcher._compiling_counter:
+                    result = compile_function(dispatcher.py_func, args, return_type)
+            finally:
+                session.numba_style, session.fastmath, session.fma, session.file, session.line, session.span = outer
+            dispatcher.overloads[args] = result
+            result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        return dispatcher.overloads[args]
+
+    original, as_found = CUDADispatcher.compile_device, vars(FunctionIdentity)["from_function"]
+    read = FunctionIdentity.from_function
+    CUDADispatcher.compile_device = compile_device
+    FunctionIdentity.from_function = staticmethod(lambda function: read(as_written(function)))
+    try:
+        yield
+    finally:
+        CUDADispatcher.compile_device = original
+        FunctionIdentity.from_function = as_found

@@ -1,0 +1,315 @@
+"""What numba-cuda's own functions come down to, in the terms of oxide's two back ends.
+
+numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and their like to calls of NVVM intrinsics and to
+inline PTX, by many ways: templates, intrinsics, overloads. All of them end in ``builder.call``, and there they are
+caught, while the line being lowered is still known; a fault can then name it. Arrays in shared memory are lowered anew,
+as numba-cuda places them in globals of its own and asks libNVVM for the size of an element.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import cuda
+from numba.cuda import cudaimpl, types
+from numba.cuda.types.ext_types import GridGroup
+from numba.cuda.typing.npydecl import parse_dtype
+from numba.cuda.typing.templates import AbstractTemplate, signature
+
+from oxide.compiler.ir.primitives import GRID_BARRIER
+
+from .barrier import as_bit
+from .numba_half import CONVERSIONS
+from .primitives import call_primitive, site
+from .registry import lowering_registry
+from .shared import local_memory, static_memory
+
+_BIT = ir.IntType(1)
+_INT = ir.IntType(32)
+_WORD = ir.IntType(64)
+_VOID = ir.VoidType()
+_BYTE_POINTER = ir.IntType(8).as_pointer()
+_LAYOUT = llvm.create_target_data("")
+_PAIR = ir.LiteralStructType((_INT, _BIT))
+
+_SHUFFLES = ("idx", "up", "down", "bfly")
+_VOTES = ("all", "any", "uniform", "ballot")
+_FENCES = {"cta": "block", "gl": "device", "sys": "system"}
+_SEQUENTIALLY_CONSISTENT = 4
+
+
+def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the arguments of ``cuda.brev`` are converted to: numba-cuda has it for unsigned words alone, and takes the
+    lower half of an int64."""
+    if getattr(function, "typing_key", None) is cuda.brev and args and types.unliteral(args[0]) == types.int64:
+        return (types.uint64, *args[1:])
+    return args
+
+
+class PrimitiveBuilder(ir.IRBuilder):  # type: ignore[misc]
+    """A builder whose calls of NVVM's intrinsics become calls of what each back end defines."""
+
+    def call(self, fn: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        found = _of_assembly(fn.asm) if isinstance(fn, ir.InlineAsm) else _INTRINSICS.get(fn.name)
+        if found is None:
+            return super().call(fn, args, *rest, **options)
+        return found(self, *args)
+
+
+def _of_assembly(text: str) -> Any:
+    if _CACHED_LOAD.match(text):
+        return _load_anew if text.startswith("ld.global.cv") else _load
+    if _CACHED_STORE.match(text):
+        return _store
+    return _ASSEMBLY.get(text)
+
+
+def _load(builder: Any, pointer: Any) -> Any:
+    return builder.load(pointer)
+
+
+def _load_anew(builder: Any, pointer: Any) -> Any:
+    size = pointer.type.pointee.get_abi_size(_LAYOUT)
+    return builder.load_atomic(pointer, "monotonic", size)
+
+
+def _store(builder: Any, pointer: Any, value: Any) -> Any:
+    return builder.store(value, pointer)
+
+
+def _barrier(builder: Any) -> Any:
+    return call_primitive(builder, _VOID, "oxide.block.barrier", (), site(builder, "syncthreads()"))
+
+
+def _barrier_count(builder: Any, condition: Any) -> Any:
+    place = site(builder, "syncthreads_count()")
+    return call_primitive(builder, _INT, "oxide.block.barrier.count", (as_bit(builder, condition),), place)
+
+
+def _barrier_of(how: str) -> Any:
+    def lower(builder: Any, condition: Any) -> Any:
+        place = site(builder, f"syncthreads_{how}()")
+        bit = call_primitive(builder, _BIT, f"oxide.block.barrier.{how}", (as_bit(builder, condition),), place)
+        return builder.zext(bit, _INT)
+
+    return lower
+
+
+def _shuffle(builder: Any, mask: Any, mode: Any, value: Any, lane: Any, clamp: Any) -> Any:
+    how = _SHUFFLES[mode.constant]
+    place = site(builder, f"shfl_{'' if how == 'idx' else how.replace('bfly', 'xor') + '_'}sync()")
+    moved = call_primitive(builder, _INT, f"oxide.warp.shuffle.{how}.i32", (mask, value, lane), place)
+    return builder.insert_value(ir.Constant(_PAIR, ir.Undefined), moved, 0)
+
+
+def _vote(builder: Any, mask: Any, mode: Any, condition: Any) -> Any:
+    how = _VOTES[mode.constant]
+    place = site(builder, "eq_sync()" if how == "uniform" else f"{how}_sync()")
+    nothing = ir.Constant(_PAIR, ir.Undefined)
+    if how == "ballot":
+        lanes = call_primitive(builder, _INT, "oxide.warp.ballot", (mask, condition), place)
+        return builder.insert_value(nothing, lanes, 0)
+    if how == "uniform":
+        everyone = call_primitive(builder, _BIT, "oxide.warp.all", (mask, condition), place)
+        anyone = call_primitive(builder, _BIT, "oxide.warp.any", (mask, condition), place)
+        return builder.insert_value(nothing, builder.or_(everyone, builder.not_(anyone)), 1)
+    return builder.insert_value(
+        nothing, call_primitive(builder, _BIT, f"oxide.warp.{how}", (mask, condition), place), 1
+    )
+
+
+def _warp_sync(builder: Any, mask: Any) -> Any:
+    return call_primitive(builder, _VOID, "oxide.warp.sync", (mask,), site(builder, "syncwarp()"))
+
+
+def _match_any(kind: str) -> Any:
+    def lower(builder: Any, mask: Any, value: Any) -> Any:
+        place = site(builder, "match_any_sync()")
+        return call_primitive(builder, _INT, f"oxide.warp.match.any.{kind}", (mask, value), place)
+
+    return lower
+
+
+def _match_all(kind: str) -> Any:
+    def lower(builder: Any, mask: Any, value: Any) -> Any:
+        place = site(builder, "match_all_sync()")
+        lanes = call_primitive(builder, _INT, f"oxide.warp.match.all.{kind}", (mask, value), place)
+        agreed = builder.icmp_unsigned("!=", lanes, _INT(0))
+        both = builder.insert_value(ir.Constant(_PAIR, ir.Undefined), lanes, 0)
+        return builder.insert_value(both, agreed, 1)
+
+    return lower
+
+
+def _fence(scope: str) -> Any:
+    def lower(builder: Any) -> Any:
+        return call_primitive(builder, _VOID, f"oxide.fence.{scope}.{_SEQUENTIALLY_CONSISTENT}", ())
+
+    return lower
+
+
+def _atomic(operation: str) -> Any:
+    def lower(builder: Any, pointer: Any, value: Any) -> Any:
+        return builder.atomic_rmw(operation, pointer, value, "monotonic")
+
+    return lower
+
+
+def _extreme(operation: str) -> Any:
+    """``atomic.max`` and ``min`` of floats: a NaN in memory stays, and a NaN that is given changes nothing."""
+
+    def lower(builder: Any, pointer: Any, value: Any) -> Any:
+        nothing = value.type(-math.inf if operation == "fmaximum" else math.inf)
+        number = builder.select(builder.fcmp_unordered("uno", value, value), nothing, value)
+        return builder.atomic_rmw(operation, pointer, number, "monotonic")
+
+    return lower
+
+
+def _grid(builder: Any, which: Any) -> Any:
+    return _WORD(0)  # there is one grid
+
+
+def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
+    call_primitive(builder, _VOID, GRID_BARRIER, (), site(builder, "this_grid().sync()"))
+    return _INT(0)
+
+
+class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
+    """``this_grid().sync()``, lowered where it is called: numba-cuda's own is compiled once, as if there were one."""
+
+    key = "oxide.grid_group.sync"
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return None if args or kws else signature(types.int32, recvr=self.this)
+
+
+@lowering_registry.lower(GridGroupSync.key, GridGroup)
+def _lower_grid_group_sync(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _grid_sync(builder, args[0], None)
+
+
+def _named(name: str, result: Any) -> Any:
+    """The same call by a name that both back ends take."""
+
+    def lower(builder: Any, *args: Any) -> Any:
+        return call_primitive(builder, result, name, args)
+
+    return lower
+
+
+def _active_mask(builder: Any) -> Any:
+    return call_primitive(builder, _INT, "oxide.warp.active_mask", (), site(builder, "activemask()"))
+
+
+def _lanes_below(builder: Any) -> Any:
+    lane = call_primitive(builder, _INT, "llvm.nvvm.read.ptx.sreg.laneid", ())
+    return builder.sub(builder.shl(_INT(1), lane), _INT(1))
+
+
+def _dynamic_bytes(builder: Any) -> Any:
+    return builder.trunc(call_primitive(builder, _WORD, "oxide.shared.dynamic.bytes", ()), _INT)
+
+
+_INTRINSICS: dict[str, Any] = {
+    "llvm.nvvm.barrier0": _barrier,
+    "llvm.nvvm.barrier0.popc": _barrier_count,
+    "llvm.nvvm.barrier0.and": _barrier_of("and"),
+    "llvm.nvvm.barrier0.or": _barrier_of("or"),
+    "llvm.nvvm.shfl.sync.i32": _shuffle,
+    "llvm.nvvm.vote.sync": _vote,
+    "llvm.nvvm.bar.warp.sync": _warp_sync,
+    **{f"llvm.nvvm.match.any.sync.{kind}": _match_any(kind) for kind in ("i32", "i64")},
+    **{f"llvm.nvvm.match.all.sync.{kind}": _match_all(kind) for kind in ("i32", "i64")},
+    **{f"llvm.nvvm.membar.{how}": _fence(scope) for how, scope in _FENCES.items()},
+    **{f"llvm.nvvm.atomic.load.add.f{bits}.p0f{bits}": _atomic("fadd") for bits in (32, 64)},
+    **{f"llvm.nvvm.atomic.load.{step}.32.p0i32": _atomic(f"u{step}_wrap") for step in ("inc", "dec")},
+    **{f"___numba_atomic_u64_{step}": _atomic(f"u{step}_wrap") for step in ("inc", "dec")},
+    "cudaCGGetIntrinsicHandle": _grid,
+    "cudaCGSynchronize": _grid_sync,
+    "___numba_atomic_double_add": _atomic("fadd"),
+    **{f"___numba_atomic_{kind}_sub": _atomic("fsub") for kind in ("float", "double")},
+    **{
+        f"___numba_atomic_{kind}_{which}": _extreme(f"f{which}imum")
+        for kind in ("float", "double")
+        for which in ("max", "min")
+    },
+    # As C's fmax and fmin: of a NaN and a number, the number.
+    **{
+        f"___numba_atomic_{kind}_nan{which}": _atomic(f"f{which}")
+        for kind in ("float", "double")
+        for which in ("max", "min")
+    },
+}
+
+# What a cache is told is a hint: the access is the same without it.
+_CACHED_LOAD = re.compile(r"ld\.global\.[\w.]+ \$0, \[\$1\];")
+_CACHED_STORE = re.compile(r"st\.global\.[\w.]+ \[\$0\], \$1;")
+
+_ASSEMBLY: dict[str, Any] = {
+    "activemask.b32 $0;": _active_mask,
+    "mov.u32 $0, %lanemask_lt;": _lanes_below,
+    "mov.u32 $0, %dynamic_smem_size;": _dynamic_bytes,
+    "nanosleep.u32 $0;": _named("oxide.nanosleep", _VOID),
+    "brkpt;": _named("oxide.breakpoint", _VOID),
+    "tanh.approx.f32 $0, $1;": _named("__nv_fast_tanhf", ir.FloatType()),
+    **CONVERSIONS,
+}
+
+
+def _array(name: str) -> None:
+    """Lowers ``cuda.shared.array`` or ``cuda.local.array``, in each of the forms that numba-cuda types."""
+    declaration = getattr(cuda, name).array
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        shape = sig.args[0]
+        lengths = [int(part.literal_value) for part in (shape if isinstance(shape, types.BaseTuple) else (shape,))]
+        dtype = parse_dtype(sig.args[1])
+        given = sig.args[2] if len(sig.args) == 3 else None
+        alignment = int(given.literal_value) if isinstance(given, types.IntegerLiteral) else None
+        return _block_array(context, builder, name, lengths, dtype, alignment)
+
+    for shape in (types.IntegerLiteral, types.BaseTuple):
+        for alignment in ((), (types.IntegerLiteral,), (types.NoneType,)):
+            lowering_registry.lower(declaration, shape, types.Any, *alignment)(lower)
+
+
+_array("shared")
+_array("local")
+
+
+def _block_array(context: Any, builder: Any, name: str, shape: list[int], dtype: Any, alignment: int | None) -> Any:
+    dynamic = name == "shared" and shape == [0]
+    if min(shape) < 1 and not dynamic:
+        raise ValueError(f"cuda.{name}.array: the shape is {tuple(shape)}; every length is 1 or more")
+    cudaimpl._validate_alignment(alignment)
+    element = context.get_data_type(dtype)
+    item = context.get_abi_sizeof(element)
+    natural = 1 << (context.get_abi_alignment(element) - 1).bit_length()
+    count = math.prod(shape)
+    if name == "local":
+        memory = local_memory(context, builder, element, count, alignment)
+    elif dynamic:
+        memory = call_primitive(builder, _BYTE_POINTER, "oxide.shared.dynamic", ())
+    else:
+        memory = static_memory(builder, count * item, alignment or max(16, natural))
+    lengths = [_WORD(length) for length in shape]
+    if dynamic:
+        given = call_primitive(builder, _WORD, "oxide.shared.dynamic.bytes", ())
+        lengths = [builder.udiv(given, _WORD(item))]
+    strides = [_WORD(item * math.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    kind = types.Array(dtype, len(shape), "C")
+    array = context.make_array(kind)(context, builder)
+    context.populate_array(
+        array,
+        data=builder.bitcast(memory, array.data.type),
+        shape=lengths,
+        strides=strides,
+        itemsize=_WORD(item),
+        meminfo=None,
+    )
+    return array._getvalue()

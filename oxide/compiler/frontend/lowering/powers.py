@@ -1,0 +1,53 @@
+"""Powers of integers, modulo 2**64, as every product of them.
+
+numba's own take another way for large exponents, through floats, and have -2**63 for a negative power of 0. Here a
+negative exponent leaves of the fraction the integer towards 0, and of 0, which has no such power, 0: nothing raises in
+a kernel. Kernels in numba-cuda's own vocabulary keep what it does.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numba.cuda import types
+from numba.cuda.cpython.numbers import int_power_impl
+
+from oxide.compiler.signature.device_function import device
+from oxide.language.types import i64, u64
+
+from .python_mathematics import call_device_function
+from .registry import lowering_registry, session
+
+
+@device
+def _power(base: u64, exponent: u64) -> u64:
+    result = u64(1)
+    while exponent != u64(0):
+        if exponent & u64(1) != u64(0):
+            result = result * base
+        base, exponent = base * base, exponent >> u64(1)
+    return result
+
+
+@device
+def _power_signed(base: i64, exponent: i64) -> i64:
+    if exponent < 0:
+        if base != 1 and base != -1:
+            return i64(0)
+        exponent = -exponent  # the least stays as it is, and is even as a u64 too
+    return i64(_power(u64(base), u64(exponent)))
+
+
+def _lower_power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    if session.numba_style:
+        return int_power_impl(context, builder, sig, args)
+    # The base's bits are the same of either sign, and so are the result's.
+    exponent = sig.args[1]
+    return call_device_function(context, builder, _power_signed if exponent.signed else _power, (exponent,) * 2, args)
+
+
+for _operator in (operator.pow, operator.ipow, pow):
+    for _base in (types.int64, types.uint64):  # exactly, as numba has them
+        for _exponent in (types.int64, types.uint64):
+            lowering_registry.lower(_operator, _base, _exponent)(_lower_power)

@@ -1,0 +1,271 @@
+"""``SharedArray``, ``DynamicSharedArray`` and ``LocalArray``.
+
+The shape is in the type, so an array is one pointer in a kernel's variables, and in a device function's parameters too.
+Where shared memory is, each back end says: a call ``oxide.shared.static.<number>.<bytes>.<alignment>`` asks for it.
+Every axis of an index is checked against its own length, as a[0, 20] of a 16 by 16 array is inside the memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, debuginfo, types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import AbstractTemplate, signature
+
+from oxide.compiler.ir import clearing
+from oxide.compiler.ir.local_memory import array_name
+from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+
+from .primitives import call_primitive, site
+from .registry import array_places, lowering_registry, note, session, typing_registry
+from .slices import element_index, in_bounds, load_inside
+from .types import conversion_problem, display
+
+_WORD = ir.IntType(64)
+_BYTE_POINTER = ir.IntType(8).as_pointer()
+
+_numbers = itertools.count()
+
+
+class BlockArrayType(types.Type):  # type: ignore[misc]
+    """An array in shared or local memory. ``shape`` is None for dynamic shared memory."""
+
+    def __init__(self, kind: str, shape: tuple[int, ...] | None, dtype: Any) -> None:
+        self.kind = kind
+        self.shape = shape
+        self.dtype = dtype
+        sizes = "" if shape is None else f"{shape[0] if len(shape) == 1 else shape}, "
+        super().__init__(f"{kind}({sizes}{display(dtype)})")
+
+    @property
+    def shown(self) -> str:
+        return str(self.name)
+
+    @property
+    def ndim(self) -> int:
+        return 1 if self.shape is None else len(self.shape)
+
+
+@register_model(BlockArrayType)
+class BlockArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
+
+
+def _static(declaration: Any) -> Any:
+    name = declaration.__name__
+
+    @typing_registry.register_global(declaration)
+    class StaticArray(AbstractTemplate):  # type: ignore[misc]
+        prefer_literal = True
+
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            given = dict(zip(("shape", "dtype"), args, strict=False)) | dict(kws or {})
+            if len(args) + len(kws or {}) != 2 or set(given) != {"shape", "dtype"}:
+                note(f"{name} takes a shape and a dtype, as in {name}((16, 16), f32)")
+                return None
+            shape, dtype = _shape(name, given["shape"]), _dtype(name, given["dtype"])
+            if shape is None or dtype is None:
+                return None
+            kind = BlockArrayType(name, shape, dtype)
+            return signature(kind, given["shape"], given["dtype"]).replace(pysig=_two_parameters)
+
+    @lowering_registry.lower(declaration, types.Any, types.Any)
+    def lower_static(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = sig.return_type
+        element = context.get_data_type(kind.dtype)
+        count = math.prod(kind.shape)
+        if name == "LocalArray":
+            return builder.bitcast(local_memory(context, builder, element, count), element.as_pointer())
+        alignment = max(16, context.get_abi_alignment(element))
+        memory = static_memory(builder, count * context.get_abi_sizeof(element), alignment)
+        return builder.bitcast(memory, element.as_pointer())
+
+
+def static_memory(builder: Any, size: int, alignment: int) -> Any:
+    """The address of ``size`` bytes of static shared memory that are this place's alone."""
+    symbol = f"oxide.shared.static.{_number()}.{size}.{alignment}"
+    return call_primitive(builder, _BYTE_POINTER, symbol, ())
+
+
+def _number() -> int:
+    """A number for the array that is being lowered, whose place in the source it is then known by."""
+    number = next(_numbers)
+    array_places[number] = session.file, session.line, session.span
+    return number
+
+
+def local_memory(context: Any, builder: Any, element: Any, count: int, alignment: int | None = None) -> Any:
+    """The address of a thread's own array of ``count`` elements, which are 0 to begin with."""
+    kind = ir.ArrayType(element, count)
+    alignment = alignment or 1 << (context.get_abi_alignment(element) - 1).bit_length()
+    size = count * context.get_abi_sizeof(element)
+    name = array_name(_number(), size)
+    if count < clearing.LARGE:
+        memory = cgutils.alloca_once(builder, kind, name=name)
+    else:
+        bits = clearing.word_bits(size, alignment)
+        with debuginfo.suspend_emission(builder), builder.goto_entry_block():
+            memory = builder.alloca(kind, name=name)
+            address = builder.bitcast(memory, _BYTE_POINTER)
+            words = ir.Constant(_WORD, size * 8 // bits)
+            call_primitive(builder, ir.VoidType(), clearing.function_name(bits), (address, words))
+    memory.align = alignment
+    return memory
+
+
+def _two_parameters_signature() -> Any:
+    import inspect
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind) for name in ("shape", "dtype")])
+
+
+_two_parameters = _two_parameters_signature()
+_static(SharedArray)
+_static(LocalArray)
+
+
+@typing_registry.register_global(DynamicSharedArray)
+class DynamicArray(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 1 or kws:
+            note("DynamicSharedArray takes a dtype; its length comes from LaunchConfig(shared_mem_bytes=…)")
+            return None
+        dtype = _dtype("DynamicSharedArray", args[0])
+        return None if dtype is None else signature(BlockArrayType("DynamicSharedArray", None, dtype), args[0])
+
+
+@lowering_registry.lower(DynamicSharedArray, types.Any)
+def _lower_dynamic(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    element = context.get_data_type(sig.return_type.dtype)
+    return builder.bitcast(call_primitive(builder, _BYTE_POINTER, "oxide.shared.dynamic", ()), element.as_pointer())
+
+
+@typing_registry.register_global(len)
+class BlockArrayLength(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], BlockArrayType):
+            return signature(types.int64, *args)
+        return None
+
+
+@lowering_registry.lower(len, BlockArrayType)
+def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _lengths(context, builder, sig.args[0])[0]
+
+
+@typing_registry.register_global(operator.getitem)
+class BlockArrayGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], BlockArrayType) and check_index(args[0], args[1]):
+            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
+        return None
+
+
+@lowering_registry.lower(operator.getitem, BlockArrayType, types.Any)
+def lower_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """The element at an index of a block's or of a constant array."""
+    kind = sig.args[0]
+    inside, offset = locate(context, builder, kind, sig.args[1], args[1])
+    return load_inside(context, builder, kind.dtype, args[0], offset, inside)
+
+
+@typing_registry.register_global(operator.setitem)
+class BlockArraySetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not (len(args) == 3 and isinstance(args[0], BlockArrayType) and check_index(args[0], args[1])):
+            return None
+        if not check_value(args[0].dtype, args[2]):
+            return None
+        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
+
+
+@lowering_registry.lower(operator.setitem, BlockArrayType, types.Any, types.Any)
+def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
+    inside, offset = locate(context, builder, kind, sig.args[1], args[1])
+    with builder.if_then(inside, likely=True):
+        context.pack_value(builder, kind.dtype, value, builder.gep(args[0], [offset]))
+    return context.get_dummy_value()
+
+
+def check_index(kind: Any, index: Any) -> bool:
+    """Whether the type of an index fits an array; if not, notes why."""
+    parts = list(index) if isinstance(index, types.BaseTuple) else [index]
+    shown = kind.shown
+    if len(parts) != kind.ndim:
+        note(f"{shown} has {kind.ndim} {'axis' if kind.ndim == 1 else 'axes'}, and the index {len(parts)}")
+        return False
+    for part in parts:
+        if not isinstance(types.unliteral(part), types.Integer):
+            note(f"an index of {shown} is an integer, not {display(part)}; convert it, as in i64(…)")
+            return False
+    return True
+
+
+def check_value(dtype: Any, value: Any) -> bool:
+    """Whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. If not, notes why."""
+    why = conversion_problem(dtype, value)
+    if why is not None:
+        note(f"the element is {display(dtype)} and {why}")
+    return why is None
+
+
+def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
+    """Whether an index is inside, checked axis by axis, and the element's place, the last axis fastest."""
+    if isinstance(index_type, types.BaseTuple):
+        parts = [
+            element_index(builder, part_type, part)
+            for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
+        ]
+    else:
+        parts = [element_index(builder, index_type, index)]
+    inside, offset = None, None
+    for axis, (part, length) in enumerate(zip(parts, _lengths(context, builder, kind), strict=True)):
+        what = kind.shown if len(parts) == 1 else f"axis {axis} of {kind.shown}"
+        good = in_bounds(builder, part, length, site(builder, what))
+        inside = good if inside is None else builder.and_(inside, good)
+        offset = part if offset is None else builder.add(builder.mul(offset, length), part)
+    return inside, offset
+
+
+def _lengths(context: Any, builder: Any, kind: Any) -> list[Any]:
+    if kind.shape is not None:
+        return [ir.Constant(_WORD, length) for length in kind.shape]
+    bytes_given = call_primitive(builder, _WORD, "oxide.shared.dynamic.bytes", ())
+    return [builder.udiv(bytes_given, ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(kind.dtype))))]
+
+
+def _shape(name: str, given: Any) -> tuple[int, ...] | None:
+    parts = list(given) if isinstance(given, types.BaseTuple) else [given]
+    if not 1 <= len(parts) <= 3 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
+        # numba tries a second time without the values of constants; what was wrong the first time is the reason.
+        _note_first(
+            f"the shape of {name} is a constant, or a tuple of up to three: a number, or a name that holds one outside "
+            "the kernel; compute it there"
+        )
+        return None
+    shape = tuple(int(part.literal_value) for part in parts)
+    if min(shape) < 1:
+        note(f"the shape of {name} is {shape}; every length is 1 or more")
+        return None
+    return shape
+
+
+def _dtype(name: str, given: Any) -> Any:
+    if not isinstance(given, types.NumberClass):
+        note(f"the dtype of {name} is one of oxide's scalar types, as f32; it is {display(given)}")
+        return None
+    return given.dtype
+
+
+def _note_first(message: str) -> None:
+    if not session.notes:
+        note(message)

@@ -1,0 +1,290 @@
+"""``Slice``, ``DisjointSlice`` and ``Ref``.
+
+A slice is a pointer and a length, as a kernel parameter too. Its type carries the kernel parameter's name, so that a
+fault can name it wherever it happens, in device functions too. A ``Ref`` carries its index and length beside the
+pointer: whether it is None is the very comparison that its check makes, so LLVM drops the check where the program
+has tested the Ref.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.core import errors
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from oxide.compiler.signature.signature import layout_name
+
+from .primitives import call_primitive, site
+from .registry import lowering_registry, note, proxy, typing_registry
+from .thread import ThreadIndexType, index_number
+from .types import conversion_problem, display
+
+_WORD = ir.IntType(64)
+_SITE = ir.IntType(32)
+
+
+class SliceType(types.Type):  # type: ignore[misc]
+    """A ``Slice`` or, if ``mutable``, a ``DisjointSlice``, that came in as the kernel parameter ``parameter``.
+
+    ``tile`` are the sides of its layout's tiles, () without a layout."""
+
+    def __init__(self, dtype: Any, mutable: bool, parameter: str, tile: tuple[int, ...] = ()) -> None:
+        self.dtype = dtype
+        self.mutable = mutable
+        self.parameter = parameter
+        self.tile = tile
+        kind = "DisjointSlice" if mutable else "Slice"
+        self.shown = f"{kind}[{display(dtype)}{', ' + layout_name(tile) if tile else ''}]"
+        super().__init__(f"{self.shown} {parameter}")
+
+    def is_like(self, other: SliceType) -> bool:
+        """Whether the two differ in the parameter alone."""
+        return (self.dtype, self.mutable, self.tile) == (other.dtype, other.mutable, other.tile)
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if isinstance(other, SliceType) and self.is_like(other):
+            names = sorted({*self.parameter.split("|"), *other.parameter.split("|")})
+            return SliceType(self.dtype, self.mutable, "|".join(names), self.tile)
+        return None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.safe if isinstance(other, SliceType) and self.is_like(other) else None
+
+
+class RefType(types.Type):  # type: ignore[misc]
+    """A ``Ref`` or None."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(f"Ref[{display(dtype)}]")
+
+
+@register_model(SliceType)
+class SliceModel(core_models.StructModel):  # type: ignore[misc]
+    """Of slices of all kinds: where the first element is, and how many there are."""
+
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+
+
+@register_model(RefType)
+class RefModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        members = [
+            ("data", types.CPointer(numba_type.dtype)),
+            ("index", types.int64),
+            ("length", types.int64),
+            ("site", types.int32),
+        ]
+        super().__init__(manager, numba_type, members)
+
+
+@lowering_registry.lower_cast(SliceType, SliceType)
+def _cast_slice(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return value
+
+
+@typing_registry.register_global(len)
+class SliceLength(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], SliceType):
+            return signature(types.int64, *args)
+        return None
+
+
+@lowering_registry.lower(len, SliceType)
+def lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """The length of a slice of any kind."""
+    return proxy(context, builder, sig.args[0], args[0]).length
+
+
+@typing_registry.register_global(operator.getitem)
+class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not (len(args) == 2 and isinstance(args[0], SliceType)):
+            return None
+        kind, index = args
+        if isinstance(index, types.Optional):
+            return None  # numba tries again without the None
+        if kind.mutable:
+            note(_NO_INTEGER_INDEX.format(name=kind.parameter, kind=kind.shown))
+            return None
+        if isinstance(index, ThreadIndexType):
+            note(f"{kind.parameter}[…] takes an integer, not a ThreadIndex: write {kind.parameter}[index.get()]")
+            return None
+        if isinstance(index, types.BaseTuple):
+            name = kind.parameter
+            note(f"{name} has one axis; for a matrix write {name}[row * width + column], or use MatrixView")
+            return None
+        if not isinstance(index, types.Integer):
+            note(
+                f"{kind.parameter}[…] takes an integer, not {display(index)}; convert the index, as in i64(…); "
+                "note that / gives a float and // an integer"
+            )
+            return None
+        return signature(kind.dtype, kind, types.unliteral(index))
+
+
+@lowering_registry.lower(operator.getitem, SliceType, types.Integer)
+def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    view = proxy(context, builder, kind, args[0])
+    index = element_index(builder, sig.args[1], args[1])
+    place = site(builder, kind.parameter)
+    return load_inside(context, builder, kind.dtype, view.data, index, in_bounds(builder, index, view.length, place))
+
+
+@typing_registry.register_global(operator.setitem)
+class SliceSetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 3 and isinstance(args[0], SliceType):
+            kind = args[0]
+            if kind.mutable:
+                note(_NO_INTEGER_INDEX.format(name=kind.parameter, kind=kind.shown))
+            else:
+                note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
+        return None
+
+
+@typing_registry.register_attr
+class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = SliceType
+
+    def resolve_dtype(self, kind: Any) -> Any:
+        return types.NumberClass(kind.dtype) if isinstance(kind.dtype, types.Number | types.Boolean) else None
+
+    def resolve_get_mut(self, kind: Any) -> Any:
+        if not kind.mutable:
+            note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
+            return None
+        from .tiles import GetTile
+
+        return types.BoundFunction(GetTile if kind.tile else GetMut, kind)
+
+
+@lowering_registry.lower_getattr(SliceType, "dtype")
+def _lower_dtype(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.get_dummy_value()
+
+
+class GetMut(AbstractTemplate):  # type: ignore[misc]
+    key = "oxide.slice.get_mut"
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not takes_thread_index(f"{self.this.parameter}.get_mut", args, kws):
+            return None
+        return signature(RefType(self.this.dtype), *args, recvr=self.this)
+
+
+def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:
+    """Whether a call has a ``ThreadIndex`` and nothing else; if not, notes why."""
+    if len(args) != 1 or kws:
+        note(f"{name} takes one ThreadIndex")
+        return False
+    if isinstance(args[0], types.Optional):
+        return False  # numba tries again without the None
+    if not isinstance(args[0], ThreadIndexType):
+        note(
+            f"{name} takes a ThreadIndex, not {display(args[0])}: only thread.index_1d() "
+            "and thread.index_2d(width) give numbers that no two threads share"
+        )
+        return False
+    return True
+
+
+@lowering_registry.lower("oxide.slice.get_mut", SliceType, ThreadIndexType)
+def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    view = proxy(context, builder, sig.args[0], args[0])
+    ref = proxy(context, builder, sig.return_type)
+    ref.data = view.data
+    ref.index = index_number(context, builder, sig.args[1], args[1])
+    ref.length = view.length
+    ref.site = site(builder, sig.args[0].parameter)
+    return ref._getvalue()
+
+
+class _NoneTest(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], RefType) and isinstance(args[1], types.NoneType):
+            return signature(types.boolean, *args)
+        return None
+
+
+typing_registry.register_global(operator.is_)(_NoneTest)
+typing_registry.register_global(operator.is_not)(_NoneTest)
+
+
+@lowering_registry.lower(operator.is_, RefType, types.NoneType)
+def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    ref = proxy(context, builder, sig.args[0], args[0])
+    return builder.icmp_unsigned(">=", ref.index, ref.length)
+
+
+@lowering_registry.lower(operator.is_not, RefType, types.NoneType)
+def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    ref = proxy(context, builder, sig.args[0], args[0])
+    return builder.icmp_unsigned("<", ref.index, ref.length)
+
+
+@typing_registry.register_attr
+class RefAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = RefType
+
+    def resolve_value(self, kind: Any) -> Any:
+        return kind.dtype
+
+
+@lowering_registry.lower_getattr(RefType, "value")
+def _lower_ref_get(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    ref = proxy(context, builder, kind, value)
+    inside = in_bounds(builder, ref.index, ref.length, ref.site)
+    return load_inside(context, builder, kind.dtype, ref.data, ref.index, inside)
+
+
+@lowering_registry.lower_setattr(RefType, "value")
+def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
+    kind, value_type = sig.args
+    ref = proxy(context, builder, kind, args[0])
+    value = context.cast(builder, args[1], value_type, kind.dtype)
+    with builder.if_then(in_bounds(builder, ref.index, ref.length, ref.site), likely=True):
+        context.pack_value(builder, kind.dtype, value, builder.gep(ref.data, [ref.index]))
+
+
+def check_store(ref: Any, value: Any) -> None:
+    """Notes why ``ref.value = …`` cannot take a value, if it cannot: a float, say, would lose its fraction."""
+    why = conversion_problem(ref.dtype, value)
+    if why is not None:
+        note(f"the element is {display(ref.dtype)} and {why}")
+        raise errors.TypingError(why)
+
+
+_NO_INTEGER_INDEX = (
+    "{name} is a {kind}, which has no [...]: another thread could use the same index. "
+    "Write c_elem = {name}.get_mut(thread.index_1d()), test that it is not None, and use c_elem.value"
+)
+
+
+def element_index(builder: Any, kind: Any, value: Any) -> Any:
+    """An index as a signed 64-bit number; a ``u64`` of 2**63 or more becomes negative, which no slice contains."""
+    if kind.bitwidth == 64:
+        return value
+    return builder.sext(value, _WORD) if kind.signed else builder.zext(value, _WORD)
+
+
+def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:
+    """Whether an index is in [0, length); where it is not, that is a fault of the site ``place``."""
+    return call_primitive(builder, ir.IntType(1), "oxide.in_bounds", (index, length, place))
+
+
+def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
+    """The element if ``inside``, else zero."""
+    result = cgutils.alloca_once_value(builder, context.get_constant_null(dtype))
+    with builder.if_then(inside, likely=True):
+        builder.store(context.unpack_value(builder, dtype, builder.gep(data, [index])), result)
+    return builder.load(result)

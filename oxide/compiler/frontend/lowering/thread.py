@@ -1,0 +1,226 @@
+"""``ThreadIndex`` and the thread's coordinates.
+
+A ``ThreadIndex`` is an ``i64``, and that of ``index_2d`` has the width beside it; None, which ``index_2d`` may give, is
+-1: a negative index is inside no slice. The numbers come from numba-cuda's special register intrinsics, which each back
+end gives its meaning.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.typeof import typeof_impl
+
+from oxide.language import thread
+
+from .registry import lowering_registry, note, proxy, typing_registry
+from .types import display
+
+_WORD = ir.IntType(64)
+_NONE = ir.Constant(_WORD, -1)
+_MAX_WIDTH = 2**36
+_MAX_ROWS = 2**26
+
+
+class ThreadIndexType(types.Type):  # type: ignore[misc]
+    """A ``ThreadIndex`` or None."""
+
+    def __init__(self) -> None:
+        super().__init__("ThreadIndex")
+
+
+class GridIndexType(ThreadIndexType):
+    """A ``ThreadIndex`` of ``index_2d``, or None. It carries the width, which ``RowMajorTiles`` needs."""
+
+    def __init__(self) -> None:
+        types.Type.__init__(self, "ThreadIndex of index_2d")
+
+    def unify(self, context: Any, other: Any) -> Any:
+        return thread_index if isinstance(other, ThreadIndexType) else None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.safe if other == thread_index else None
+
+
+class CoordinatesType(types.Type):  # type: ignore[misc]
+    """``thread_idx`` and its like; ``register`` is the hardware's name."""
+
+    def __init__(self, name: str, register: str) -> None:
+        self.register = register
+        super().__init__(name)
+
+
+thread_index = ThreadIndexType()
+grid_index = GridIndexType()
+
+_COORDINATES: dict[str, Any] = {
+    "thread_idx": CoordinatesType("thread_idx", "tid"),
+    "block_idx": CoordinatesType("block_idx", "ctaid"),
+    "block_dim": CoordinatesType("block_dim", "ntid"),
+    "grid_dim": CoordinatesType("grid_dim", "nctaid"),
+}
+
+
+@register_model(ThreadIndexType)
+class ThreadIndexModel(core_models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, _WORD)
+
+
+@register_model(GridIndexType)
+class GridIndexModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, [("number", types.int64), ("width", types.int64)])
+
+
+@lowering_registry.lower_cast(GridIndexType, ThreadIndexType)
+def _cast_index(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return index_number(context, builder, source, value)
+
+
+def index_number(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """The number of a ``ThreadIndex``, -1 for None."""
+    if isinstance(kind, GridIndexType):
+        return proxy(context, builder, kind, value).number
+    return value
+
+
+register_model(CoordinatesType)(core_models.OpaqueModel)
+
+
+@typeof_impl.register(thread.Coordinates)
+def _type_of_coordinates(value: thread.Coordinates, context: Any) -> Any:
+    return _COORDINATES[value.name]
+
+
+@typing_registry.register_attr
+class CoordinatesAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = CoordinatesType
+
+    def generic_resolve(self, coordinates: Any, name: str) -> Any:
+        return types.int64 if name in ("x", "y", "z") else None
+
+
+@lowering_registry.lower_getattr_generic(CoordinatesType)
+def _lower_coordinate(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
+    return _register(builder, f"{kind.register}.{name}")
+
+
+@lowering_registry.lower_constant(CoordinatesType)
+def _lower_coordinates(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.get_dummy_value()
+
+
+@typing_registry.register_global(thread.index_1d)
+class Index1d(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return signature(thread_index) if not args and not kws else None
+
+
+@typing_registry.register_global(thread.index_2d)
+class Index2d(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 1 or kws:
+            return None
+        if not isinstance(args[0], types.Integer):
+            note(f"the width of thread.index_2d must be an integer; it is {display(args[0])}")
+            return None
+        return signature(grid_index, types.unliteral(args[0]))
+
+
+@typing_registry.register_global(thread.index_2d_row)
+@typing_registry.register_global(thread.index_2d_col)
+class Index2dPart(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return signature(types.int64) if not args and not kws else None
+
+
+@lowering_registry.lower(thread.index_1d)
+@lowering_registry.lower(thread.index_2d_col)
+def _lower_x(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return global_index(builder, "x")
+
+
+@lowering_registry.lower(thread.index_2d_row)
+def _lower_y(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return global_index(builder, "y")
+
+
+@lowering_registry.lower(thread.index_2d, types.Integer)
+def _lower_index_2d(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """-1 where the column is not under the width, and where row * width + column could wrap.
+
+    A negative width, seen as unsigned, is over the limit. With at most 2**26 rows (CUDA's 65535 blocks of 1024
+    threads stay under that) and widths under 2**36, the result is under 2**62: different threads, different numbers.
+    """
+    width = context.cast(builder, args[0], sig.args[0], types.int64)
+    row, column = global_index(builder, "y"), global_index(builder, "x")
+    valid = builder.and_(
+        builder.icmp_unsigned("<", column, width),
+        builder.and_(
+            builder.icmp_unsigned("<", width, ir.Constant(_WORD, _MAX_WIDTH)),
+            builder.icmp_unsigned("<", row, ir.Constant(_WORD, _MAX_ROWS)),
+        ),
+    )
+    index = proxy(context, builder, grid_index)
+    index.number = builder.select(valid, builder.add(builder.mul(row, width), column), _NONE)
+    index.width = width
+    return index._getvalue()
+
+
+@typing_registry.register_attr
+class ThreadIndexAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = ThreadIndexType
+
+    def resolve_get(self, kind: Any) -> Any:
+        return types.BoundFunction(ThreadIndexGet, kind)
+
+
+class ThreadIndexGet(AbstractTemplate):  # type: ignore[misc]
+    key = "oxide.thread_index.get"
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return signature(types.int64, recvr=self.this) if not args and not kws else None
+
+
+@lowering_registry.lower("oxide.thread_index.get", ThreadIndexType)
+def _lower_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return index_number(context, builder, sig.args[0], args[0])
+
+
+class _NoneTest(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], ThreadIndexType) and isinstance(args[1], types.NoneType):
+            return signature(types.boolean, *args)
+        return None
+
+
+typing_registry.register_global(operator.is_)(_NoneTest)
+typing_registry.register_global(operator.is_not)(_NoneTest)
+
+
+@lowering_registry.lower(operator.is_, ThreadIndexType, types.NoneType)
+def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.icmp_signed("<", index_number(context, builder, sig.args[0], args[0]), ir.Constant(_WORD, 0))
+
+
+@lowering_registry.lower(operator.is_not, ThreadIndexType, types.NoneType)
+def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.icmp_signed(">=", index_number(context, builder, sig.args[0], args[0]), ir.Constant(_WORD, 0))
+
+
+def _register(builder: Any, name: str) -> Any:
+    function_type = ir.FunctionType(ir.IntType(32), ())
+    function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.nvvm.read.ptx.sreg.{name}")
+    return builder.zext(builder.call(function, ()), _WORD)
+
+
+def global_index(builder: Any, axis: str) -> Any:
+    first = builder.mul(_register(builder, f"ctaid.{axis}"), _register(builder, f"ntid.{axis}"))
+    return builder.add(first, _register(builder, f"tid.{axis}"))

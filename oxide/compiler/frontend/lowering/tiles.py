@@ -1,0 +1,340 @@
+"""``TileRef`` and ``MatrixTileRef``: a thread's tile of a ``DisjointSlice`` with a layout.
+
+A whole tile carries a pointer to its first element and, as a ``Ref`` does, an index and a limit: whether it is None is
+the very comparison that an access makes, so LLVM drops the check where the program has tested the tile. A remainder
+carries its size, which is 0 where it is None. A position is compared with the tile's size: that is a constant in a
+whole tile, and nothing is left of the comparison for a constant or a loop over the tile.
+
+Nothing wraps unseen. With ``Tiles(n)`` the thread's index is compared with the number of whole tiles, before it is
+multiplied. With ``RowMajorTiles(r, c)`` index_2d has bounded rows by 2**26 and the width by 2**36, and sides are at
+most 2**16; the one product that could be over 63 bits, the end of the tile's last row, is computed with the bits that
+do not fit.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.core import errors
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from oxide.compiler.signature.signature import alignment_of
+
+from .primitives import site
+from .registry import lowering_registry, note, proxy, typing_registry
+from .slices import SliceType, element_index, in_bounds, load_inside, takes_thread_index
+from .thread import GridIndexType, ThreadIndexType, global_index, index_number
+from .types import display
+
+_WORD = ir.IntType(64)
+_ZERO, _ONE, _NONE = (ir.Constant(_WORD, number) for number in (0, 1, -1))
+
+
+class TileRefType(types.Type):  # type: ignore[misc]
+    """A tile, or None, of the output that came in as ``parameter``; with ``partial`` a remainder."""
+
+    def __init__(self, dtype: Any, tile: tuple[int, ...], parameter: str, partial: bool) -> None:
+        self.dtype = dtype
+        self.tile = tile
+        self.parameter = parameter
+        self.partial = partial
+        kind = "TileRef" if len(tile) == 1 else "MatrixTileRef"
+        self.what = f"a {'remainder' if partial else 'tile'} of {parameter}"
+        super().__init__(f"{kind}[{display(dtype)}] {self.what}, {tile}")
+
+
+@register_model(TileRefType)
+class TileRefModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        members = [("data", types.CPointer(kind.dtype)), ("width", types.int64)]
+        names = ("rows", "cols") if kind.partial else ("index", "limit")
+        super().__init__(manager, kind, [*members, *((name, types.int64) for name in names), ("site", types.int32)])
+
+
+# Getting tiles
+
+
+class GetTile(AbstractTemplate):  # type: ignore[misc]
+    key = "oxide.slice.get_tile"
+    name = "get_mut"
+    partial = False
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        output = self.this
+        if not takes_thread_index(f"{output.parameter}.{self.name}", args, kws):
+            return None
+        if len(output.tile) == 2 and not isinstance(args[0], GridIndexType):
+            note(
+                f"{output.parameter} is a {output.shown}, whose tiles have a row and a column: take its ThreadIndex "
+                "from thread.index_2d(width), with the width in elements"
+            )
+            return None
+        kind = TileRefType(output.dtype, output.tile, output.parameter, self.partial)
+        return signature(kind, *args, recvr=output)
+
+
+class GetRemainder(GetTile):
+    key = "oxide.slice.get_remainder"
+    name = "get_remainder"
+    partial = True
+
+
+@typing_registry.register_attr
+class TiledAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = SliceType
+
+    def resolve_get_remainder(self, kind: Any) -> Any:
+        if not kind.tile:
+            note(f"{kind.parameter} is a {kind.shown}: only an output with a layout, as Tiles(4), has a remainder")
+            return None
+        return types.BoundFunction(GetRemainder, kind)
+
+
+@lowering_registry.lower("oxide.slice.get_tile", SliceType, ThreadIndexType)
+def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    output, kind = sig.args[0], sig.return_type
+    whole = proxy(context, builder, output, args[0])
+    tile = proxy(context, builder, kind)
+    _assume_aligned(context, builder, kind, whole.data)
+    if len(kind.tile) == 1:
+        size = ir.Constant(_WORD, kind.tile[0])
+        tile.index = index_number(context, builder, sig.args[1], args[1])
+        tile.limit = builder.udiv(whole.length, size)
+        tile.width = size
+        tile.site = site(builder, f"the tiles of {kind.parameter}")
+        first = builder.mul(tile.index, size)
+    else:
+        rows, cols = (ir.Constant(_WORD, side) for side in kind.tile)
+        grid = proxy(context, builder, sig.args[1], args[1])
+        row = builder.mul(global_index(builder, "y"), rows)
+        col = builder.mul(global_index(builder, "x"), cols)
+        product = builder.umul_with_overflow(builder.add(row, rows), grid.width)
+        across = builder.icmp_unsigned("<=", builder.add(col, cols), grid.width)
+        good = builder.and_(
+            builder.and_(builder.icmp_signed(">=", grid.number, _ZERO), across),
+            builder.not_(builder.extract_value(product, 1)),
+        )
+        # The last element of the tile's last row: under the length just where the whole tile is.
+        tile.index = builder.select(good, builder.sub(builder.extract_value(product, 0), _ONE), _NONE)
+        tile.limit = whole.length
+        tile.width = grid.width
+        tile.site = site(builder, kind.parameter)
+        first = builder.add(builder.mul(row, grid.width), col)
+    tile.data = builder.gep(whole.data, [first])
+    return tile._getvalue()
+
+
+@lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
+def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    output, kind = sig.args[0], sig.return_type
+    whole = proxy(context, builder, output, args[0])
+    tile = proxy(context, builder, kind)
+    if len(kind.tile) == 1:
+        size = ir.Constant(_WORD, kind.tile[0])
+        number = index_number(context, builder, sig.args[1], args[1])
+        # Only the thread after those with whole tiles has one, so its first element is found without a product of its
+        # index: it is the first that is in no whole tile.
+        last = builder.icmp_signed("==", number, builder.udiv(whole.length, size))
+        count = builder.urem(whole.length, size)
+        first = builder.sub(whole.length, count)
+        tile.rows = _ONE
+        tile.cols = builder.select(last, count, _ZERO)
+        tile.width = size
+    else:
+        rows, cols = (ir.Constant(_WORD, side) for side in kind.tile)
+        width = proxy(context, builder, sig.args[1], args[1]).width
+        row = builder.mul(global_index(builder, "y"), rows)
+        col = builder.mul(global_index(builder, "x"), cols)
+        # A width of 0 leaves index_2d no column to give an index for: the quotient is not used then.
+        divisor = builder.select(builder.icmp_signed("==", width, _ZERO), _ONE, width)
+        height = _rest(builder, builder.udiv(whole.length, divisor), row, rows)
+        breadth = _rest(builder, width, col, cols)
+        some = builder.and_(builder.icmp_signed(">", height, _ZERO), builder.icmp_signed(">", breadth, _ZERO))
+        short = builder.or_(builder.icmp_signed("<", height, rows), builder.icmp_signed("<", breadth, cols))
+        # Where index_2d gives None there is none either: no column under the width, or no row under the height.
+        there = builder.and_(some, short)
+        tile.rows = builder.select(there, height, _ZERO)
+        tile.cols = builder.select(there, breadth, _ZERO)
+        tile.width = width
+        first = builder.add(builder.mul(row, width), col)
+    tile.data = builder.gep(whole.data, [first])
+    tile.site = site(builder, kind.what)
+    return tile._getvalue()
+
+
+def _rest(builder: Any, length: Any, first: Any, most: Any) -> Any:
+    """How much of ``length`` there is from ``first`` on, at most ``most``; 0 or less where there is none."""
+    rest = builder.sub(length, first)
+    return builder.select(builder.icmp_signed("<", rest, most), rest, most)
+
+
+def _assume_aligned(context: Any, builder: Any, kind: Any, data: Any) -> None:
+    """Tells LLVM what each launch has checked (``Parameter.alignment``), so that tiles move by vectors."""
+    size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    alignment = alignment_of(kind.tile, size)
+    if alignment > size:
+        low = builder.and_(builder.ptrtoint(data, _WORD), ir.Constant(_WORD, alignment - 1))
+        function_type = ir.FunctionType(ir.VoidType(), (ir.IntType(1),))
+        assume = cgutils.get_or_insert_function(builder.module, function_type, "llvm.assume")
+        builder.call(assume, (builder.icmp_unsigned("==", low, _ZERO),))
+
+
+# None
+
+
+class _NoneTest(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], TileRefType) and args[1] == types.none:
+            return signature(types.boolean, *args)
+        return None
+
+
+typing_registry.register_global(operator.is_)(_NoneTest)
+typing_registry.register_global(operator.is_not)(_NoneTest)
+
+
+@lowering_registry.lower(operator.is_, TileRefType, types.NoneType)
+def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    tile = proxy(context, builder, sig.args[0], args[0])
+    if sig.args[0].partial:
+        return builder.icmp_signed("==", tile.cols, _ZERO)
+    return builder.icmp_unsigned(">=", tile.index, tile.limit)
+
+
+@lowering_registry.lower(operator.is_not, TileRefType, types.NoneType)
+def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    tile = proxy(context, builder, sig.args[0], args[0])
+    if sig.args[0].partial:
+        return builder.icmp_signed("!=", tile.cols, _ZERO)
+    return builder.icmp_unsigned("<", tile.index, tile.limit)
+
+
+# Elements
+
+
+def check_position(kind: Any, position: Any) -> None:
+    """Refuses a constant position that is in no tile. ``position`` is a number or a tuple of numbers."""
+    parts = position if isinstance(position, tuple) else (position,)
+    if len(parts) != len(kind.tile):
+        return  # which the types tell, constants or not
+    for part, side in zip(parts, kind.tile, strict=True):
+        if isinstance(part, int) and not 0 <= part < side:
+            shape = kind.tile[0] if len(kind.tile) == 1 else kind.tile
+            note(f"position {position} is outside {kind.what}: a tile is {shape}, and positions begin at 0")
+            raise errors.TypingError("position outside the tile")
+
+
+@typing_registry.register_global(operator.getitem)
+class TileGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], TileRefType) and _is_position(*args):
+            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
+        return None
+
+
+@typing_registry.register_global(operator.setitem)
+class TileSetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 3 and isinstance(args[0], TileRefType) and _is_position(*args[:2]):
+            return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
+        return None
+
+
+def _is_position(kind: Any, position: Any) -> bool:
+    parts = list(position) if isinstance(position, types.BaseTuple) else [position]
+    if len(parts) != len(kind.tile):
+        axes = f"{len(kind.tile)} {'axis' if len(kind.tile) == 1 else 'axes'}"
+        note(f"{kind.what} has {axes}, and the position {len(parts)}")
+        return False
+    for part in parts:
+        if not isinstance(types.unliteral(part), types.Integer):
+            note(f"a position in {kind.what} is an integer, not {display(part)}; convert it, as in i64(…)")
+            return False
+    return True
+
+
+@lowering_registry.lower(operator.getitem, TileRefType, types.Any)
+def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    tile = proxy(context, builder, kind, args[0])
+    inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
+    return load_inside(context, builder, kind.dtype, tile.data, offset, inside)
+
+
+@lowering_registry.lower(operator.setitem, TileRefType, types.Any, types.Any)
+def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    tile = proxy(context, builder, kind, args[0])
+    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
+    inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
+    with builder.if_then(inside, likely=True):
+        context.pack_value(builder, kind.dtype, value, builder.gep(tile.data, [offset]))
+    return context.get_dummy_value()
+
+
+def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: Any) -> tuple[Any, Any]:
+    """Whether a position is inside, and its place after the tile's first element."""
+    if isinstance(position_type, types.BaseTuple):
+        parts = list(zip(position_type, cgutils.unpack_tuple(builder, position), strict=True))
+    else:
+        parts = [(position_type, position)]
+    numbers = [element_index(builder, part_type, part) for part_type, part in parts]
+    inside = ir.Constant(ir.IntType(1), 1) if kind.partial else in_bounds(builder, tile.index, tile.limit, tile.site)
+    for axis, (number, side) in enumerate(zip(numbers, _sides(kind, tile), strict=True)):
+        what = kind.what if len(numbers) == 1 else f"axis {axis} of {kind.what}"
+        inside = builder.and_(inside, in_bounds(builder, number, side, site(builder, what)))
+    return inside, numbers[0] if len(numbers) == 1 else builder.add(builder.mul(numbers[0], tile.width), numbers[1])
+
+
+def _sides(kind: Any, tile: Any) -> list[Any]:
+    if kind.partial:
+        return [tile.cols] if len(kind.tile) == 1 else [tile.rows, tile.cols]
+    return [ir.Constant(_WORD, side) for side in kind.tile]
+
+
+# Sizes
+
+
+@typing_registry.register_global(len)
+class TileLength(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], TileRefType):
+            return signature(types.int64, *args)
+        return None
+
+
+@lowering_registry.lower(len, TileRefType)
+def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    tile = proxy(context, builder, sig.args[0], args[0])
+    _report_none(builder, sig.args[0], tile)
+    return _sides(sig.args[0], tile)[0]
+
+
+@typing_registry.register_attr
+class TileAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = TileRefType
+
+    def resolve_shape(self, kind: Any) -> Any:
+        if len(kind.tile) == 1:
+            note(f"{kind.what} has no shape: its size is len(…)")
+            return None
+        return types.UniTuple(types.int64, 2)
+
+
+@lowering_registry.lower_getattr(TileRefType, "shape")
+def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    tile = proxy(context, builder, kind, value)
+    _report_none(builder, kind, tile)
+    return context.make_tuple(builder, types.UniTuple(types.int64, 2), _sides(kind, tile))
+
+
+def _report_none(builder: Any, kind: Any, tile: Any) -> None:
+    """A fault where a tile is used that is None; LLVM drops it where the program has tested the tile."""
+    if kind.partial:
+        in_bounds(builder, _ZERO, tile.cols, tile.site)
+    else:
+        in_bounds(builder, tile.index, tile.limit, tile.site)

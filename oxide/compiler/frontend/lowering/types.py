@@ -1,0 +1,187 @@
+"""The scalar types: ``ScalarType`` objects to numba's types, and how integers of both signs mix."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.typing.templates import signature
+from numba.cuda.typing.typeof import typeof_impl
+
+from oxide.language.types import ScalarType
+
+
+class HalfType(types.Number):  # type: ignore[misc]
+    """``f16`` or ``bf16``; numba's own float16 comes with a library that is CUDA C++."""
+
+    bitwidth = 16
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+
+
+NUMBA_TYPES: dict[str, Any] = {
+    "i8": types.int8,
+    "i16": types.int16,
+    "i32": types.int32,
+    "i64": types.int64,
+    "u8": types.uint8,
+    "u16": types.uint16,
+    "u32": types.uint32,
+    "u64": types.uint64,
+    "f16": HalfType("f16"),
+    "bf16": HalfType("bf16"),
+    "f32": types.float32,
+    "f64": types.float64,
+    "bool_": types.boolean,
+}
+
+_INTEGER_OPERATORS = frozenset(
+    {
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.and_,
+        operator.or_,
+        operator.xor,
+        operator.iadd,
+        operator.isub,
+        operator.imul,
+        operator.iand,
+        operator.ior,
+        operator.ixor,
+    }
+)
+
+_UNARY = frozenset({operator.neg, operator.pos, operator.invert, abs})
+_DIVISIONS = frozenset({operator.floordiv, operator.mod, operator.ifloordiv, operator.imod, divmod})
+_SHIFTS = frozenset({operator.lshift, operator.rshift, operator.ilshift, operator.irshift})
+_COMPARISONS = {
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+}
+
+
+@typeof_impl.register(ScalarType)
+def _type_of_scalar_type(value: ScalarType, context: Any) -> Any:
+    return types.NumberClass(NUMBA_TYPES[value.name]) if value.name in NUMBA_TYPES else None
+
+
+def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the arguments of an operation on ``u64`` and signed integers are converted to; others stay as they are.
+
+    NumPy and numba give a float64 there, as no integer holds both ranges. Kernels compute indices with such sums
+    (``m * n + thread.index_2d_col()``), so here the result is ``i64``, as indices are: arithmetic modulo 2**64. Of a
+    quotient and a remainder the half of the range above 2**63 would be wrong and not only wrapped: with a constant that
+    is not negative, these are of ``u64``. Extremes stay of ``i64``, so that ``max(n - m, 0)`` is what it looks like.
+    """
+    plain = [types.unliteral(argument) for argument in args]
+    if not _is_mixed(plain):
+        return args
+    key = getattr(function, "typing_key", function)
+    if len(plain) == 2 and key in _DIVISIONS:
+        return args if any(_may_be_negative(argument) for argument in args) else (types.uint64,) * 2
+    if (len(plain) == 2 and key in _INTEGER_OPERATORS) or key in (min, max):
+        return (types.int64,) * len(plain)
+    if len(plain) == 2 and key in _SHIFTS:
+        return (types.int64 if plain[0].signed else types.uint64, types.uint64)
+    return args
+
+
+def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
+    """The signature of what is done with the numbers of a ``u64`` and a signed integer, whatever their types: a
+    comparison, and a quotient or a remainder by what is known at run time, an ``i64``. None for any other."""
+    plain = [types.unliteral(argument) for argument in args]
+    key = getattr(function, "typing_key", function)
+    if len(plain) != 2 or not _is_mixed(plain):
+        return None
+    wide = [types.int64 if kind.signed else types.uint64 for kind in plain]
+    if key in _COMPARISONS:
+        return signature(types.boolean, *wide)
+    return signature(types.int64, *wide) if key in _DIVISIONS and key is not divmod else None
+
+
+def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
+    """The signature of ``-x``, ``+x``, ``~x`` and ``abs(x)`` of an integer, which keep its type. None for any other.
+
+    NumPy does so too; numba makes them as wide as an index, which loses the wrap of an unsigned one.
+    """
+    plain = [types.unliteral(argument) for argument in args]
+    if len(plain) != 1 or not isinstance(plain[0], types.Integer):
+        return None
+    return signature(plain[0], plain[0]) if getattr(function, "typing_key", function) in _UNARY else None
+
+
+def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
+    """Whether an operator is to be lowered by ``lower_mixed_comparison``."""
+    return function in _COMPARISONS and mixed_signature(function, kinds) is not None
+
+
+def unify_mixed(first: Any, second: Any) -> Any:
+    """The type of a name that is a ``u64`` in one place and a signed integer in another: ``i64``. None for others."""
+    return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
+
+
+def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
+    """The comparison of an i64 and a u64: a negative number is less, and any other is the same number as a u64."""
+    number = 0 if kinds[0].signed else 1
+    signed = (left, right)[number]
+    negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))
+    if_negative = function(-1, 0) if number == 0 else function(0, -1)
+    otherwise = builder.icmp_unsigned(_COMPARISONS[function], left, right)
+    return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
+
+
+def _may_be_negative(argument: Any) -> bool:
+    constant = isinstance(argument, types.IntegerLiteral)
+    return bool(argument.literal_value < 0 if constant else types.unliteral(argument).signed)
+
+
+def _is_mixed(kinds: list[Any]) -> bool:
+    integers = all(isinstance(kind, types.Integer) for kind in kinds)
+    return integers and types.uint64 in kinds and any(kind.signed for kind in kinds)
+
+
+def conversion_problem(target: Any, value: Any) -> str | None:
+    """Why a value of one type may not be stored as the scalar type ``target``, or None if it may.
+
+    A float in an integer would lose its fraction, and a constant that the type does not hold its value. Integers
+    computed at run time wrap.
+    """
+    name, plain = display(target), types.unliteral(value)
+    if not isinstance(plain, types.Number | types.Boolean):
+        advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
+        return f"the value is {display(value)}{advice}"
+    if isinstance(plain, types.Float | HalfType) and not isinstance(target, types.Float | HalfType):
+        return f"the value is {display(value)}; convert it, as in {name}(x)"
+    if isinstance(value, types.IntegerLiteral) and isinstance(target, types.Integer):
+        number = int(value.literal_value)
+        if not int(target.minval) <= number <= int(target.maxval):
+            return (
+                f"the value is {number}, which does not fit; {name} holds {target.minval} to {target.maxval}, and "
+                f"{name}({number}) wraps"
+            )
+    return None
+
+
+def display(numba_type: Any) -> str:
+    """A type by the name that a kernel's author wrote."""
+    plain = types.unliteral(numba_type)
+    for name, known in NUMBA_TYPES.items():
+        if plain == known:
+            return name
+    if isinstance(plain, types.Optional):
+        return f"{display(plain.type)} or None"
+    if isinstance(plain, types.NoneType):
+        return "None"
+    if isinstance(plain, types.BaseNamedTuple):
+        return str(plain.instance_class.__name__)
+    if isinstance(plain, types.BaseTuple):
+        return f"tuple[{', '.join(map(display, plain))}]"
+    return str(plain).removesuffix(" of index_2d").removeprefix("class(").removesuffix(")")

@@ -1,0 +1,432 @@
+"""``MatrixView``, ``VectorView`` and ``TileView``; loops over them are in ``view_loops.py``.
+
+Every view of a matrix is a rectangle of it, and one check decides whether that is inside (``_rectangle``). What a view
+carries is what its loops need, a pointer, a count and a distance, and beside it whether it is valid and what to report
+if not: where the program has tested the view for None, LLVM drops all of that. A view that is not valid has the count
+0, so using it untested reads nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from oxide.language.views import MatrixView
+
+from .primitives import site
+from .registry import lowering_registry, note, proxy, typing_registry
+from .slices import SliceType, element_index, in_bounds, load_inside
+from .types import display
+
+_WORD = ir.IntType(64)
+_GREATEST = ir.Constant(_WORD, 2**63 - 1)
+
+
+class MatrixViewType(types.Type):  # type: ignore[misc]
+    """A ``MatrixView`` of the slice that came in as ``parameter``."""
+
+    def __init__(self, dtype: Any, parameter: str) -> None:
+        self.dtype = dtype
+        self.parameter = parameter
+        super().__init__(f"MatrixView[{display(dtype)}] {parameter}")
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if isinstance(other, MatrixViewType) and other.dtype == self.dtype:
+            return MatrixViewType(self.dtype, _both(self.parameter, other.parameter))
+        return None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.safe if isinstance(other, MatrixViewType) and other.dtype == self.dtype else None
+
+
+class VectorViewType(types.IterableType):  # type: ignore[misc]
+    """A ``VectorView`` or None. A row's elements are neighbours, and the distance between them needs no register."""
+
+    def __init__(self, dtype: Any, parameter: str, contiguous: bool) -> None:
+        self.dtype = dtype
+        self.parameter = parameter
+        self.contiguous = contiguous
+        super().__init__(f"VectorView[{display(dtype)}] {parameter} {'row' if contiguous else 'column'}")
+
+    @property
+    def iterator_type(self) -> Any:
+        from .view_loops import VectorIteratorType
+
+        return VectorIteratorType((self,))
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if isinstance(other, VectorViewType) and other.dtype == self.dtype:
+            both = _both(self.parameter, other.parameter)
+            return VectorViewType(self.dtype, both, self.contiguous and other.contiguous)
+        return None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        if isinstance(other, VectorViewType) and other.dtype == self.dtype:
+            return Conversion.safe if self.contiguous or not other.contiguous else None
+        return None
+
+
+class TileViewType(types.IterableType):  # type: ignore[misc]
+    """A ``TileView`` or None."""
+
+    def __init__(self, dtype: Any, parameter: str) -> None:
+        self.dtype = dtype
+        self.parameter = parameter
+        super().__init__(f"TileView[{display(dtype)}] {parameter}")
+
+    @property
+    def iterator_type(self) -> Any:
+        from .view_loops import TileIteratorType
+
+        return TileIteratorType(self)
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if isinstance(other, TileViewType) and other.dtype == self.dtype:
+            return TileViewType(self.dtype, _both(self.parameter, other.parameter))
+        return None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.safe if isinstance(other, TileViewType) and other.dtype == self.dtype else None
+
+
+@register_model(MatrixViewType)
+class MatrixViewModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        members = [("data", types.CPointer(kind.dtype)), ("length", types.int64), ("stride", types.int64)]
+        super().__init__(manager, kind, members)
+
+
+_REPORT = [("valid", types.boolean), ("bad_index", types.int64), ("bad_length", types.int64), ("site", types.int32)]
+
+
+@register_model(VectorViewType)
+class VectorViewModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        members = [("data", types.CPointer(kind.dtype)), ("count", types.int64)]
+        if not kind.contiguous:
+            members.append(("stride", types.int64))
+        super().__init__(manager, kind, members + _REPORT)
+
+
+@register_model(TileViewType)
+class TileViewModel(core_models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        members = [("data", types.CPointer(kind.dtype)), *((name, types.int64) for name in ("rows", "cols", "stride"))]
+        super().__init__(manager, kind, members + _REPORT)
+
+
+@lowering_registry.lower_cast(MatrixViewType, MatrixViewType)
+@lowering_registry.lower_cast(TileViewType, TileViewType)
+def _cast_same(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return value
+
+
+@lowering_registry.lower_cast(VectorViewType, VectorViewType)
+def _cast_vector(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    if source.contiguous == target.contiguous:
+        return value
+    view = proxy(context, builder, source, value)
+    return vector(context, builder, target, view.data, view.count, ir.Constant(_WORD, 1), view)
+
+
+# Making views
+
+
+@typing_registry.register_global(MatrixView)
+class MakeMatrixView(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 2 or kws:
+            note("MatrixView takes a Slice and a stride, by position")
+            return None
+        matrix, stride = args
+        if not isinstance(matrix, SliceType) or matrix.mutable:
+            note(f"MatrixView takes a Slice to read from, not {display(matrix)}")
+            return None
+        if not _integers("the stride of a MatrixView", (stride,)):
+            return None
+        return signature(MatrixViewType(matrix.dtype, matrix.parameter), matrix, types.unliteral(stride))
+
+
+@lowering_registry.lower(MatrixView, SliceType, types.Integer)
+def _lower_matrix_view(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    whole = proxy(context, builder, sig.args[0], args[0])
+    view = proxy(context, builder, sig.return_type)
+    view.data, view.length = whole.data, whole.length
+    view.stride = element_index(builder, sig.args[1], args[1])
+    return view._getvalue()
+
+
+@typing_registry.register_attr
+class MatrixViewAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = MatrixViewType
+
+    def resolve_row(self, kind: Any) -> Any:
+        return types.BoundFunction(Row, kind)
+
+    def resolve_col(self, kind: Any) -> Any:
+        return types.BoundFunction(Column, kind)
+
+    def resolve_tile(self, kind: Any) -> Any:
+        return types.BoundFunction(Tile, kind)
+
+
+class _Part(AbstractTemplate):  # type: ignore[misc]
+    parameters: tuple[str, ...]
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        name = self.key.rpartition(".")[2]
+        if len(args) != len(self.parameters) or kws:
+            note(f"{name} of a MatrixView takes {', '.join(self.parameters)}, by position")
+            return None
+        if not _integers(f"what {name} of a MatrixView takes", args):
+            return None
+        return signature(self.result(self.this), *map(types.unliteral, args), recvr=self.this)
+
+    def result(self, matrix: Any) -> Any:
+        raise NotImplementedError
+
+
+class Row(_Part):
+    key = "oxide.matrix_view.row"
+    parameters = ("i", "k")
+
+    def result(self, matrix: Any) -> Any:
+        return VectorViewType(matrix.dtype, matrix.parameter, contiguous=True)
+
+
+class Column(_Part):
+    key = "oxide.matrix_view.col"
+    parameters = ("j", "k")
+
+    def result(self, matrix: Any) -> Any:
+        return VectorViewType(matrix.dtype, matrix.parameter, contiguous=False)
+
+
+class Tile(_Part):
+    key = "oxide.matrix_view.tile"
+    parameters = ("row", "col", "rows", "cols")
+
+    def result(self, matrix: Any) -> Any:
+        return TileViewType(matrix.dtype, matrix.parameter)
+
+
+@lowering_registry.lower("oxide.matrix_view.row", MatrixViewType, types.Integer, types.Integer)
+def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    i, k = _indices(builder, sig, args)
+    tile = _rectangle(context, builder, sig.args[0], args[0], i, ir.Constant(_WORD, 0), ir.Constant(_WORD, 1), k)
+    return vector(context, builder, sig.return_type, tile.data, tile.cols, None, tile)
+
+
+@lowering_registry.lower("oxide.matrix_view.col", MatrixViewType, types.Integer, types.Integer)
+def _lower_column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    j, k = _indices(builder, sig, args)
+    tile = _rectangle(context, builder, sig.args[0], args[0], ir.Constant(_WORD, 0), j, k, ir.Constant(_WORD, 1))
+    return vector(context, builder, sig.return_type, tile.data, tile.rows, tile.stride, tile)
+
+
+@lowering_registry.lower("oxide.matrix_view.tile", MatrixViewType, *[types.Integer] * 4)
+def _lower_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _rectangle(context, builder, sig.args[0], args[0], *_indices(builder, sig, args))._getvalue()
+
+
+def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col: Any, rows: Any, cols: Any) -> Any:
+    """The tile of a matrix, and whether it is inside: columns within [0, stride], the last element before the length.
+
+    Nothing wraps unseen. The columns are compared without a sum: ``cols <= stride``, ``col <= stride - cols``. Rows
+    that are not negative have a sum under 2**64; its product with the stride is computed with the bits that do not
+    fit; and ``col + cols``, under 2**63 by then, is compared with what the product leaves of the length.
+    """
+    matrix = proxy(context, builder, kind, value)
+    zero, one = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1)
+    across = builder.and_(
+        builder.and_(builder.icmp_signed(">=", matrix.stride, zero), builder.icmp_unsigned("<=", cols, matrix.stride)),
+        builder.icmp_unsigned("<=", col, builder.sub(matrix.stride, cols)),
+    )
+    none = builder.icmp_signed("==", rows, zero)
+    forward = builder.and_(builder.icmp_signed(">=", row, zero), builder.icmp_signed(">=", rows, zero))
+    product = builder.umul_with_overflow(builder.sub(builder.add(row, rows), one), matrix.stride)
+    skipped, overflow = builder.extract_value(product, 0), builder.extract_value(product, 1)
+    end = builder.add(col, cols)
+    down = builder.and_(
+        builder.and_(builder.not_(overflow), builder.icmp_unsigned("<=", skipped, matrix.length)),
+        builder.icmp_unsigned("<=", end, builder.sub(matrix.length, skipped)),
+    )
+    valid = builder.and_(across, builder.and_(forward, builder.or_(none, down)))
+
+    tile = proxy(context, builder, TileViewType(kind.dtype, kind.parameter))
+    tile.data = builder.gep(matrix.data, [builder.add(builder.mul(row, matrix.stride), col)])
+    tile.rows, tile.cols = builder.select(valid, rows, zero), builder.select(valid, cols, zero)
+    tile.stride = matrix.stride
+    tile.valid = valid
+    # What to report: the column or the element that is outside, a negative number where one was given.
+    least = builder.select(builder.icmp_signed("<", cols, zero), cols, col)
+    column = builder.select(builder.icmp_signed("<", least, zero), least, builder.sub(end, one))
+    last = builder.sub(builder.add(skipped, end), one)
+    far = builder.or_(overflow, builder.icmp_signed("<", builder.or_(skipped, last), zero))
+    last = builder.select(far, _GREATEST, last)
+    negative = builder.select(builder.icmp_signed("<", row, zero), row, rows)
+    element = builder.select(forward, last, negative)
+    width = builder.select(builder.icmp_signed("<", matrix.stride, zero), zero, matrix.stride)
+    tile.bad_index = builder.select(across, element, column)
+    tile.bad_length = builder.select(across, matrix.length, width)
+    tile.site = builder.select(across, site(builder, kind.parameter), site(builder, f"a row of {kind.parameter}"))
+    return tile
+
+
+def vector(context: Any, builder: Any, kind: Any, data: Any, count: Any, stride: Any, source: Any) -> Any:
+    """A vector view that is as valid as the view ``source``."""
+    view = proxy(context, builder, kind)
+    view.data, view.count = data, count
+    if not kind.contiguous:
+        view.stride = stride
+    for name, _ in _REPORT:
+        setattr(view, name, getattr(source, name))
+    return view._getvalue()
+
+
+# None
+
+
+class _NoneTest(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], VectorViewType | TileViewType) and args[1] == types.none:
+            return signature(types.boolean, *args)
+        return None
+
+
+typing_registry.register_global(operator.is_)(_NoneTest)
+typing_registry.register_global(operator.is_not)(_NoneTest)
+
+
+@lowering_registry.lower(operator.is_, VectorViewType, types.NoneType)
+@lowering_registry.lower(operator.is_, TileViewType, types.NoneType)
+def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.not_(proxy(context, builder, sig.args[0], args[0]).valid)
+
+
+@lowering_registry.lower(operator.is_not, VectorViewType, types.NoneType)
+@lowering_registry.lower(operator.is_not, TileViewType, types.NoneType)
+def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return proxy(context, builder, sig.args[0], args[0]).valid
+
+
+def report_none(builder: Any, view: Any) -> None:
+    """A fault where a view is used that is None; nothing where the program has tested it."""
+    with builder.if_then(builder.not_(view.valid), likely=False):
+        in_bounds(builder, view.bad_index, view.bad_length, view.site)
+
+
+# Elements
+
+
+@typing_registry.register_global(len)
+class ViewLength(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], VectorViewType | TileViewType):
+            return signature(types.int64, *args)
+        return None
+
+
+@lowering_registry.lower(len, VectorViewType)
+def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    view = proxy(context, builder, sig.args[0], args[0])
+    report_none(builder, view)
+    return view.count
+
+
+@lowering_registry.lower(len, TileViewType)
+def _lower_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    view = proxy(context, builder, sig.args[0], args[0])
+    report_none(builder, view)
+    return view.rows
+
+
+@typing_registry.register_attr
+class TileViewAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = TileViewType
+
+    def resolve_shape(self, kind: Any) -> Any:
+        return types.UniTuple(types.int64, 2)
+
+
+@lowering_registry.lower_getattr(TileViewType, "shape")
+def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    view = proxy(context, builder, kind, value)
+    report_none(builder, view)
+    return context.make_tuple(builder, types.UniTuple(types.int64, 2), (view.rows, view.cols))
+
+
+@typing_registry.register_global(operator.getitem)
+class ViewGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 2 or not isinstance(args[0], VectorViewType | TileViewType):
+            return None
+        kind, index = args
+        parts = list(index) if isinstance(index, types.BaseTuple) else [index]
+        axes = 1 if isinstance(kind, VectorViewType) else 2
+        shown = f"a view of {kind.parameter}"
+        if len(parts) != axes:
+            note(f"{shown} has {axes} {'axis' if axes == 1 else 'axes'}, and the index {len(parts)}")
+            return None
+        if not _integers(f"an index of {shown}", parts):
+            return None
+        return signature(kind.dtype, kind, types.unliteral(index))
+
+
+@lowering_registry.lower(operator.getitem, VectorViewType, types.Integer)
+def _lower_vector_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    view = proxy(context, builder, kind, args[0])
+    index = element_index(builder, sig.args[1], args[1])
+    inside = in_bounds(builder, index, view.count, site(builder, f"a view of {kind.parameter}"))
+    return load_inside(context, builder, kind.dtype, view.data, offset_of(builder, kind, view, index), inside)
+
+
+@lowering_registry.lower(operator.getitem, TileViewType, types.BaseTuple)
+def _lower_tile_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    view = proxy(context, builder, kind, args[0])
+    i, j = (
+        element_index(builder, part_type, part)
+        for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
+    )
+    down = in_bounds(builder, i, view.rows, site(builder, f"axis 0 of a tile of {kind.parameter}"))
+    across = in_bounds(builder, j, view.cols, site(builder, f"axis 1 of a tile of {kind.parameter}"))
+    offset = builder.add(builder.mul(i, view.stride), j)
+    return load_inside(context, builder, kind.dtype, view.data, offset, builder.and_(down, across))
+
+
+@typing_registry.register_global(operator.setitem)
+class ViewSetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 3 and isinstance(args[0], VectorViewType | TileViewType):
+            note(f"a view of {args[0].parameter} is read-only, as the slice is; declare an output as DisjointSlice[…]")
+        return None
+
+
+def offset_of(builder: Any, kind: Any, view: Any, index: Any) -> Any:
+    return index if kind.contiguous else builder.mul(index, view.stride)
+
+
+def _indices(builder: Any, sig: Any, args: Any) -> list[Any]:
+    """The arguments after the matrix, as signed 64-bit numbers."""
+    return [element_index(builder, kind, value) for kind, value in zip(sig.args[1:], args[1:], strict=True)]
+
+
+def _integers(what: str, given: Any) -> bool:
+    """Whether all types are integers; if not, notes which is none."""
+    for kind in given:
+        if not isinstance(types.unliteral(kind), types.Integer):
+            note(f"{what} is an integer, not {display(kind)}; convert it, as in i64(…)")
+            return False
+    return True
+
+
+def _both(first: str, second: str) -> str:
+    return "|".join(sorted({*first.split("|"), *second.split("|")}))

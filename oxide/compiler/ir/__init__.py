@@ -1,0 +1,1 @@
+"""The portable IR: what it is made of, and what both back ends take."""

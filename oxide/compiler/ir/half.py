@@ -1,0 +1,119 @@
+"""``f16`` and ``bf16`` as IR: their conversions, which is all that the back ends have to know of them.
+
+Both travel as their 16 bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even, after each
+operation: f32 has more than twice their precision, so the two roundings give what one would. LLVM narrows an operation
+to the GPU's own where it sees that nothing else uses the wide numbers. A double is first rounded to odd, so that it is
+not rounded twice.
+"""
+
+from __future__ import annotations
+
+import re
+
+from oxide.driver.base import Target
+from oxide.errors import CompileError
+
+_FROM_INTEGER = re.compile(r"(%\"?[^\s\"]+)(\"?) = ([su]itofp i(?:32|64) \S+ to (float|double))")
+_NAME = re.compile(r"@(oxide\.(?:f16|bf16)\.(?:widen|narrow)|oxide\.f16\.counted|oxide\.round_to_odd)\b")
+
+_ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
+  %near = fptrunc double %x to float
+  %back = fpext float %near to double
+  %size = call double @llvm.fabs.f64(double %x)
+  %size.back = call double @llvm.fabs.f64(double %back)
+  %over = fcmp ogt double %size.back, %size
+  %inexact = fcmp one double %back, %x
+  %bits = bitcast float %near to i32
+  %less = sub i32 %bits, 1
+  %toward.zero = select i1 %over, i32 %less, i32 %bits
+  %odd = or i32 %toward.zero, 1
+  %result = select i1 %inexact, i32 %odd, i32 %bits
+  %number = bitcast i32 %result to float
+  ret float %number
+}
+declare double @llvm.fabs.f64(double)"""
+
+
+def counted(text: str) -> str:
+    """A kernel's IR, in which LLVM does not see, where there are f16s, that a number was a large integer. Of one that
+    ends in zeros LLVM 22 says that an f16 holds it exactly, however large it is, and leaves out that it is infinite."""
+    if "@oxide.f16.narrow" not in text:
+        return text
+    return _FROM_INTEGER.sub(
+        r"\1.counted\2 = \3\n  \1\2 = call \4 @oxide.f16.counted.\4(\4 \1.counted\2)",
+        text + "".join(f"declare {kind} @oxide.f16.counted.{kind}({kind})\n" for kind in ("float", "double")),
+    )
+
+
+def portable_definitions(text: str) -> str:
+    """What both back ends share of what a kernel's IR calls."""
+    return _ROUND_TO_ODD if "@oxide.round_to_odd" in text else ""
+
+
+def native_definitions(kernel: str, text: str, target: Target) -> str:
+    """The conversions on a processor. Raises ``CompileError`` for f16 on one that lacks the instructions."""
+    called = set(_NAME.findall(text))
+    texts = [_BF16_BY_BITS] if any(name.startswith("oxide.bf16") for name in called) else []
+    if any(name.startswith("oxide.f16") for name in called):
+        if "x86" in _family(target) and "+f16c" not in target.features:
+            raise CompileError(f"kernel {kernel}: f16 needs a processor with F16C, and {target.arch} has none; use f32")
+        texts += [_instructions("f16", "half"), _COUNTED]
+    return "\n".join(texts)
+
+
+def ptx_definitions(text: str, capability: int) -> str:
+    """The conversions on a GPU: instructions for f16, and for bf16 from compute capability 9.0 on."""
+    called = set(_NAME.findall(text))
+    texts = [_instructions("f16", "half"), _COUNTED] if any(name.startswith("oxide.f16") for name in called) else []
+    if any(name.startswith("oxide.bf16") for name in called):
+        texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
+    return "\n".join(texts)
+
+
+def _family(target: Target) -> str:
+    import platform
+
+    return platform.machine().replace("AMD64", "x86_64") if target.kind == "native" else ""
+
+
+def _instructions(name: str, kind: str) -> str:
+    return f"""define float @oxide.{name}.widen(i16 %bits) alwaysinline {{
+  %number = bitcast i16 %bits to {kind}
+  %wide = fpext {kind} %number to float
+  ret float %wide
+}}
+define i16 @oxide.{name}.narrow(float %wide) alwaysinline {{
+  %number = fptrunc float %wide to {kind}
+  %bits = bitcast {kind} %number to i16
+  ret i16 %bits
+}}"""
+
+
+_COUNTED = "\n".join(
+    f"""define {kind} @oxide.f16.counted.{kind}({kind} %number) alwaysinline {{
+  %result = call {kind} @llvm.arithmetic.fence.{suffix}({kind} %number)
+  ret {kind} %result
+}}
+declare {kind} @llvm.arithmetic.fence.{suffix}({kind})"""
+    for kind, suffix in (("float", "f32"), ("double", "f64"))
+)
+_BF16_BY_BITS = """define float @oxide.bf16.widen(i16 %bits) alwaysinline {
+  %low = zext i16 %bits to i32
+  %wide = shl i32 %low, 16
+  %number = bitcast i32 %wide to float
+  ret float %number
+}
+define i16 @oxide.bf16.narrow(float %wide) alwaysinline {
+  %bits = bitcast float %wide to i32
+  %high = lshr i32 %bits, 16
+  %last = and i32 %high, 1
+  %half = add i32 %last, 32767
+  %rounded = add i32 %bits, %half
+  %kept = lshr i32 %rounded, 16
+  %quiet = or i32 %high, 64
+  %nan = fcmp uno float %wide, %wide
+  %result = select i1 %nan, i32 %quiet, i32 %kept
+  %short = trunc i32 %result to i16
+  ret i16 %short
+}"""
+"""A bf16 is the upper half of an f32: what is dropped rounds it, and a carry goes on into the exponent as it should."""

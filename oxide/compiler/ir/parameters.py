@@ -1,0 +1,55 @@
+"""A kernel's parameters as IR: the types of an entry point's parameters, and the call of the kernel with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oxide.compiler.signature.signature import Closed, NumbaParameter
+
+from .portable import PortableKernel
+
+_TYPES = {
+    "i8": "i8",
+    "i16": "i16",
+    "i32": "i32",
+    "i64": "i64",
+    "u8": "i8",
+    "u16": "i16",
+    "u32": "i32",
+    "u64": "i64",
+    "f16": "i16",
+    "bf16": "i16",
+    "f32": "float",
+    "f64": "double",
+    "bool_": "i8",
+}
+
+
+def word_types(parameters: tuple[Closed, ...]) -> list[str]:
+    """The type of each word that is passed: one for a scalar or a captured number, two for a slice, numba-cuda's for
+    its own arguments."""
+    types: list[str] = []
+    for parameter in parameters:
+        if isinstance(parameter, NumbaParameter):
+            types += parameter.type.words
+        elif parameter.lifted is not None:
+            types += word_types(parameter.lifted.parts)
+        else:
+            types += [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", "i64"]
+    return types
+
+
+def call(kernel: PortableKernel, module: Any, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
+    """The declaration of the kernel's function, and the lines that call it with the words ``words`` of types
+    ``types``, converted where the function takes another width (a bool is a byte in memory)."""
+    inner = [str(argument.type) for argument in module.get_function(kernel.symbol).arguments][1:]
+    lines: list[str] = []
+    arguments = [f"ptr {context}"]
+    for number, (word, outer_type, inner_type) in enumerate(zip(words, types, inner, strict=True)):
+        if outer_type != inner_type:
+            lines.append(f"  %narrowed.{number} = trunc {outer_type} {word} to {inner_type}")
+            word = f"%narrowed.{number}"
+        arguments.append(f"{inner_type} {word}")
+    lines.append(f'  call void @"{kernel.symbol}"({", ".join(arguments)})')
+    declaration = f'declare void @"{kernel.symbol}"({", ".join(["ptr", *inner])})'
+    return declaration, "\n".join(lines)

@@ -1,0 +1,280 @@
+"""From numba-cuda's LLVM 7 dialect to IR that both back ends take.
+
+Four things happen to the text:
+
+- typed pointers become opaque ones, and what only libNVVM reads is dropped;
+- every function gets a hidden first parameter, the context: on a GPU the fault record's address, on the CPU the
+  thread's coordinates beside it. Special registers become calls that take it;
+- integer and conversion arithmetic is made total: a wrapping sum, a shift by too much, a division by zero or a
+  conversion out of range has a defined result. LLVM may otherwise assume that they do not happen, and a bounds check
+  on such an index could be argued away;
+- under ``fastmath`` floating point may be reassociated and fused. Else it stays as it is: ``lowering/contraction.py``
+  has decided which products are fused into sums.
+
+Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
+``oxide.register.*``, ``oxide.fault_record``, those of ``primitives.py``: shared memory, barriers and warps; and
+``__nv_*``, libdevice's functions (``ptx/libdevice.py``, ``cpu/libdevice/libm.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.binding as llvm
+
+from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.source import located
+
+from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime
+from .local_memory import check_local_memory
+from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
+from .unroll import unroll_marked_loops
+
+if TYPE_CHECKING:
+    from oxide.compiler.frontend.frontend import LoweredKernel
+
+
+@dataclass(frozen=True, slots=True)
+class PortableKernel:
+    """A kernel for either back end: its IR, the function in it to call for each thread, its sites, its shared memory,
+    whether a thread may have to wait for another of its block, the kernel's name, and whether a thread may have to wait
+    for the whole grid."""
+
+    text: str
+    symbol: str
+    sites: tuple[FaultSite, ...]
+    shared: SharedMemory
+    suspends: bool
+    name: str
+    cooperative: bool = False
+
+
+def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
+    """One module with the kernel and all it calls. Raises ``CompileError`` for a call that no back end can resolve."""
+    modules = check_local_memory(function, lowered.modules, lowered.symbol, lowered.array_places)
+    context_functions = _defined_names(modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
+    module = link(_LAYOUT + _modernise(text, context_functions, fastmath) for text in modules)
+    used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
+    shared_conversions = half.portable_definitions(str(module))
+    module = link(
+        _LAYOUT + part
+        for part in (
+            half.counted(_without_layout(module)),
+            shared_conversions,
+            clearing.portable_definitions(str(module)),
+            decimal_rounding.portable_definitions(str(module)),
+            _site_definitions(used),
+            atomics.definitions(str(module)),
+            _known_functions(function, module),
+        )
+    )
+    waits, cooperative = suspends(module), cooperates(module)
+    for defined in module.functions:
+        if not defined.is_declaration:
+            defined.add_function_attribute("alwaysinline")
+        if waits:
+            # LLVM may otherwise move a call past a branch that threads of a warp take differently.
+            defined.add_function_attribute("convergent")
+    text = _assembly_of_all_threads(_pure_mathematics(_without_layout(module)))
+    text, shared = place_shared_memory(function, text, lowered.array_places)
+    places = tuple(lowered.sites[number] for number in used)
+    return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
+
+
+def link(texts: Iterable[str]) -> Any:
+    """One module out of several, verified."""
+    first, *rest = (llvm.parse_assembly(text) for text in texts)
+    for module in rest:
+        first.link_in(module)
+    first.verify()
+    return first
+
+
+_LAYOUT = 'target datalayout = "e-i64:64-i128:128"\n'
+"""What both back ends' layouts share. Without it LLVM aligns an i64 to 4 bytes, and a GPU loads it as two halves."""
+
+
+def _without_layout(module: Any) -> str:
+    return "".join(line for line in str(module).splitlines(keepends=True) if not line.startswith("target datalayout"))
+
+
+_DROPPED = ("target ", "!nvvm", '@"llvm.used"', '@"_ZN08NumbaEnv')
+
+_DEFINE = re.compile(r'^define (?:linkonce_odr )?(?P<type>.+?) @"(?P<name>[^"]+)"\(', re.MULTILINE)
+
+
+def _defined_names(modules: tuple[str, ...]) -> set[str]:
+    return {match["name"] for text in modules for match in _DEFINE.finditer(text)}
+
+
+def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
+    lines = [_placed(line) for line in text.split("\n") if not line.startswith(_DROPPED)]
+    text = unroll_marked_loops(_opaque_pointers(_without_unused_declarations("\n".join(lines))))
+    # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
+    text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
+    if _FAST_TANH.search(text):
+        text = _FAST_TANH.sub(r'\1@"__nv_fast_tanhf"', text) + '\ndeclare float @"__nv_fast_tanhf"(float)\n'
+    text = _CALL_OR_DEFINE.sub(lambda match: _with_context(match, context_functions), text)
+    return _total_arithmetic(text, fastmath)
+
+
+def _without_unused_declarations(text: str) -> str:
+    """numba-cuda declares functions, some of NVVM's among them, whose calls were then lowered to something else."""
+    used = Counter(_SYMBOL.findall(text))
+    return _DECLARE.sub(lambda match: match[0] if used[match["name"]] > 1 else "", text)
+
+
+_SYMBOL = re.compile(r'@"([^"]+)"')
+_DECLARE = re.compile(r'^declare [^@\n]*@"(?P<name>[^"]+)"\([^\n]*\n', re.MULTILINE)
+
+
+def _placed(line: str) -> str:
+    """An instruction's place in the source, where the front end gave it one, under a name that LLVM leaves alone."""
+    body, mark, place = line.partition(", !dbg !")
+    if not mark:
+        return line
+    body = body.rstrip()
+    return f"{body}, !oxide.place !{place}" if _TOUCHES_MEMORY.match(body) else body
+
+
+_TOUCHES_MEMORY = re.compile(r"\s*(?:%\S+ = )?(?:load|store|call|atomicrmw|cmpxchg)\b")
+# numba-cuda writes the GPU's instruction into the IR under fastmath; the CPU has a function.
+_FAST_TANH = re.compile(r'(call [\w ]*float )asm\s+"tanh\.approx\.f32 \$0, \$1;",\s*"=f,f"\s*')
+
+
+def _opaque_pointers(text: str) -> str:
+    """``float*``, ``{i8*, i64}*``, ``[4 x float] addrspace(3)*`` … become ``ptr``: innermost first, to the last."""
+    before = None
+    while before != text:
+        before = text
+        text = re.sub(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*', "ptr", text)
+        text = re.sub(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>)\*", "ptr", text)
+    return text
+
+
+_CALL_OR_DEFINE = re.compile(
+    r'^(?P<head>\s*(?:%"[^"]*" = )?(?P<what>call|define|declare) [^@\n]*)@"(?P<name>[^"]+)"\((?P<rest>[^\n]*)',
+    re.MULTILINE,
+)
+
+
+def _with_context(match: re.Match[str], context_functions: set[str]) -> str:
+    name, rest = match["name"], match["rest"]
+    if name not in context_functions and not name.startswith(PREFIXES):
+        return match[0]
+    context = "ptr" if match["what"] == "declare" else 'ptr %".context"'
+    separator = "" if rest.startswith(")") else ", "
+    return f'{match["head"]}@"{name}"({context}{separator}{rest}'
+
+
+# Arithmetic whose result is always defined
+
+_FLAGS = re.compile(r"(?<== )(add|sub|mul|shl|lshr|ashr|sdiv|udiv)(?: nsw| nuw| exact)+ ")
+_FLOATING = re.compile(r"(?<== )(fadd|fsub|fmul|fdiv) (?=float|double)")
+_PARTIAL = re.compile(r"(?<== )(shl|lshr|ashr|sdiv|udiv|srem|urem) (i\d+) ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
+_TO_INTEGER = re.compile(r"(?<== )(fptosi|fptoui) (float|double)\s+(.+?) to (i\d+)$", re.MULTILINE)
+_FLOAT_SUFFIX = {"float": "f32", "double": "f64"}
+
+
+def _total_arithmetic(text: str, fastmath: bool) -> str:
+    text = _FLAGS.sub(r"\1 ", text)
+    if fastmath:
+        text = _FLOATING.sub(rf"\1 {instructions.FAST} ", text)
+    helpers: dict[str, str] = {}
+
+    def call_helper(match: re.Match[str]) -> str:
+        operation, kind, left, right = match.groups()
+        name = f"oxide.{operation}.{kind}"
+        helpers[name] = _helper(name, operation, kind)
+        return f"call {kind} @{name}({kind} {left}, {kind} {right})"
+
+    def saturate(match: re.Match[str]) -> str:
+        operation, source, value, target = match.groups()
+        name = f"llvm.{operation}.sat.{target}.{_FLOAT_SUFFIX[source]}"
+        helpers[name] = f"declare {target} @{name}({source})"
+        return f"call {target} @{name}({source} {value})"
+
+    text = _PARTIAL.sub(call_helper, text)
+    text = _TO_INTEGER.sub(saturate, text)
+    return "\n".join([text, *helpers.values(), ""])
+
+
+def _helper(name: str, operation: str, kind: str) -> str:
+    """Shifts go on as if one bit at a time; x // 0 and x % 0 are 0; the least number divided by -1 wraps."""
+    bits = int(kind[1:])
+    if operation in ("shl", "lshr", "ashr"):
+        body = f"  %fits = icmp ult {kind} %b, {bits}\n"
+        if operation == "ashr":
+            # Shifted by all bits but one, a signed number is 0 or -1: its sign, however far the shift goes on.
+            body += f"""  %amount = select i1 %fits, {kind} %b, {kind} {bits - 1}
+  %result = ashr {kind} %a, %amount"""
+        else:
+            body += f"""  %shifted = {operation} {kind} %a, %b
+  %result = select i1 %fits, {kind} %shifted, {kind} 0"""
+        body += f"\n  ret {kind} %result"
+    else:
+        least = -(2 ** (bits - 1))
+        signed = operation in ("sdiv", "srem")
+        overflow = f"icmp eq {kind} %a, {least}" if signed else "icmp ne i1 false, false"
+        wrapped = least if operation == "sdiv" else 0
+        body = f"""  %zero = icmp eq {kind} %b, 0
+  %least = {overflow}
+  %minus_one = icmp eq {kind} %b, -1
+  %overflow = and i1 %least, %minus_one
+  %special = or i1 %zero, %overflow
+  %divisor = select i1 %special, {kind} 1, {kind} %b
+  %divided = {operation} {kind} %a, %divisor
+  %instead = select i1 %overflow, {kind} {wrapped}, {kind} 0
+  %result = select i1 %special, {kind} %instead, {kind} %divided
+  ret {kind} %result"""
+    return f"define linkonce_odr {kind} @{name}({kind} %a, {kind} %b) alwaysinline {{\n{body}\n}}"
+
+
+# Functions that are ours, or that both back ends have an instruction for
+
+
+def _site_definitions(used: list[int]) -> str:
+    return "\n".join(
+        f"define i32 @oxide.site.{number}() alwaysinline {{\n  ret i32 {dense}\n}}" for dense, number in enumerate(used)
+    )
+
+
+def _known_functions(kernel: Callable[..., Any], module: Any) -> str:
+    """Definitions of libdevice's functions that are instructions; the back ends define its others. What is neither
+    libdevice's, nor LLVM's, nor ours is an error."""
+    texts = []
+    for function in module.functions:
+        symbol = function.name
+        if not function.is_declaration or symbol.startswith(("llvm.", "oxide.")):
+            continue
+        text = instructions.definition(symbol) or numba_runtime.definition(symbol)
+        if text is not None:
+            texts += text.split("\n", 1) if text.startswith("declare") else [text]
+        elif not symbol.startswith("__nv_"):
+            raise located(kernel, f"kernel {kernel.__name__}: {symbol} is not supported in kernels")
+    return declared_once("\n".join(dict.fromkeys(texts)))
+
+
+def _pure_mathematics(text: str) -> str:
+    """Says of libdevice's functions that are left open what every back end's keep: they return, and touch no memory
+    but what an argument points to."""
+    return _OPEN_MATHEMATICS.sub(
+        lambda match: f"{match[0]} nounwind willreturn memory({'argmem: readwrite' if 'ptr' in match[1] else 'none'})",
+        text,
+    )
+
+
+def _assembly_of_all_threads(text: str) -> str:
+    """Says of inline PTX with effects that threads may make it together, as CUDA's compilers do: it may be a barrier,
+    and LLVM would otherwise write it into each of two paths."""
+    return _ASSEMBLY.sub(r"\1 convergent", text)
+
+
+_ASSEMBLY = re.compile(
+    r'^([^@\n"]*\bcall [^@\n"]*\basm sideeffect [^"\n]*"[^\n]*?"\([^\n]*?\))(?=(?: #\d+)?(?:, ![^\n]*)?$)', re.MULTILINE
+)
+_OPEN_MATHEMATICS = re.compile(r"^declare [^@\n]*@__nv_\w+(\([^\n]*\))[^\n]*$", re.MULTILINE)

@@ -1,0 +1,1 @@
+"""The GPU back end: portable IR to PTX."""

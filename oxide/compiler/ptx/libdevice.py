@@ -1,0 +1,82 @@
+"""NVIDIA's libdevice: the mathematics of the GPU back end, linked into a kernel's module before it is optimised.
+
+libdevice is LLVM bitcode that comes with the CUDA Toolkit and with NVIDIA's compiler wheels; it may not be shipped by
+others. Only the functions that a kernel reaches are linked, and only a kernel that calls one needs the file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from oxide.errors import CompileError
+
+_FILE = Path("nvvm", "libdevice", "libdevice.10.bc")
+_WHEELS = (Path("nvidia", "cu13"), Path("nvidia", "cuda_nvcc"))
+_TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+_lock = threading.Lock()
+
+
+def link_libdevice(kernel: str, module: Any) -> None:
+    """Links the libdevice functions that ``module`` leaves open into it; nothing if there are none.
+
+    Raises ``CompileError`` where libdevice cannot be found, or has no such function."""
+    import llvmlite.binding as llvm  # here, as a program that only looks for the file needs no LLVM
+
+    from oxide.compiler.ir.optimise import run_passes
+
+    wanted = {f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")}
+    if not wanted:
+        return
+    path = find_libdevice()
+    if path is None:
+        names = ", ".join(sorted(name.removeprefix("__nv_") for name in wanted))
+        raise CompileError(
+            f"kernel {kernel} calls {names}, which need NVIDIA's libdevice on a GPU, and there is none in CUDA_HOME, "
+            f"{', '.join(map(str, _TOOLKITS))} or the installed packages; pip install nvidia-nvvm (it comes with "
+            "oxide-gpu[math])"
+        )
+    with _lock:
+        library = llvm.parse_bitcode(_bitcode(path))
+    defined = {function.name for function in library.functions if not function.is_declaration}
+    if not wanted <= defined:
+        raise CompileError(
+            f"kernel {kernel} calls {', '.join(sorted(wanted - defined))}, which {path} does not define; is it a "
+            "libdevice of CUDA 12 or 13?"
+        )
+    for function in library.functions:
+        if not function.is_declaration and function.name not in wanted:
+            function.linkage = "internal"
+    machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine()
+    run_passes(library, machine, ("global_dead_code_eliminate",))
+    library.triple, library.data_layout = module.triple, module.data_layout
+    module.link_in(library)
+    for function in module.functions:
+        if function.name in wanted:
+            function.linkage = "internal"
+
+
+def find_libdevice() -> Path | None:
+    """The bitcode file: of CUDA_HOME or CUDA_PATH, an installed wheel, conda, or a toolkit in its usual place."""
+    roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    roots += [Path(entry) / wheel for entry in sys.path if entry for wheel in _WHEELS]
+    roots += [Path(os.environ["CONDA_PREFIX"])] if os.environ.get("CONDA_PREFIX") else []
+    return next((root / _FILE for root in [*roots, *_TOOLKITS] if (root / _FILE).is_file()), None)
+
+
+def identity() -> str:
+    """Which libdevice there is, for the key of what is compiled with it."""
+    path = find_libdevice()
+    if path is None:
+        return "no libdevice"
+    facts = path.stat()
+    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+
+
+@functools.cache
+def _bitcode(path: Path) -> bytes:
+    return path.read_bytes()

@@ -1,0 +1,187 @@
+"""The GPU back end: portable IR to PTX through LLVM's NVPTX target. No CUDA Toolkit is needed: drivers take PTX."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from oxide.compiler.bounds import in_bounds
+from oxide.compiler.ir import debugging, half, parameters
+from oxide.compiler.ir.instructions import QUOTIENTS, quotient
+from oxide.compiler.ir.optimise import optimise
+from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.signature.signature import Closed
+from oxide.driver.base import Code, Target
+from oxide.errors import CompileError
+
+from . import primitives
+from .as_specified import as_specified, has_shifts, with_hidden_amounts
+from .libdevice import link_libdevice
+from .remainder import exact_remainders
+from .streaming import hinted
+
+FEATURES = "+ptx86"
+"""PTX ISA 8.6: old enough for a wide range of drivers; architectures that it does not know need a newer one."""
+
+_OLDER = "50 52 53 60 61 62 70 72 75 80 86 87 89 90 100 101"
+# LLVM names a processor that it does not know on stderr and goes on, and ends the process for one that is newer than
+# the PTX version: so they are listed here.
+_FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
+    "sm_120": "+ptx87",
+    "sm_103": "+ptx88",
+    "sm_121": "+ptx88",
+    "sm_88": "+ptx90",
+    "sm_110": "+ptx90",
+}
+
+
+def target_of(name: str, cc: tuple[int, int]) -> Target:
+    """The target for a compute capability. Raises ``CompileError`` for one that the compiler does not know."""
+    arch = f"sm_{cc[0]}{cc[1]}"
+    if cc[1] > 9 or arch not in _FEATURES:
+        known = sorted((int(number[3:-1]), int(number[-1])) for number in _FEATURES)
+        listed = ", ".join(f"{major}.{minor}" for major, minor in known)
+        raise CompileError(f"kernel {name}: there is no PTX for compute capability {cc[0]}.{cc[1]}; known are {listed}")
+    return Target("ptx", arch, _FEATURES[arch])
+
+
+_HEADER = """
+target triple = "nvptx64-nvidia-cuda"
+target datalayout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+"""
+
+
+def compile_ptx(
+    kernel: PortableKernel,
+    name: str,
+    signature: tuple[Closed, ...],
+    kernel_id: int,
+    target: Target,
+    *,
+    unchecked: bool,
+    max_registers: int | None,
+) -> Code:
+    """PTX for one architecture; the entry is the kernel's name. Its last parameter is the fault record's address."""
+    if not re.fullmatch(r"sm_\d+[af]?", target.arch):
+        raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
+    entry = re.sub(r"\W", "_", name)
+    check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
+    module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
+    return Code(target, entry, as_specified(machine.emit_assembly(module)).encode())
+
+
+def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
+    """The sites of the accesses that LLVM could not prove to be inside."""
+    entry = re.sub(r"\W", "_", name)
+    module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None)
+    return frozenset(int(site) for site in re.findall(r"@oxide\.report\(i32 (\d+)\)", str(module)))
+
+
+def _module(
+    kernel: PortableKernel,
+    entry: str,
+    signature: tuple[Closed, ...],
+    target: Target,
+    check: str,
+    max_registers: int | None,
+    linking: str | None = None,
+) -> tuple[Any, Any]:
+    """The optimised module and its machine; ``linking`` is the kernel's name where libdevice is to be linked."""
+    machine = _machine(target)
+    portable = llvm.parse_assembly(kernel.text)
+    module = link(
+        [
+            _HEADER + exact_remainders(hinted(_constants_in_their_bank(kernel.text))),
+            _HEADER + check,
+            _HEADER + _registers(),
+            _HEADER + _fast_tanh(kernel.text, target.arch),
+            _HEADER + _quotients(kernel.text),
+            _HEADER + debugging.ptx_definitions(kernel.text),
+            _HEADER + half.ptx_definitions(kernel.text, int(re.sub(r"\D", "", target.arch))),
+            _HEADER + primitives.definitions(kernel.text, kernel.shared, target.arch),
+            _HEADER + _entry(kernel, portable, entry, signature, max_registers),
+        ]
+    )
+    if linking is not None:
+        link_libdevice(linking, module)
+    optimise(module, machine, exported=entry, packing=False)  # a thread of a GPU has no such vectors
+    if has_shifts(kernel.text):
+        module = llvm.parse_assembly(with_hidden_amounts(str(module)))
+    return module, machine
+
+
+def _fast_tanh(text: str, arch: str) -> str:
+    """The instruction, which compute capability 7.5 brought, or libdevice's function before that."""
+    if "@__nv_fast_tanhf" not in text:
+        return ""
+    head = "define float @__nv_fast_tanhf(float %x) alwaysinline {\n  %r = call float "
+    if int(re.sub(r"\D", "", arch)) >= 75:
+        return f'{head}asm "tanh.approx.f32 $0, $1;", "=f,f"(float %x)\n  ret float %r\n}}'
+    return f"declare float @__nv_tanhf(float)\n{head}@__nv_tanhf(float %x)\n  ret float %r\n}}"
+
+
+def _quotients(text: str) -> str:
+    called = (quotient(symbol, approximate=True) for symbol in QUOTIENTS if f"@{symbol}(" in text)
+    return "\n".join(dict.fromkeys(part for parts in called for part in parts))
+
+
+_CONSTANT = re.compile(r"^(@oxide\.constant[\w.]*) = (.*?)\bconstant\b", re.MULTILINE)
+
+
+def _constants_in_their_bank(text: str) -> str:
+    """The kernel's constant arrays in the GPU's constant memory, which all threads of a warp read in one access."""
+    for symbol, linkage in dict.fromkeys(_CONSTANT.findall(text)):
+        used = re.compile(rf"(?<!^){re.escape(symbol)}(?![\w.])", re.MULTILINE)
+        text = used.sub(f"addrspacecast (ptr addrspace(4) {symbol} to ptr)", text)
+        text = text.replace(f"{symbol} = {linkage}constant", f"{symbol} = {linkage}addrspace(4) constant")
+    return text
+
+
+def _check(kernel_id: int) -> str:
+    return in_bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True)
+
+
+def _entry(
+    kernel: PortableKernel, module: Any, entry: str, signature: tuple[Closed, ...], max_registers: int | None
+) -> str:
+    types = parameters.word_types(signature)
+    words = [f"%p{number}" for number in range(len(types))]
+    declaration, call = parameters.call(kernel, module, "%fault_record", words, types)
+    listed = ", ".join([f"{kind} {word}" for kind, word in zip(types, words, strict=True)] + ["ptr %fault_record"])
+    attributes = f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else ""
+    return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){attributes} {{\n{call}\n  ret void\n}}\n"
+
+
+def _registers() -> str:
+    """The special registers are the hardware's, and the context is the fault record's address."""
+    texts = [
+        f"declare i32 @llvm.nvvm.read.ptx.sreg.{name}()\n"
+        f"define i32 @oxide.register.{name}(ptr %context) alwaysinline {{\n"
+        f"  %value = call i32 @llvm.nvvm.read.ptx.sreg.{name}()\n  ret i32 %value\n}}"
+        for name in (
+            *(f"{register}.{axis}" for register in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz"),
+            "laneid",
+            "warpsize",
+        )
+    ]
+    texts.append("define ptr @oxide.fault_record(ptr %context) alwaysinline {\n  ret ptr %context\n}")
+    return "\n".join(texts)
+
+
+_initialise_lock = threading.Lock()
+_initialised = False
+
+
+def _machine(target: Target) -> Any:
+    global _initialised
+    with _initialise_lock:
+        if not _initialised:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+            _initialised = True
+    return llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
+        cpu=target.arch, features=target.features or FEATURES, opt=3
+    )

@@ -1,0 +1,1 @@
+"""Instruments kernels so that each access of memory is checked and recorded."""

@@ -1,0 +1,1 @@
+"""Turns annotations and arguments into the types of a kernel's parameters."""

@@ -1,0 +1,307 @@
+"""Python functions as kernel arguments: the numbers that one captures become parameters of the kernel.
+
+``map_(lambda x: x * factor, x, out)`` must not compile anew when ``factor`` changes, nor go on with the old one. So a
+function is lifted: a copy is compiled from its source in which each captured number is a parameter. What it names of
+other kinds (device functions, modules, types) is part of the code, as in every ``@device`` function. A kernel is
+compiled once for a function's code, the types of its captured numbers and the other things that it names.
+
+Of a lambda or an ordinary function, the numbers of its module are captured too: they are what they are at the launch.
+In a ``@device`` function those are constants, which may be the shape of a ``SharedArray``, say. Default values count
+as captured.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import copy
+import dis
+import functools
+import itertools
+import linecache
+import operator
+import weakref
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from oxide.compiler.source.source import EMPTY, closure_values, located, trees
+from oxide.errors import ArgumentError
+from oxide.language import atomic, thread
+from oxide.language.types import ScalarType
+
+from .device_function import DeviceFunction
+from .generic_parameters import Lifted, OpenFunction
+from .signature import SCALARS, Annotation, Parameter
+
+Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
+
+_NUMBERS = (int, float, np.generic)
+_BY_TYPE: dict[type, ScalarType] = {
+    scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.name != "bf16"
+} | {
+    bool: SCALARS["bool_"],
+    int: SCALARS["i64"],
+    float: SCALARS["f64"],
+}
+
+
+def kind_of(function: Function) -> Hashable:
+    """What of a function the choice of a specialization depends on: its code, types of numbers, and other things."""
+    plain, shape = _plain(function)
+    is_device = plain is not function
+    parts: list[Any] = [shape.number, is_device]
+    for _, value, is_global in _outer(plain, shape):
+        if isinstance(value, _NUMBERS):
+            parts.append((type(value), value) if is_device and is_global else type(value))
+        else:
+            parts.append(value if _is_constant(value) else type(value))
+    return tuple(parts)
+
+
+def lift(
+    parameter: OpenFunction,
+    function: Function,
+    takes: tuple[ScalarType | None, ...] | None,
+    returns: ScalarType | None,
+) -> Parameter:
+    """The kernel parameter that a function becomes, given what types it takes and returns.
+
+    Raises ``ArgumentError`` for a function of another number of parameters, or that captures what no parameter can be,
+    and ``CompileError`` where its source cannot be read.
+    """
+    plain, shape = _plain(function)
+    code, is_device = plain.__code__, plain is not function
+    if shape.unsupported is not None or (takes is not None and len(takes) != shape.arity(plain)):
+        own = ", ".join(code.co_varnames[: shape.arity(plain)])
+        found = f"parameters ({own})" if shape.unsupported is None else shape.unsupported
+        raise _refused(parameter, plain, f"has {found}")
+    numbers: list[tuple[str, ScalarType]] = []
+    constants: dict[str, Any] = {}
+    for name, value, is_global in _outer(plain, shape):
+        if isinstance(value, _NUMBERS) and not (is_device and is_global):
+            if type(value) not in _BY_TYPE:
+                raise _refused(
+                    parameter, plain, f"uses {name}, a {type(value).__name__}, which kernels have no type for"
+                )
+            numbers.append((name, _BY_TYPE[type(value)]))
+        elif isinstance(value, _NUMBERS) or _is_constant(value):
+            constants[name] = value
+        elif value is EMPTY:
+            raise _refused(parameter, plain, f"uses {name}, which has no value yet")
+        else:
+            raise _refused(
+                parameter,
+                plain,
+                f"uses {name}, a {type(value).__name__}, where it may use numbers, device functions and modules; give "
+                "the kernel a parameter for anything else",
+            )
+    key = (code, code.co_filename, is_device, tuple(numbers), tuple(constants.items()), takes, returns)
+    made = _known(key)
+    if made is None:
+        made = _Copy(plain, numbers, constants).device_function()
+        _remember(key, made)
+        own_annotations = function.annotations if isinstance(function, DeviceFunction) else {}
+        if returns is not None:
+            made.annotations["return"] = Annotation("scalar", returns)
+        for name, scalar in zip(code.co_varnames, takes or (), strict=False):
+            if scalar is not None:
+                made.annotations[name] = Annotation("scalar", scalar)
+        made.annotations.update(own_annotations)
+    parts = tuple(Parameter(parameter.kernel, f"{parameter.name}.{name}", "scalar", kind) for name, kind in numbers)
+    identity = _identity(plain, numbers, takes, returns)
+    words = functools.partial(_captured, parts)
+    lifted = Lifted(made, parts, shape.arity(plain), parameter.annotation, identity, words)
+    return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted=lifted)
+
+
+def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ...]:
+    """The numbers that a function captures now, as the kernel gets them."""
+    plain, shape = _plain(function)
+    is_device = plain is not function
+    numbers = (
+        value
+        for _, value, is_global in _outer(plain, shape)
+        if isinstance(value, _NUMBERS) and not (is_device and is_global)
+    )
+    return tuple(part.convert(number) for part, number in zip(parts, numbers, strict=True))
+
+
+_NO_SCALAR = ScalarType("function", np.dtype(np.void))
+_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), which C can compare
+
+
+def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
+    """What was lifted with this key and is still there."""
+    found, known = _lifted.get(hash(key), (None, None))
+    return found() if found is not None and known == key else None
+
+
+def _remember(key: Hashable, made: DeviceFunction[..., Any]) -> None:
+    """Has ``_known`` find it for as long as it is there; what had a key of the same hash is made again."""
+    number = hash(key)
+    forget = functools.partial(_lifted.pop, number)
+    _lifted[number] = weakref.ref(made, forget), key
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is the same for all functions of one code object."""
+
+    code: CodeType
+    number: int
+    global_names: tuple[str, ...]
+    unsupported: str | None
+
+    def arity(self, function: FunctionType) -> int:
+        """How many parameters have no default."""
+        return self.code.co_argcount - len(function.__defaults__ or ())
+
+
+_numbers = itertools.count()
+_shapes: dict[int, _Shape] = {}  # by the address of the code object, which stays while it is in here
+
+
+def _plain(function: Function) -> tuple[FunctionType, _Shape]:
+    plain: Any = function.function if isinstance(function, DeviceFunction) else function
+    code = plain.__code__
+    shape = _shapes.get(id(code))
+    if shape is None:
+        names = tuple(dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"))
+        unsupported = None
+        if code.co_flags & 0x0C or code.co_kwonlyargcount or code.co_posonlyargcount:
+            unsupported = "parameters with *, ** or /"
+        shape = _shapes[id(code)] = _Shape(code, next(_numbers), names, unsupported)
+    return plain, shape
+
+
+def _outer(function: FunctionType, shape: _Shape) -> Iterator[tuple[str, Any, bool]]:
+    """The values that a function finds outside its body: name, value, and whether it is one of the module's."""
+    code = shape.code
+    if function.__defaults__:
+        names = code.co_varnames[shape.arity(function) : code.co_argcount]
+        for name, value in zip(names, function.__defaults__, strict=True):
+            yield name, value, False
+    for name, value in closure_values(function):
+        yield name, value, False
+    outside = function.__globals__
+    for name in shape.global_names:
+        if name in outside:
+            yield name, outside[name], True
+
+
+def _is_constant(value: Any) -> bool:
+    return callable(value) or isinstance(value, ModuleType | thread.Coordinates | atomic.Ordering | atomic.Scope)
+
+
+def _refused(parameter: OpenFunction, function: FunctionType, problem: str) -> ArgumentError:
+    code = function.__code__
+    return ArgumentError(
+        f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, and the function "
+        f"{function.__name__} at {code.co_filename}:{code.co_firstlineno} {problem}"
+    )
+
+
+def _identity(
+    function: FunctionType,
+    numbers: list[tuple[str, ScalarType]],
+    takes: tuple[ScalarType | None, ...] | None,
+    returns: ScalarType | None,
+) -> str:
+    """The same text for the same function and types in every process."""
+    import hashlib  # here, since it takes a thirtieth of `import oxide`
+
+    code = function.__code__
+    constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+    body = f"{code.co_code!r}{constants!r}{code.co_names}{numbers}{takes}{returns}"
+    digest = hashlib.blake2b(body.encode(), digest_size=8).hexdigest()
+    return f"{function.__module__}:{function.__qualname__}:{code.co_firstlineno}:{digest}"
+
+
+@final
+class _Copy:
+    """A function's source, to be compiled with the numbers that it captures as parameters."""
+
+    def __init__(
+        self, function: FunctionType, numbers: list[tuple[str, ScalarType]], constants: dict[str, Any]
+    ) -> None:
+        self.function = function
+        self.numbers = numbers
+        self.constants = constants
+
+    def device_function(self) -> DeviceFunction[..., Any]:
+        code = self.function.__code__
+        node = copy.deepcopy(self._node())
+        arguments = node.args
+        known = [argument.arg for argument in arguments.args]
+        arguments.defaults = []
+        arguments.args += [ast.arg(name) for name, _ in self.numbers if name not in known]
+        for argument in arguments.args:
+            argument.annotation = None
+        name = "lambda_" if isinstance(node, ast.Lambda) else node.name
+        body: list[ast.stmt] = (
+            [ast.copy_location(ast.Return(node.body), node.body)] if isinstance(node, ast.Lambda) else node.body
+        )
+        definition = ast.FunctionDef(name, arguments, body, [], None, None)
+        if "type_params" in definition._fields:
+            setattr(definition, "type_params", [])  # noqa: B010 - since Python 3.12
+        ast.copy_location(definition, node)
+        ast.fix_missing_locations(definition)
+        flags = code.co_flags & _FUTURE
+        module = compile(ast.Module([definition], []), code.co_filename, "exec", flags=flags, dont_inherit=True)
+        names = {"__builtins__": builtins, "__name__": self.function.__module__, **self.constants}
+        exec(module, names)
+        made = names[name]
+        made.__qualname__ = self.function.__qualname__
+        trees.set(made, definition)
+        return DeviceFunction(made)
+
+    def _node(self) -> ast.Lambda | ast.FunctionDef:
+        """The function's node in the tree of its file."""
+        code = self.function.__code__
+        source = "".join(linecache.getlines(code.co_filename, self.function.__globals__))
+        names = list(code.co_varnames[: code.co_argcount])
+        found = [
+            node
+            for node in _functions(source).get(code.co_firstlineno, ())
+            if getattr(node, "name", "<lambda>") == code.co_name and [each.arg for each in node.args.args] == names
+        ]
+        if len(found) > 1:
+            places = set(code.co_positions())
+            found = [
+                node
+                for node in found
+                if isinstance(node, ast.Lambda)
+                and (node.body.lineno, node.body.end_lineno, node.body.col_offset, node.body.end_col_offset) in places
+            ]
+        if len(found) != 1:
+            raise located(
+                self.function, f"the source of {self.function.__name__} cannot be read; define it in a file, with def"
+            )
+        return found[0]
+
+
+@functools.lru_cache(maxsize=32)
+def _functions(source: str) -> dict[int, list[ast.Lambda | ast.FunctionDef]]:
+    """The functions in a file by their first line, which is that of the first decorator."""
+    found: dict[int, list[ast.Lambda | ast.FunctionDef]] = {}
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Lambda | ast.FunctionDef):
+            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+            found.setdefault(first, []).append(node)
+    return found
+
+
+_FUTURE = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)

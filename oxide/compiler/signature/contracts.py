@@ -1,0 +1,252 @@
+"""Launch contracts: ``@kernel(requires=("len(a) >= m * k", …))``.
+
+A contract is a comparison of two whole-number expressions over a kernel's integer parameters and the lengths of its
+slices. It is parsed when the kernel is decorated, checked on the host once per launch, in Python's unbounded integers,
+and handed to the compiler as a fact (``prove``): an access that follows from it needs no check at all.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from oxide.compiler.source.source import located
+from oxide.errors import CompileError, LaunchError
+
+from .signature import Declared, NumbaParameter, Parameter, UntypedParameter
+
+if TYPE_CHECKING:
+    from .generic_parameters import OpenFunction, OpenParameter
+    from .tuples import Fields
+
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.GtE: operator.ge,
+    ast.Gt: operator.gt,
+    ast.LtE: operator.le,
+    ast.Lt: operator.lt,
+    ast.Eq: operator.eq,
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One comparison. ``names`` are what it speaks of: ``m`` for a parameter, ``len(a)`` for a slice's length."""
+
+    text: str
+    left: ast.expr
+    comparison: ast.cmpop
+    right: ast.expr
+    names: frozenset[str]
+
+    def check(self, kernel: str, values: Mapping[str, int]) -> None:
+        """Raises ``LaunchError``, with the value of both sides, unless the comparison holds for ``values``."""
+        try:
+            left, right = _evaluate(self.left, values), _evaluate(self.right, values)
+        except ZeroDivisionError:
+            raise LaunchError(
+                f"kernel {kernel} requires {self.text}, which divides by zero{self._where(values)}"
+            ) from None
+        if not _COMPARISONS[type(self.comparison)](left, right):
+            sides = ", ".join(
+                f"{ast.unparse(side)} is {value}"
+                for side, value in ((self.left, left), (self.right, right))
+                if not isinstance(side, ast.Constant)
+            )
+            raise LaunchError(f"kernel {kernel} requires {self.text}, but {sides}{self._where(values)}")
+
+    def _where(self, values: Mapping[str, int]) -> str:
+        shown = [f"{name} = {values[name]}" for name in sorted(self.names) if not name.startswith("len(")]
+        return f" ({', '.join(shown)})" if shown else ""
+
+
+def compiled(contracts: Sequence[Contract], names: Sequence[str]) -> Callable[..., bool]:
+    """Whether all of them hold, as a function of the values of ``names``, in that order. It may raise
+    ``ZeroDivisionError``.
+
+    Every launch calls it: a tenth of the time of ``check``, which can say what does not hold."""
+    by_place = _ByPlace(names)
+    held: list[ast.expr] = [
+        ast.Compare(by_place.copy_of(contract.left), [contract.comparison], [by_place.copy_of(contract.right)])
+        for contract in contracts
+    ]
+    parameters = [ast.arg(by_place.variable(name)) for name in names]
+    function = ast.Lambda(
+        ast.arguments([], parameters, None, [], [], None, []), ast.BoolOp(ast.And(), [ast.Constant(True), *held])
+    )
+    # What is run was parsed by _Parser, which lets nothing but whole-number arithmetic through.
+    code = compile(ast.fix_missing_locations(ast.Expression(function)), "<contracts>", "eval")
+    holds: Callable[..., bool] = eval(code, {"__builtins__": {}})
+    return holds
+
+
+def parse_contracts(
+    function: Callable[..., Any], kernel: str, parameters: tuple[Declared, ...], texts: Iterable[str]
+) -> tuple[Contract, ...]:
+    """The contracts of a kernel. Raises ``CompileError`` for a name or an operation that a contract cannot have."""
+    if isinstance(texts, str):
+        raise located(function, f'kernel {kernel}: requires is the text "{texts}"; give a tuple of texts')
+    found: list[Contract] = []
+    for text in texts:
+        found += _Parser(function, kernel, parameters, text).parse()
+    return tuple(found)
+
+
+@final
+class _Parser:
+    def __init__(
+        self, function: Callable[..., Any], kernel: str, parameters: tuple[Declared, ...], text: object
+    ) -> None:
+        self.function = function
+        self.kernel = kernel
+        self.parameters = {parameter.name: parameter for parameter in parameters}
+        self.text = text
+        self.names: set[str] = set()
+
+    def parse(self) -> list[Contract]:
+        try:
+            tree = ast.parse(str(self.text).strip(), mode="eval").body
+        except SyntaxError:
+            raise self._error("is no expression") from None
+        if not isinstance(tree, ast.Compare):
+            raise self._error('is no comparison, such as "len(a) >= m * k"')
+        tree = _NamedElements(self).visit(tree)
+        contracts = []
+        left = tree.left
+        for comparison, right in zip(tree.ops, tree.comparators, strict=True):
+            if type(comparison) not in _COMPARISONS:
+                raise self._error("compares with something other than <, <=, ==, >= and >")
+            self.names = set()
+            self._check(left)
+            self._check(right)
+            text = ast.unparse(ast.Compare(left, [comparison], [right]))
+            contracts.append(Contract(text, left, comparison, right, frozenset(self.names)))
+            left = right
+        return contracts
+
+    def _check(self, node: ast.expr) -> None:
+        match node:
+            case ast.Constant(value=value) if type(value) is int:
+                return
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                self._check(operand)
+            case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
+                self._check(left)
+                self._check(right)
+            case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
+                if self._parameter(name).kind in ("scalar", "function", "tuple"):
+                    raise self._error(f"takes the length of {name}, which is no slice")
+                self.names.add(f"len({name})")
+            case ast.Name(id=name):
+                parameter = self._parameter(name)
+                if parameter.kind == "function":
+                    raise self._error(f"uses {name}, which is a function")
+                if parameter.kind == "tuple":
+                    raise self._error(f"uses {name}, a whole tuple; name one of its numbers, as a kernel does")
+                if parameter.kind != "scalar":
+                    raise self._error(f"compares the slice {name} itself; its length is len({name})")
+                if parameter.dtype.kind not in "iu" or parameter.annotation == "bf16":
+                    raise self._error(f"uses {name}, a {parameter.annotation}; contracts are about integers")
+                self.names.add(name)
+            case _:
+                raise self._error(
+                    f"has {ast.unparse(node)}; there may be +, -, *, //, %, integers, parameters and len(…)"
+                )
+
+    def _parameter(self, name: str) -> Parameter | OpenParameter | OpenFunction:
+        if name not in self.parameters:
+            raise self._error(f"names {name}, but the parameters are {', '.join(self.parameters)}")
+        declared = self.parameters[name]
+        if isinstance(declared, NumbaParameter | UntypedParameter):
+            raise self._error(f"names {name}, whose type is {declared.annotation}; contracts are of scalars and slices")
+        return declared
+
+    def _error(self, problem: str) -> CompileError:
+        return located(self.function, f'kernel {self.kernel}: the contract "{self.text}" {problem}')
+
+
+@final
+class _NamedElements(ast.NodeTransformer):
+    """Makes names of what a contract says of tuples: ``size.rows`` and ``size[0]`` are scalar parameters of that
+    name."""
+
+    def __init__(self, parser: _Parser) -> None:
+        self.parser = parser
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._name(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return self._name(node)
+
+    def _name(self, node: ast.Attribute | ast.Subscript) -> ast.expr:
+        element = self._element(node)
+        if element is None:
+            return node
+        self.parser.parameters[element.name] = element
+        return ast.Name(element.name, ast.Load())
+
+    def _element(self, node: ast.expr) -> Declared | None:
+        if isinstance(node, ast.Name):
+            return self.parser.parameters.get(node.id)
+        if not isinstance(node, ast.Attribute | ast.Subscript):
+            return None
+        base = self._element(node.value)
+        if base is None or base.kind != "tuple":
+            return None
+        if TYPE_CHECKING:
+            assert isinstance(base, Parameter)
+            assert isinstance(base.lifted, Fields)
+        found = base.lifted.element(node)
+        if found is None:
+            listed = ", ".join(element.name for element in base.lifted.elements)
+            raise self.parser._error(f"names {ast.unparse(node)}, but {base.name} has {listed}")
+        return found
+
+
+@final
+class _ByPlace(ast.NodeTransformer):
+    """Puts a variable for each name that contracts speak of."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._places = {name: place for place, name in enumerate(names)}
+
+    def variable(self, name: str) -> str:
+        return f"v{self._places[name]}"
+
+    def copy_of(self, side: ast.expr) -> ast.expr:
+        changed: ast.expr = self.visit(copy.deepcopy(side))
+        return changed
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Name(self.variable(node.id), ast.Load())
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return ast.Name(self.variable(ast.unparse(node)), ast.Load())
+
+
+def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.UnaryOp(operand=operand):
+            return -_evaluate(operand, values)
+        case ast.BinOp(left=left, op=operation, right=right):
+            return _OPERATIONS[type(operation)](_evaluate(left, values), _evaluate(right, values))
+        case ast.Name(id=name):
+            return values[name]
+        case ast.Call(args=[ast.Name(id=name)]):
+            return values[f"len({name})"]
+        case _:
+            raise AssertionError(ast.dump(node))  # _Parser let nothing else through

@@ -1,0 +1,167 @@
+"""Parameters of generic kernels: what their annotations say, and what a function becomes when a kernel takes it.
+
+Apart from ``signature.py`` since few programs need it, and ``import oxide`` is counted in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, final, get_args
+
+import numpy as np
+
+from oxide.compiler.source.source import located, parameter_line
+from oxide.errors import ArgumentError
+from oxide.language.types import ScalarType
+from oxide.messages import written
+
+from .signature import ATOMIC, FORMATS, SCALAR_NAMES, SCALARS, Kind, Parameter, shown
+
+if TYPE_CHECKING:
+    from .device_function import DeviceFunction
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OpenParameter:
+    """One parameter of a generic kernel, whose type the argument decides: ``factor: T``, ``x: Slice[T]``.
+
+    It becomes a ``Parameter`` when the kernel is specialised; ``type_variables.py`` says how.
+    """
+
+    kernel: str
+    name: str
+    kind: Kind
+    variable: str
+    choices: tuple[ScalarType, ...]
+    """The scalar types that the variable may stand for: its constraints, or all."""
+    tile: tuple[int, ...] = ()
+
+    @property
+    def annotation(self) -> str:
+        """The annotation as it is written."""
+        return shown(self.kind, self.variable, self.tile)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """None is known: void."""
+        return np.dtype(np.void)
+
+    def convert(self, value: Any) -> Any:
+        """A scalar argument, if it is a number. Raises ``ArgumentError`` for anything else."""
+        if isinstance(value, int | float | np.number | np.bool_) or (type(value) is np.ndarray and value.ndim == 0):
+            return value
+        raise ArgumentError(
+            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
+            f"{type(value).__name__} {written(value):.80}; pass a number"
+        )
+
+    def closed(self, scalar: ScalarType) -> Parameter:
+        """The parameter, where the variable stands for ``scalar``."""
+        return Parameter(self.kernel, self.name, self.kind, scalar, self.tile)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OpenFunction:
+    """A parameter that takes a function: ``f: Callable[[T], T]``.
+
+    ``takes`` are the types that the function's arguments are converted to, None for all of them where the annotation
+    says nothing, and ``returns`` what its result is converted to. Both may name type variables.
+    """
+
+    kernel: str
+    name: str
+    takes: tuple[ScalarType | str | None, ...] | None
+    returns: ScalarType | str | None
+    annotation: str
+    choices: tuple[tuple[str, tuple[ScalarType, ...]], ...]
+    """The type variables, and what each may stand for."""
+
+    @property
+    def kind(self) -> Kind:
+        return "function"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Void: a function is no number."""
+        return np.dtype(np.void)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A function that a kernel is compiled with: a device function that takes, after its own ``arity`` parameters, the
+    numbers that it captures, which are the ``parts`` of the kernel's parameter. See ``closures.py``."""
+
+    function: DeviceFunction[..., Any]
+    parts: tuple[Parameter, ...]
+    arity: int
+    annotation: str
+    identity: str
+    words: Callable[[Any], tuple[Any, ...]]
+    """The numbers that such a function captures now. Raises ``ArgumentError`` for one that its type does not hold."""
+
+
+def open_parameter(
+    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar, tile: tuple[int, ...]
+) -> OpenParameter:
+    """The parameter for an annotation with a type variable. Raises ``CompileError`` for one that is no machine type."""
+    choices = _choices(function, kernel, name, kind, variable)
+    return OpenParameter(kernel, name, kind, variable.__name__, choices, tile)
+
+
+def function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
+    """The parameter for ``Callable``, ``Callable[[f32, T], T]`` or ``Callable[..., f32]``; ``Any`` stands for no
+    conversion. Raises ``CompileError`` for what is no scalar."""
+    choices: dict[str, tuple[ScalarType, ...]] = {}
+
+    def meaning(each: Any) -> ScalarType | str | None:
+        if isinstance(each, TypeVar):
+            choices[each.__name__] = _choices(function, kernel, name, "scalar", each)
+            return each.__name__
+        if each is Any:
+            return None
+        if isinstance(each, ScalarType) and each.name in FORMATS:
+            return each
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name}: a function takes and returns scalars ({SCALAR_NAMES}) in its "
+            f"annotation, not {getattr(each, '__name__', each)}; Any says nothing of a type",
+            *parameter_line(function, name),
+        )
+
+    taken, returned = get_args(annotation) or (..., Any)
+    takes = None if taken is ... else tuple(meaning(each) for each in taken)
+    returns = meaning(returned)
+    given = "..." if takes is None else f"[{', '.join(_type_name(each) for each in takes)}]"
+    shown = f"Callable[{given}, {_type_name(returns)}]"
+    return OpenFunction(kernel, name, takes, returns, shown, tuple(choices.items()))
+
+
+def _type_name(kind: ScalarType | str | None) -> str:
+    return "Any" if kind is None else str(kind)
+
+
+def _choices(
+    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
+) -> tuple[ScalarType, ...]:
+    """What a type variable may stand for: its constraints, or every scalar type that the parameter may have."""
+    possible = ATOMIC if kind == "atomic" else tuple(FORMATS)
+    problem = None
+    if variable.__bound__ is not None:
+        problem = "has a bound, which says nothing of machine types"
+    wrong = [each for each in variable.__constraints__ if not isinstance(each, ScalarType) or each.name not in possible]
+    if wrong:
+        problem = f"may be {getattr(wrong[0], '__name__', wrong[0])}, which {kind} parameters cannot have here"
+    if problem is not None:
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name}: the type variable {variable.__name__} {problem}; constrain it to "
+            f"scalar types, as in TypeVar({variable.__name__!r}, f32, f64); possible are {' '.join(possible)}",
+            *parameter_line(function, name),
+        )
+    if variable.__constraints__:
+        return tuple(variable.__constraints__)
+    return tuple(SCALARS[each] for each in possible)

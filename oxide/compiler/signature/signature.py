@@ -1,0 +1,476 @@
+"""A kernel's parameters: what their annotations say, and the conversion of a scalar argument.
+
+Parsing annotations is all that decorating a kernel does; nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, final, get_args, get_origin
+
+import numpy as np
+
+from oxide.compiler.source.source import EMPTY, closure_values, located, parameter_line
+from oxide.errors import ArgumentError
+from oxide.language import types
+from oxide.language.arrays import Array, ArrayAnnotation
+from oxide.language.atomic import AtomicSlice
+from oxide.language.slices import DisjointSlice, Slice
+from oxide.language.types import ScalarType
+from oxide.messages import is_long, written
+
+from .untyped_arguments import ArgumentType, ArrayType, identity
+
+if TYPE_CHECKING:
+    from .generic_parameters import Lifted, OpenFunction, OpenParameter
+    from .tuples import Fields
+
+Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
+"""``tiles`` is a ``DisjointSlice`` with a layout."""
+
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
+ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
+FORMATS = {
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "f16": "H",
+    "bf16": "H",
+    "f32": "f",
+    "f64": "d",
+    "bool_": "?",
+}
+
+_SHOWN: dict[Kind, str] = {
+    "scalar": "{}",
+    "slice": "Slice[{}]",
+    "disjoint": "DisjointSlice[{}]",
+    "atomic": "AtomicSlice[{}]",
+}
+_LIMITS = {
+    f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for sign in "iu"
+    for bits in (8, 16, 32, 64)
+}
+_CLASSES = {
+    **{name: name[0] for name in _LIMITS},
+    **dict.fromkeys(("f16", "bf16"), "h"),
+    **dict.fromkeys(("f32", "f64"), "f"),
+    "bool_": "b",
+}
+"""How a scalar's argument is converted: i, u, f, b, or h for the 16-bit floats, which are passed as their bits."""
+SAFE_FLOAT = 3.4e38
+"""What f32 and f64 both hold."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself, a
+    function as the numbers that it captures, and a tuple as its elements."""
+
+    kernel: str
+    name: str
+    kind: Kind
+    scalar: ScalarType
+    tile: tuple[int, ...] = ()
+    """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
+    lifted: Lifted | Fields | None = None
+    """For a function or a tuple, the scalars that are passed in its place."""
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    """The scalar's dtype, or that of the slice's elements."""
+    integers: range | None = field(init=False, repr=False, compare=False)
+    """What an integer scalar holds; None for anything else."""
+    is_float: bool = field(init=False, repr=False, compare=False)
+    """Whether it is a scalar that is passed as a float: an f32 or an f64."""
+
+    def __post_init__(self) -> None:
+        # Every launch asks for these, of every argument.
+        limits = _LIMITS.get(self.scalar.name) if self.kind == "scalar" else None
+        object.__setattr__(self, "dtype", self.scalar.dtype)
+        object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
+        object.__setattr__(self, "is_float", self.kind == "scalar" and _CLASSES.get(self.scalar.name) == "f")
+
+    @property
+    def annotation(self) -> str:
+        """The annotation as it is written."""
+        return shown(self.kind, self.scalar.name, self.tile) if self.lifted is None else self.lifted.annotation
+
+    @property
+    def identity(self) -> str:
+        """The annotation and, for a function or a tuple, which one it is: the same text in every process."""
+        return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
+
+    @property
+    def alignment(self) -> int:
+        """What the address of a tiled output is a multiple of, in bytes."""
+        return alignment_of(self.tile, self.dtype.itemsize)
+
+    @property
+    def struct_format(self) -> str:
+        """What ``struct`` packs the parameter with."""
+        if self.lifted is not None:
+            return "".join(part.struct_format for part in self.lifted.parts)
+        return FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
+
+    def convert(self, value: Any) -> int | float | bool:
+        """A scalar argument as the Python number that the kernel gets.
+
+        Python and NumPy scalars are taken, and 0-d arrays. An integer must fit; a float for an integer parameter, or a
+        number for a bool, is an ``ArgumentError``, as is anything that is no number.
+        """
+        # The two plain cases first: NumPy's limits and isinstance checks take ten times as long as these compares.
+        if type(value) is int:
+            if self.integers is not None and value in self.integers:
+                return value
+        elif type(value) is float and self.is_float and -SAFE_FLOAT <= value <= SAFE_FLOAT:
+            return value
+        kind = _CLASSES[self.scalar.name]
+        if type(value) is np.ndarray and value.ndim == 0:
+            value = value[()]
+        if kind == "h":
+            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+                return self._to_half(self._to_float(value))
+            raise self._refuse(value, "pass a number")
+        if kind == "b":
+            if isinstance(value, bool | np.bool_):
+                return bool(value)
+            raise self._refuse(value, "pass True or False")
+        if kind == "f":
+            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+                return self._to_float(value)
+            raise self._refuse(value, "pass a number")
+        if isinstance(value, bool | np.bool_):
+            return int(value)
+        if not isinstance(value, int | np.integer):
+            raise self._refuse(
+                value, "pass an int; round a float yourself, with int(x)" if _is_float(value) else "pass an int"
+            )
+        number = operator.index(value)
+        low, high = _LIMITS[self.scalar.name]
+        if not low <= number <= high:
+            raise self._refuse(value, f"{self.scalar.name} holds {low} to {high}")
+        return number
+
+    def _to_float(self, value: Any) -> float:
+        try:
+            number = float(value)
+        except OverflowError:
+            raise self._refuse(value, f"{self.scalar.name} holds no number as large") from None
+        if self.scalar.name == "f32" and math.isfinite(number) and abs(number) > float(np.finfo(np.float32).max):
+            rounded = float(np.float32(number)) if abs(number) < 3.4028236e38 else math.inf
+            if math.isinf(rounded):
+                raise self._refuse(value, "f32 holds magnitudes up to 3.4e38")
+            return rounded
+        return number
+
+    def _to_half(self, number: float) -> int:
+        """The bits of an f16 or bf16, rounded to nearest, ties to even."""
+        if self.scalar.name == "f16":
+            with np.errstate(over="ignore"):
+                bits = int(np.float16(number).view(np.uint16))
+            infinity = 0x7C00
+        else:
+            bits, infinity = _bf16_bits(number), 0x7F80
+        if bits & 0x7FFF == infinity and math.isfinite(number):
+            limit = "65504" if self.scalar.name == "f16" else "3.39e38"
+            raise self._refuse(number, f"{self.scalar.name} holds magnitudes up to {limit}")
+        return bits
+
+    def _refuse(self, value: Any, advice: str) -> ArgumentError:
+        if type(value) is int and is_long(value):
+            found = written(value)
+        else:
+            found = f"{value!r} ({type(value).__name__})" if np.ndim(value) == 0 else type(value).__name__
+        return ArgumentError(
+            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is {found}; {advice}"
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NumbaParameter:
+    """A parameter that numba-cuda's semantics hold for: an ``Array``, or one without an annotation once the argument's
+    type is known. What is passed and how says ``untyped_arguments.py``."""
+
+    kernel: str
+    name: str
+    type: ArgumentType
+
+    kind: ClassVar[Kind] = "argument"
+    lifted: ClassVar[None] = None
+
+    @property
+    def annotation(self) -> str:
+        """The type, as it may be written in an annotation."""
+        return str(self.type)
+
+    @property
+    def identity(self) -> str:
+        """The same text for the same type in every process."""
+        return identity(self.type)
+
+    @property
+    def struct_format(self) -> str:
+        """What ``struct`` packs the parameter with."""
+        return self.type.format
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UntypedParameter:
+    """A parameter without an annotation: each launch's argument says its type. It becomes a ``NumbaParameter``."""
+
+    kernel: str
+    name: str
+
+    kind: ClassVar[Kind] = "argument"
+    annotation: ClassVar[str] = "no annotation"
+
+    def closed(self, kind: ArgumentType) -> NumbaParameter:
+        """The parameter, where the argument is of type ``kind``."""
+        return NumbaParameter(self.kernel, self.name, kind)
+
+
+Closed: TypeAlias = Parameter | NumbaParameter
+"""A parameter whose type is known: what a specialization has."""
+
+Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
+"""A parameter as a kernel declares it."""
+
+
+def parse_parameters(
+    function: Callable[..., Any], name: str, local_names: Mapping[str, Any], adopted: bool = False
+) -> tuple[Declared, ...]:
+    """The parameters of a kernel, from its annotations, strings included. Raises ``CompileError``.
+
+    ``local_names`` are those of the place where the kernel is defined: a string annotation may name one. The
+    annotations of an ``adopted`` kernel, one of numba-cuda's, mean nothing."""
+    signature = inspect.signature(function)
+    names = _Names(function, local_names)
+    returns = signature.return_annotation
+    if (
+        not adopted
+        and returns is not inspect.Signature.empty
+        and names.evaluate(returns, "the return annotation") is not None
+    ):
+        raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
+    parameters: list[Declared] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            raise located(
+                function,
+                f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /",
+                *parameter_line(function, parameter.name),
+            )
+        if adopted or parameter.annotation is inspect.Parameter.empty:
+            parameters.append(UntypedParameter(name, parameter.name))
+            continue
+        annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
+        parameters.append(_parameter(function, name, parameter.name, annotation, names))
+    return tuple(parameters)
+
+
+def default_values(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the defaults of a function's parameters by name."""
+    code, defaults = function.__code__, getattr(function, "__defaults__", None) or ()
+    return dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """What a device function's annotation says of a parameter or of the result."""
+
+    kind: Kind
+    scalar: ScalarType
+    tile: tuple[int, ...] = ()
+
+
+def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
+    """The annotations of a device function by parameter, the result's as ``return``. Raises ``CompileError``.
+
+    What has none is generic, and so is ``Any``, a type variable, and what only the compiler makes: a ``ThreadIndex``,
+    a ``Ref``, shared memory, None.
+    """
+    found: dict[str, Annotation] = {}
+    if not getattr(function, "__annotations__", None):
+        return found
+    names = _Names(function, local_names)
+    for name, annotation in function.__annotations__.items():
+        what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
+        value = names.evaluate(annotation, f"{what}: the annotation", name)
+        tile: tuple[int, ...] = ()
+        if isinstance(value, ScalarType):
+            kind: Kind = "scalar"
+            scalar: Any = value
+        elif get_origin(value) in (Slice, DisjointSlice):
+            kind = "slice" if get_origin(value) is Slice else "disjoint"
+            scalar, tile = _tile_of(function, what, name, value)
+            kind = "tiles" if tile else kind
+            if isinstance(scalar, TypeVar):
+                continue
+        elif value in (int, float, bool, complex, str):
+            raise located(
+                function,
+                f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
+                "DisjointSlice[T], or not at all",
+                *parameter_line(function, name),
+            )
+        else:
+            continue
+        if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
+            problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
+            raise located(function, problem, *parameter_line(function, name))
+        found[name] = Annotation(kind, scalar, tile)
+    return found
+
+
+class _Names:
+    """The names that a function's annotations may use: its module's globals, its surroundings and its closure."""
+
+    def __init__(self, function: Callable[..., Any], local_names: Mapping[str, Any]) -> None:
+        self.function = function
+        closure = {name: value for name, value in closure_values(function) if value is not EMPTY}
+        self.globals = getattr(function, "__globals__", {})
+        own = {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
+        self.locals = {**local_names, **closure, **own}
+
+    def evaluate(self, annotation: Any, what: str, name: str = "return") -> Any:
+        if not isinstance(annotation, str):
+            return annotation
+        try:
+            return eval(annotation, self.globals, self.locals)
+        except Exception as error:
+            place = parameter_line(self.function, name)
+            raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
+
+
+SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
+"""The scalar types that kernels know, by name."""
+
+_KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
+
+
+def shown(kind: Kind, element: str, tile: tuple[int, ...]) -> str:
+    """An annotation as it is written."""
+    if kind == "tiles":
+        return f"DisjointSlice[{element}, {layout_name(tile)}]"
+    return _SHOWN[kind].format(element)
+
+
+def layout_name(tile: tuple[int, ...]) -> str:
+    """A layout as it is written."""
+    return f"{'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})"
+
+
+def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
+    """What a tiled output begins at a multiple of: the greatest power of two in a tile row's bytes, up to 16, the
+    longest vector that one thread moves."""
+    row = tile[-1] * itemsize
+    return min(row & -row, 16)
+
+
+def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any) -> tuple[Any, tuple[int, ...]]:
+    """The elements' type of a slice's annotation, and the sides of its layout's tiles, () without a layout."""
+    scalar, *layouts = get_args(annotation)
+    if not layouts:
+        return scalar, ()
+    from oxide.language.tiles import RowMajorTiles, Tiles
+
+    if (
+        get_origin(annotation) is not DisjointSlice
+        or len(layouts) > 1
+        or type(layouts[0])
+        not in (
+            Tiles,
+            RowMajorTiles,
+        )
+    ):
+        problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
+        raise located(function, problem + "Tiles(n) or RowMajorTiles(r, c)", *parameter_line(function, name))
+    return scalar, layouts[0].shape
+
+
+def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: _Names) -> Declared:
+    if annotation is Array:
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name} is annotated Array; say of what and with how many axes, as in "
+            "Array[f32, 2], or leave the annotation out",
+            *parameter_line(function, name),
+        )
+    if isinstance(annotation, ArrayAnnotation):
+        return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
+    if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
+        from .generic_parameters import function_parameter  # here, as few programs need it
+
+        return function_parameter(function, kernel, name, annotation)
+    if annotation is tuple or get_origin(annotation) is tuple or hasattr(annotation, "_fields"):
+        from .tuples import tuple_parameter
+
+        return tuple_parameter(
+            function, kernel, name, annotation, lambda text: names.evaluate(text, f"the annotation of {name}", name)
+        )
+    tile: tuple[int, ...] = ()
+    if isinstance(annotation, ScalarType | TypeVar):
+        kind: Kind = "scalar"
+        scalar: Any = annotation
+    elif get_origin(annotation) in _KINDS:
+        kind = _KINDS[get_origin(annotation)]
+        scalar, tile = _tile_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
+        kind = "tiles" if tile else kind
+    else:
+        from oxide.compiler.check.advice import of_annotation
+
+        shown = getattr(annotation, "__name__", None) or repr(annotation)
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name} is annotated {shown}; {of_annotation(annotation)}",
+            *parameter_line(function, name),
+        )
+    if isinstance(scalar, TypeVar):
+        from .generic_parameters import open_parameter
+
+        return open_parameter(function, kernel, name, kind, scalar, tile)
+    if not isinstance(scalar, ScalarType):
+        from oxide.compiler.check.advice import of_element
+
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {of_element(scalar)}",
+            *parameter_line(function, name),
+        )
+    if kind == "atomic" and scalar.name not in ATOMIC:
+        raise located(
+            function,
+            f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
+        )
+    return Parameter(kernel, name, kind, scalar, tile)
+
+
+def _bf16_bits(number: float) -> int:
+    """A bf16 is the upper half of an f32. Rounded once: from the double, in steps of the last place that is kept."""
+    if not math.isfinite(number):
+        with np.errstate(invalid="ignore"):
+            return int(np.float32(number).view(np.uint32)) >> 16 | (0x40 if math.isnan(number) else 0)
+    fraction, exponent = math.frexp(number)
+    step = max(exponent, -125) - 8
+    steps = math.copysign(round(math.ldexp(fraction, exponent - step)), number)  # an integer has no -0.0
+    rounded = math.ldexp(steps, step)
+    with np.errstate(over="ignore"):
+        return int(np.float32(rounded).view(np.uint32)) >> 16
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float | np.floating)

@@ -1,0 +1,192 @@
+"""Tuples and NamedTuples of scalars as kernel parameters: ``size: tuple[i32, i32]``, ``settings: Settings``.
+
+A tuple is passed as its numbers, one word after the other, as if each were a parameter of its own: so the prover, the
+contracts and the rule for widths treat ``size.rows`` as they treat a scalar parameter. Its length is part of its type;
+a tuple inside a tuple is passed the same way. Apart from ``signature.py`` since few programs need it, and ``import
+oxide`` is counted in milliseconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ForwardRef, final, get_args, get_origin
+
+import numpy as np
+
+from oxide.compiler.source.source import located, parameter_line
+from oxide.errors import ArgumentError, CompileError
+from oxide.language.types import ScalarType
+from oxide.messages import written
+
+from .signature import FORMATS, SCALAR_NAMES, Parameter
+
+_NO_SCALAR = ScalarType("tuple", np.dtype(np.void))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What a parameter that is a tuple is made of: a parameter for each element, named as a kernel writes it.
+
+    ``made_of`` is ``tuple`` or the NamedTuple class, ``names`` its fields, none for a plain tuple.
+    """
+
+    kernel: str
+    name: str
+    made_of: type
+    names: tuple[str, ...]
+    elements: tuple[Parameter, ...]
+
+    @property
+    def parts(self) -> tuple[Parameter, ...]:
+        """The scalars, those of inner tuples included, in the order in which they are passed."""
+        return tuple(_scalars(self.elements))
+
+    @property
+    def annotation(self) -> str:
+        """The annotation as it is written."""
+        if self.names:
+            return self.made_of.__name__
+        return f"tuple[{', '.join(element.annotation for element in self.elements)}]"
+
+    @property
+    def identity(self) -> str:
+        """The class, the fields and their types: the same text in every process."""
+        inside = ", ".join(element.identity for element in self.elements)
+        return f"{self.made_of.__module__}.{self.made_of.__qualname__}{self.names}({inside})"
+
+    def element(self, node: ast.Attribute | ast.Subscript) -> Parameter | None:
+        """The element that ``node``, a field or an index of this tuple, means; None if there is none."""
+        if isinstance(node, ast.Attribute):
+            return self.elements[self.names.index(node.attr)] if node.attr in self.names else None
+        try:
+            index = ast.literal_eval(node.slice)
+        except ValueError:
+            return None
+        inside = type(index) is int and -len(self.elements) <= index < len(self.elements)
+        return self.elements[index] if inside else None
+
+    def problem(self, node: ast.Attribute | ast.Subscript) -> str | None:
+        """Why a kernel cannot say ``node`` of this tuple; None if it can, or if that is for the types to tell."""
+        if isinstance(node.ctx, ast.Store):
+            return f"{self.name} is a parameter, and its elements do not change; assign to a name of your own"
+        constant = isinstance(node, ast.Attribute) or isinstance(node.slice, ast.Constant)
+        if constant and self.element(node) is None:
+            listed = self.names if isinstance(node, ast.Attribute) else [f"[{n}]" for n in range(len(self.elements))]
+            return f"{self.name} is a {self.annotation}, which has {', '.join(listed) or 'no fields'}"
+        return None
+
+    def words(self, argument: Any) -> tuple[Any, ...]:
+        """The numbers of a tuple, as the kernel gets them.
+
+        Raises ``ArgumentError`` for what is no such tuple, or has an element that its type does not hold."""
+        if type(argument) is not self.made_of and not self._takes(argument):
+            fields = ", ".join(f"{name}=…" for name in self.names)
+            advice = f"pass {self.annotation}({fields})" if self.names else "pass a tuple"
+            raise self._refuse(f"{written(argument):.80} ({type(argument).__name__})", advice)
+        if len(argument) != len(self.elements):
+            raise self._refuse(
+                f"{written(argument):.80}, of length {len(argument)}", f"pass {len(self.elements)} elements"
+            )
+        words: list[Any] = []
+        for element, value in zip(self.elements, argument, strict=True):
+            if element.lifted is None:
+                words.append(element.convert(value))
+            else:
+                words += element.lifted.words(value)
+        return tuple(words)
+
+    def _takes(self, argument: Any) -> bool:
+        """A plain tuple is taken for a NamedTuple, and any for a plain tuple, but not one NamedTuple for another: their
+        fields may be in another order."""
+        return isinstance(argument, tuple) and (self.made_of is tuple or type(argument) is tuple)
+
+    def _refuse(self, found: str, advice: str) -> ArgumentError:
+        return ArgumentError(
+            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is {found}; {advice}"
+        )
+
+
+def is_tuple(annotation: Any) -> bool:
+    """Whether an annotation is of a tuple or a NamedTuple."""
+    return annotation is tuple or get_origin(annotation) is tuple or _is_named(annotation)
+
+
+def tuple_parameter(
+    function: Callable[..., Any], kernel: str, name: str, annotation: Any, evaluate: Callable[[str], Any]
+) -> Parameter:
+    """The parameter for ``tuple[f32, i32]`` or a NamedTuple class; ``evaluate`` gives what a string annotation means.
+
+    Raises ``CompileError`` for elements that are no scalars, and for a tuple of any length."""
+    refuse = functools.partial(_refused, function, kernel, name)
+    return _parameter(kernel, name, annotation, evaluate, refuse)
+
+
+def _parameter(
+    kernel: str,
+    name: str,
+    annotation: Any,
+    evaluate: Callable[[str], Any],
+    refuse: Callable[[str], CompileError],
+) -> Parameter:
+    names: tuple[str, ...] = ()
+    if _is_named(annotation):
+        made_of, names = annotation, annotation._fields
+        kinds = [_field_type(annotation, field, evaluate) for field in names]
+    else:
+        made_of, kinds = tuple, list(get_args(annotation))
+        if ... in kinds or annotation is tuple or annotation is typing.Tuple:  # noqa: UP006 - the annotation's own name
+            raise refuse(
+                f"{name} is a tuple of any length; the length is part of a kernel's code: write each element, as in "
+                "tuple[f32, f32], or pass a Slice"
+            )
+    if not kinds:
+        raise refuse(f"{name} is an empty tuple; a kernel takes one with elements")
+    elements: list[Parameter] = []
+    for number, kind in enumerate(kinds):
+        inner = f"{name}.{names[number]}" if names else f"{name}[{number}]"
+        if isinstance(kind, ScalarType) and kind.name in FORMATS:
+            elements.append(Parameter(kernel, inner, "scalar", kind))
+        elif is_tuple(kind):
+            elements.append(_parameter(kernel, inner, kind, evaluate, refuse))
+        else:
+            shown = getattr(kind, "__name__", None) or repr(kind)
+            what = "has no annotation" if kind is None else f"is annotated {shown}"
+            raise refuse(f"{inner} {what}; the elements of a tuple are scalars ({SCALAR_NAMES}), or tuples of these")
+    fields = Fields(kernel, name, made_of, names, tuple(elements))
+    return Parameter(kernel, name, "tuple", _NO_SCALAR, lifted=fields)
+
+
+def _refused(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:
+    return located(function, f"kernel {kernel}: parameter {problem}", *parameter_line(function, name))
+
+
+def _is_named(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
+
+
+def _field_type(made_of: Any, field: str, evaluate: Callable[[str], Any]) -> Any:
+    """What a NamedTuple's field is annotated with; None for one of ``collections.namedtuple``, which says nothing."""
+    declared = (getattr(kind, "__annotations__", {}) for kind in made_of.__mro__)
+    kind = next((annotations[field] for annotations in declared if field in annotations), None)
+    text = kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
+    if not isinstance(text, str):
+        return text
+    module = sys.modules.get(made_of.__module__)
+    try:
+        return eval(text, dict(vars(module)) if module is not None else {})
+    except NameError:
+        return evaluate(text)  # the name of a type that is local to where class and kernel are defined
+
+
+def _scalars(elements: tuple[Parameter, ...]) -> Iterator[Parameter]:
+    for element in elements:
+        if element.lifted is None:
+            yield element
+        else:
+            yield from element.lifted.parts

@@ -1,0 +1,244 @@
+"""How a generic kernel's type variables get their types: from the arguments of a launch, or by name.
+
+A variable that is the element type of a slice is the dtype of the buffer; all uses must agree, and scalars of that
+type convert as those of a fixed type do. A variable that only scalars have takes the type of the values: a NumPy
+scalar's own, else ``i64`` for an int, ``f64`` for a float and ``bool_`` for a bool, or the one constraint of that kind
+where these are none of the constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from oxide.errors import ArgumentError
+from oxide.language.arrays import ArrayAnnotation
+from oxide.language.types import ScalarType
+from oxide.messages import written
+
+from .closures import lift
+from .device_function import is_function
+from .generic_parameters import OpenFunction, OpenParameter
+from .signature import SCALARS, Closed, Declared, UntypedParameter
+from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType
+
+# A bf16 is stored in u16s: such a buffer holds u16 where a variable may be both.
+_BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}
+_PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What an argument says of the type of an open parameter: a dtype, or the Python type of a plain number."""
+
+    dtype: np.dtype[Any] | None = None
+    number: type | None = None
+
+    @property
+    def shown(self) -> str:
+        if self.dtype is not None:
+            scalar = _BY_DTYPE.get(self.dtype)
+            return str(self.dtype) if scalar is None else scalar.name
+        return "an unknown type" if self.number is None else f"a Python {self.number.__name__}"
+
+
+def close_by_arguments(
+    kernel: str,
+    declared: Sequence[Declared],
+    found: Mapping[str, Evidence],
+    functions: Mapping[str, Any],
+    typed: Mapping[str, ArgumentType],
+) -> tuple[Closed, ...]:
+    """The parameters for arguments of which ``found`` says, by parameter, what is known, for ``functions``, and for
+    ``typed``, the types of the arguments of parameters without an annotation.
+
+    Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
+    chosen: dict[str, tuple[ScalarType, OpenParameter]] = {}
+    opened = [parameter for parameter in declared if isinstance(parameter, OpenParameter)]
+    # Buffers decide, then NumPy's scalars, then plain numbers, which convert.
+    buffers = [p for p in opened if p.kind != "scalar" and found[p.name].dtype is not None]
+    scalars = [p for p in opened if p.kind == "scalar" and found[p.name].dtype is not None]
+    numbers = [p for p in opened if p.kind == "scalar" and found[p.name].number is not None]
+    for parameter in buffers:
+        scalar = _allowed(parameter, found[parameter.name])
+        before, by = chosen.setdefault(parameter.variable, (scalar, parameter))
+        if before is not scalar:
+            raise _disagreement(kernel, by, before, parameter, scalar)
+    decided = {p.variable for p in opened if p.kind != "scalar"}
+    for parameter in scalars:
+        if parameter.variable not in decided:
+            scalar = _allowed(parameter, found[parameter.name])
+            before, by = chosen.setdefault(parameter.variable, (scalar, parameter))
+            if before is not scalar:
+                raise _disagreement(kernel, by, before, parameter, scalar)
+    decided |= set(chosen)
+    widest = sorted(numbers, key=lambda p: list(_PLAIN).index(found[p.name].number or bool), reverse=True)
+    for parameter in widest:
+        if parameter.variable not in decided:
+            chosen.setdefault(parameter.variable, (_plain(parameter, found[parameter.name]), parameter))
+    for parameter in sorted(opened, key=lambda p: p.kind == "scalar"):
+        if parameter.variable not in chosen:
+            raise ArgumentError(
+                f"kernel {kernel}: {parameter.variable} is the type of parameter {parameter.name}, and no argument "
+                "says what it is: an operation that does not say beforehand what it yields was given; launch the "
+                "kernel on its result, as in operation.and_then(lambda box: kernel[...](box, ...))"
+            )
+    return _closed(declared, {name: scalar for name, (scalar, _) in chosen.items()}, functions, typed)
+
+
+def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str, Any]) -> tuple[Closed, ...]:
+    """The parameters, where ``given`` says what each type variable stands for, each function is, and of what type each
+    parameter without an annotation.
+
+    Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
+    needed: dict[str, str] = {}
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            needed.setdefault(parameter.variable, parameter.choices[0].name)
+        elif isinstance(parameter, OpenFunction):
+            needed.update({name: choices[0].name for name, choices in parameter.choices if name not in needed})
+            needed[parameter.name] = "lambda ...: ..."
+        elif isinstance(parameter, UntypedParameter):
+            needed[parameter.name] = "Array[f32, 1]"
+    for name in given:
+        if name not in needed:
+            takes = f"it takes {', '.join(needed)}" if needed else "it is not generic"
+            raise ArgumentError(f"kernel {kernel} has no type variable {name}; {takes}")
+    for name in needed:
+        if name not in given:
+            example = ", ".join(f"{each}={value}" for each, value in needed.items())
+            raise ArgumentError(
+                f"kernel {kernel} is generic in {', '.join(needed)}; say what {name} is, as in "
+                f"{kernel}.specialize({example})"
+            )
+    functions = {p.name: given[p.name] for p in declared if isinstance(p, OpenFunction)}
+    typed = {p.name: _argument_type(kernel, p.name, given) for p in declared if isinstance(p, UntypedParameter)}
+    for name, value in given.items():
+        if name in functions:
+            if not is_function(value):
+                raise ArgumentError(f"kernel {kernel}: {name} is {written(value)}; give a function")
+        elif name not in typed and not isinstance(value, ScalarType):
+            raise ArgumentError(f"kernel {kernel}: {name} is {written(value)}; give a scalar type, such as f32")
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter) and given[parameter.variable] not in parameter.choices:
+            raise _impossible(parameter, Evidence(given[parameter.variable].dtype))
+    chosen = {name: value for name, value in given.items() if name not in functions and name not in typed}
+    return _closed(declared, chosen, functions, typed)
+
+
+def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
+    """A type for each type variable: ``f32`` where it may be that, else the first that it may be."""
+    variables: dict[str, tuple[ScalarType, ...]] = {}
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            variables[parameter.variable] = parameter.choices
+    for parameter in declared:
+        if isinstance(parameter, OpenFunction):
+            for name, choices in parameter.choices:
+                variables.setdefault(name, choices)
+    f32 = SCALARS["f32"]
+    return {name: f32 if f32 in choices else choices[0] for name, choices in variables.items()}
+
+
+def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> ArgumentType:
+    """What was said of a parameter without an annotation."""
+    kind = given[name]
+    if isinstance(kind, ScalarType):
+        return NumberType(kind.dtype)
+    if isinstance(kind, ArrayAnnotation):
+        return ArrayType(kind.dtype, kind.ndim)
+    if kind is None:
+        return NoneType()
+    if isinstance(kind, NumberType | ArrayType | RecordType | TupleType | EnumType | NoneType):
+        return kind
+    raise ArgumentError(
+        f"kernel {kernel}: parameter {name}, which has no annotation, cannot be {written(kind)}; give its type, such "
+        "as Array[f32, 1] or i64"
+    )
+
+
+def _closed(
+    declared: Sequence[Declared],
+    chosen: Mapping[str, ScalarType],
+    functions: Mapping[str, Any],
+    typed: Mapping[str, ArgumentType],
+) -> tuple[Closed, ...]:
+    """The parameters, once all is decided."""
+    closed: list[Closed] = []
+    for parameter in declared:
+        if isinstance(parameter, OpenParameter):
+            closed.append(parameter.closed(chosen[parameter.variable]))
+        elif isinstance(parameter, UntypedParameter):
+            closed.append(parameter.closed(typed[parameter.name]))
+        elif isinstance(parameter, OpenFunction):
+            takes, returns = parameter.takes, parameter.returns
+            closed.append(
+                lift(
+                    parameter,
+                    functions[parameter.name],
+                    None if takes is None else tuple(_known(parameter, each, chosen) for each in takes),
+                    _known(parameter, returns, chosen),
+                )
+            )
+        else:
+            closed.append(parameter)
+    return tuple(closed)
+
+
+def _known(
+    parameter: OpenFunction, kind: ScalarType | str | None, chosen: Mapping[str, ScalarType]
+) -> ScalarType | None:
+    if not isinstance(kind, str):
+        return kind
+    if kind not in chosen:
+        raise ArgumentError(
+            f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, and no other parameter "
+            f"says what {kind} is; name a type in its place"
+        )
+    return chosen[kind]
+
+
+def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
+    """The type that a dtype stands for, if the variable may be that."""
+    assert evidence.dtype is not None
+    scalar = _BY_DTYPE.get(evidence.dtype)
+    if scalar in parameter.choices:
+        return scalar
+    for choice in parameter.choices:
+        if choice.dtype == evidence.dtype:
+            return choice
+    raise _impossible(parameter, evidence)
+
+
+def _plain(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
+    """The type of a plain number."""
+    assert evidence.number is not None
+    name, kinds = _PLAIN[evidence.number]
+    if SCALARS[name] in parameter.choices:
+        return SCALARS[name]
+    fitting = [scalar for scalar in parameter.choices if scalar.dtype.kind in kinds]
+    if len(fitting) != 1:
+        raise _impossible(parameter, evidence)
+    return fitting[0]
+
+
+def _impossible(parameter: OpenParameter, evidence: Evidence) -> ArgumentError:
+    names = ", ".join(scalar.name for scalar in parameter.choices)
+    return ArgumentError(
+        f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, and {parameter.variable} is "
+        f"one of {names}; the argument is {evidence.shown}; convert it first"
+    )
+
+
+def _disagreement(
+    kernel: str, first: OpenParameter, first_type: ScalarType, second: OpenParameter, second_type: ScalarType
+) -> ArgumentError:
+    return ArgumentError(
+        f"kernel {kernel}: parameters {first.name} ({first.annotation}) and {second.name} ({second.annotation}) must "
+        f"agree on {first.variable}, but {first.name} has {first_type.name} and {second.name} has {second_type.name}; "
+        "convert one of them"
+    )

@@ -1,0 +1,74 @@
+"""Kernel faults as data: the record that a failing check fills, and how the host reads it.
+
+A record is 64 bytes that the host and the device both see, one for each launch in flight, zeroed before the launch.
+The first check or ``assert`` that fails claims it by a compare-exchange and fills it in; later ones find it claimed
+and leave it. Its thread then leaves the kernel, as behind a failed ``assert``: a loop past its slice might never
+end. Only where threads can wait for one another, by a barrier, a warp's operation or an atomic, an access reads zero or
+writes nothing, and its thread goes on. So no memory outside the slice is touched and the device stays usable.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from oxide.driver.sanitizing import SANITIZED, published
+from oxide.errors import BoundsError, KernelAssertionError, KernelFault
+
+from .divergence import DIVERGENT, divergence
+
+RECORD: np.dtype[Any] = np.dtype(
+    [
+        ("claimed", np.uint32),
+        ("site", np.uint32),
+        ("kernel_id", np.uint64),
+        ("index", np.int64),
+        ("length", np.uint64),
+        ("block", np.uint32, (3,)),
+        ("thread", np.uint32, (3,)),
+        ("reserved", np.uint64),
+    ]
+)
+"""The fault record's layout: 64 bytes, aligned to 8."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSite:
+    """What may fail, and where in the source: an access to the slice that came in as ``parameter``, or, with
+    ``assertion`` its message or "", an ``assert``."""
+
+    parameter: str
+    file: str
+    line: int
+    assertion: str | None = None
+
+
+def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:
+    """The fault that a launch left in its record (one ``RECORD``, or an array of one), or None if it left none.
+
+    To be called once the launch has run: the device fills the record without any promise before that.
+    """
+    entry = record.reshape(-1)[0] if record.ndim else record[()]
+    if not entry["claimed"]:
+        return None
+    if entry["claimed"] == DIVERGENT:
+        return divergence(entry, kernel_name, sites)
+    if entry["claimed"] == SANITIZED:
+        return published(int(entry["index"]))
+    site = sites[int(entry["site"])]
+    block = entry["block"]
+    thread = entry["thread"]
+    where = (
+        (int(block[0]), int(block[1]), int(block[2])),
+        (int(thread[0]), int(thread[1]), int(thread[2])),
+        site.file,
+        site.line,
+    )
+    if site.assertion is not None:
+        message = site.assertion or linecache.getline(site.file, site.line).strip() or "an assertion failed"
+        return KernelAssertionError(kernel_name, message, *where)
+    return BoundsError(kernel_name, site.parameter, int(entry["index"]), int(entry["length"]), *where)

@@ -1,0 +1,188 @@
+"""Where a function's source is, and errors that point into it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, TypeAlias
+
+from oxide.dropping import WeakTable
+from oxide.errors import CompileError
+
+Span: TypeAlias = tuple[int, int, int, int]
+"""Where an expression begins and ends: line, column, line, column, as Python has it: lines from 1, bytes from 0."""
+
+SourcePlace: TypeAlias = tuple[str, int, Span | None]
+"""A file, a line of it, and what there exactly, if that is known."""
+
+trees: WeakTable[Callable[..., Any], ast.FunctionDef] = WeakTable()
+"""The trees of functions that were not compiled from their file as it is, with the lines and columns of the file."""
+
+
+def located(
+    function: Callable[..., Any], problem: str, line: int | None = None, column: int | None = None
+) -> CompileError:
+    """A ``CompileError`` at a line of the function's file, by default its first, with the line and a caret under it."""
+    code = function.__code__
+    return located_in(code.co_filename, line if line is not None else code.co_firstlineno, problem, column)
+
+
+def located_in(file: str, line: int, problem: str, column: int | None = None) -> CompileError:
+    """A ``CompileError`` at a line of a file. ``column`` counts characters from 0."""
+    message = f"{file}:{line}: {problem}"
+    text = linecache.getline(file, line).rstrip("\n")
+    if text.strip():
+        indent = len(text) - len(text.lstrip())
+        message += f"\n    {text.strip()}"
+        if column is not None and column >= indent:
+            message += f"\n    {' ' * (column - indent)}^"
+    return CompileError(message)
+
+
+def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
+    """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
+    known = trees.get(function)
+    if known is not None:
+        return known, 0
+    try:
+        source = inspect.getsource(function)
+    except OSError:
+        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file") from None
+    flat = textwrap.dedent(source)
+    try:
+        (definition,) = ast.parse(flat).body
+    except (SyntaxError, ValueError):
+        definition = ast.Pass()
+    if not isinstance(definition, ast.FunctionDef):
+        raise located(function, f"{function.__name__} must be written with def, on lines of its own")
+    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
+    first = source.split("\n", 1)[0]
+    return definition, len(first) - len(flat.split("\n", 1)[0])
+
+
+EMPTY = object()
+"""The value of a variable that has none yet."""
+
+
+def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """The variables of the surroundings that a function names, and their values: ``EMPTY`` for one that is assigned
+    later, or never."""
+    for name, cell in zip(function.__code__.co_freevars, getattr(function, "__closure__", None) or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            yield name, EMPTY
+
+
+def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function as its file says it, where pytest has rewritten the asserts in it: they call functions of
+    pytest's, which no kernel can. Any other function is returned as it is, and one whose file has changed since."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(function, FunctionType) or not isinstance(code, CodeType) or not _is_rewritten(code):
+        return function
+    source = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    place = (code.co_qualname, code.co_firstlineno)
+    written = [each for each in _codes(source, code.co_filename) if (each.co_qualname, each.co_firstlineno) == place]
+    if len(written) != 1 or sorted(written[0].co_freevars) != sorted(code.co_freevars):
+        return function
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in written[0].co_freevars)
+    made = FunctionType(written[0], function.__globals__, function.__name__, function.__defaults__, closure)
+    functools.update_wrapper(made, function)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _is_rewritten(code: CodeType) -> bool:
+    # pytest's own names cannot be written in Python: "@py_assert1", "@pytest_ar".
+    if any(name.startswith("@py") for names in (code.co_names, code.co_varnames, code.co_cellvars) for name in names):
+        return True
+    return any(isinstance(constant, CodeType) and _is_rewritten(constant) for constant in code.co_consts)
+
+
+@functools.lru_cache(maxsize=8)
+def _codes(source: str, file: str) -> tuple[CodeType, ...]:
+    """The code of all functions in a file; none where it cannot be compiled."""
+    try:
+        module = compile(source, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return ()
+
+    def within(code: CodeType) -> Iterator[CodeType]:
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield constant
+                yield from within(constant)
+
+    return tuple(within(module))
+
+
+def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
+    """The expression, or the statement, that begins and ends there, or None where the source cannot be read."""
+    tree = None if span is None else _tree_of(file)
+    if tree is None:
+        return None
+    text: ast.JoinedStr | None = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and any(isinstance(p, ast.expr) and _span(p) == span for p in node.values):
+            text = node  # a part of it stands for the whole
+        if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Expr) and _span(node) == span:
+            return text or node
+    return None
+
+
+def statement_at(file: str, line: int) -> ast.stmt | None:
+    """The innermost statement of which a line is a part, or None where the source cannot be read."""
+    found: ast.stmt | None = None
+    for node in ast.walk(_tree_of(file) or ast.Module([], [])):  # outer ones come before those in them
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            found = node
+    return found
+
+
+def _tree_of(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int | None, int | None]:
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def column_of(file: str, span: Span | None) -> int | None:
+    """The column at which an expression begins, in characters."""
+    if span is None:
+        return None
+    return len(linecache.getline(file, span[0]).encode()[: span[1]].decode(errors="ignore"))
+
+
+def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None, int | None]:
+    """The line and column of a parameter in the function's file, or (None, None) where the source cannot be read.
+
+    ``return`` is the annotation of the result.
+    """
+    try:
+        source = inspect.getsource(function)
+        flat = textwrap.dedent(source)
+        (definition,) = ast.parse(flat).body
+    except (OSError, SyntaxError, ValueError):
+        return None, None
+    if isinstance(definition, ast.FunctionDef):
+        arguments = definition.args
+        ordinary = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        nodes: list[ast.AST | None] = [
+            argument for argument in (*ordinary, arguments.vararg, arguments.kwarg) if argument and argument.arg == name
+        ]
+        nodes += [definition.returns] if name == "return" else []
+        for node in nodes:
+            if isinstance(node, ast.arg | ast.expr):
+                indent = len(source.split("\n", 1)[0]) - len(flat.split("\n", 1)[0])
+                return function.__code__.co_firstlineno + node.lineno - 1, node.col_offset + indent
+    return None, None

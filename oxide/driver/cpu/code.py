@@ -1,0 +1,196 @@
+"""The CPU device's code: object files into memory, and one launch as a call for a range of blocks.
+
+A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to
+``_LaunchRecord``. Blocks are numbered with x fastest. ``cpu_object`` loads what it can; LLVM loads the rest. llvmlite
+is imported when it is needed for that, or to name this machine's processor for the first time, and not before; it is
+not thread-safe, so one lock is around all that touches it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, final
+
+from oxide import disk
+from oxide.driver.base import Code, Dim3, Target
+from oxide.driver.cpu.cooperative import CooperativeRun
+from oxide.driver.cpu.errors import driver_error
+from oxide.driver.cpu.object import MissingFunction, Unloadable, load_object
+from oxide.driver.cpu.streams import BlockRange, LoopFree, Pace
+
+_llvm_lock = threading.Lock()
+
+
+@final
+class CpuFunction:
+    """A kernel in memory. What owns its machine code lives as long as this does."""
+
+    __slots__ = ("_call_holding", "_memory", "call", "cooperative", "device", "entry", "pace", "sanitized")
+
+    reports = True  # machine code does not say which of its parameters it uses
+
+    def __init__(self, device: int, code: Code) -> None:
+        if code.target.kind != "native":
+            raise driver_error(
+                "CUDA_ERROR_INVALID_IMAGE",
+                f"kernel {code.entry} was compiled for {code.target.kind} ({code.target.arch}), but cpu:{device} runs "
+                "native code; compile it for the target in device_info",
+            )
+        self._memory, address = _load(code)
+        self.device = device
+        self.entry = code.entry
+        self.sanitized = code.sanitized
+        self.cooperative = code.cooperative
+        self.pace = Pace() if code.loop_free else None
+        self.call = _Entry(address)
+        self._call_holding = _EntryHolding(address)
+        # A launch in a queue keeps the code alive, by what it calls.
+        self.call.memory = self._call_holding.memory = self._memory  # type: ignore[attr-defined]
+
+    def bind(
+        self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0
+    ) -> Callable[[int, int], None]:
+        """One launch: call the result with a range of blocks to run them, without the GIL; those of a cooperative
+        kernel go up to the grid's next barrier. ``seed``, unless it is 0, draws the order of the threads of a block,
+        where the code was compiled for that. Raises ``LaunchError`` for a cooperative grid that does not fit."""
+        if self.cooperative:
+            return CooperativeRun(self, grid, block, shared_bytes, params, seed)
+        return partial(self.call, ctypes.byref(_LaunchRecord(grid, block, shared_bytes, seed, params)))
+
+    def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int, blocks: int) -> BlockRange:
+        """``bind`` as an item for a stream: a launch of ``blocks`` blocks."""
+        what = f"launch {self.entry}"
+        if self.pace is None:
+            return BlockRange(what, self.bind(grid, block, shared_bytes, params, seed), blocks)
+        pointer = ctypes.byref(_LaunchRecord(grid, block, shared_bytes, seed, params))
+        small = LoopFree(partial(self._call_holding, pointer), self.pace, block[0] * block[1] * block[2])
+        return BlockRange(what, partial(self.call, pointer), blocks, small)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.entry} on cpu:{self.device}>"
+
+
+class _LaunchRecord(ctypes.Structure):
+    """What the entry reads. ``params`` points into the bytes object, which the record keeps alive."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("seed", ctypes.c_uint32),
+        ("params", ctypes.c_char_p),
+    )
+
+
+_Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)  # with the GIL held
+
+
+@functools.cache
+def host_target() -> Target:
+    """What the compiler must produce for this machine. LLVM says it once; then it is in the cache on disk."""
+    processor = _processor()
+    name = "processor-" + disk.digest((__name__, processor)) if processor is not None else None
+    if name is not None and (known := disk.read(name)) is not None:
+        arch, _, features = known.decode().partition("\n")
+        return Target("native", arch, features)
+    target = _ask_llvm()
+    if name is not None:
+        disk.write(name, f"{target.arch}\n{target.features}".encode())
+    return target
+
+
+def _ask_llvm() -> Target:
+    import llvmlite.binding as llvm
+
+    with _llvm_lock:
+        try:
+            features = llvm.get_host_cpu_features().flatten()
+        except RuntimeError:
+            # LLVM cannot ask every system; the CPU's name alone is then all there is to go by.
+            features = ""
+        return Target("native", llvm.get_host_cpu_name(), features)
+
+
+@functools.cache
+def host_name() -> str:
+    """The processor's name as its maker writes it, where the system tells."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, text = line.partition(":")
+                if key.strip() == "model name" and text.strip():
+                    return text.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "CPU"
+
+
+def _processor() -> str | None:
+    """What the system says of the processor and of what it lets programs use of it, and the version of LLVM, which
+    may learn new names; None where the system does not tell."""
+    found = [disk.version_text("llvmlite"), platform.machine()]
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key = line.partition(":")[0].strip()
+                if not key:
+                    return "\n".join(found)  # the first processor is all
+                if key in _PROCESSOR_KEYS:
+                    found.append(line.strip())
+    except OSError:
+        pass
+    return None
+
+
+_PROCESSOR_KEYS = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags"}
+
+
+def _load(code: Code) -> tuple[Any, int]:
+    """What holds an object file's code, and the address of its entry."""
+    try:
+        memory, address = load_object(code.image, code.entry)
+    except Unloadable as problem:
+        memory, address = _load_with_llvm(code, problem)
+    if not address:
+        raise driver_error(
+            "CUDA_ERROR_NOT_FOUND",
+            f"the object file of kernel {code.entry} exports no function of that name; "
+            "Code.entry must be the symbol that the image exports",
+        )
+    return memory, address
+
+
+def _load_with_llvm(code: Code, problem: Unloadable) -> tuple[Any, int]:
+    import llvmlite.binding as llvm
+    from llvmlite.binding import ffi
+
+    # LLVM would have the kernel call address 0.
+    if isinstance(problem, MissingFunction) and not llvm.address_of_symbol(problem.name):
+        raise driver_error(
+            "CUDA_ERROR_NOT_FOUND",
+            f"kernel {code.entry} calls {problem.name}, which is in no library of this process; "
+            "please report this with the kernel",
+        )
+
+    with _llvm_lock:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        # Not ObjectFileRef.from_data: it wraps the null pointer that an unreadable image gives, and crashes later.
+        pointer = ffi.lib.LLVMPY_CreateObjectFile(code.image, len(code.image))
+        if not pointer:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_IMAGE",
+                f"the image of kernel {code.entry}, {len(code.image)} bytes, is no object file of this machine; "
+                "compile the kernel again (a cached one may be damaged)",
+            )
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        engine.add_object_file(llvm.ObjectFileRef(pointer))
+        engine.finalize_object()
+        return engine, int(engine.get_function_address(code.entry))

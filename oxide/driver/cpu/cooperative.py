@@ -1,0 +1,86 @@
+"""Cooperative launches on the CPU device: every block lives until the last ends, and they meet at the grid's barriers.
+
+One pass over the blocks takes each from one grid barrier to the next, on as many workers as pays; between two passes
+nobody runs, which is the barrier. No worker ever waits for another one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, final
+
+from oxide.driver.base import Dim3
+from oxide.errors import LaunchError
+
+if TYPE_CHECKING:
+    from oxide.driver.cpu.code import CpuFunction
+
+MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
+"""How many threads and blocks of a grid may live at once: about as many as on a large GPU. Each takes memory."""
+
+
+class _CooperativeRecord(ctypes.Structure):
+    """What the entry of a cooperative kernel reads and writes; the compiler's ``cpu/coroutines/grid.py`` says what each
+    field is."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("seed", ctypes.c_uint32),
+        ("params", ctypes.c_char_p),
+        ("blocks", ctypes.c_void_p),
+        ("waiting", ctypes.c_uint32),
+        ("finished", ctypes.c_uint32),
+        ("least", ctypes.c_uint32),
+        ("greatest", ctypes.c_uint32),
+        ("abandon", ctypes.c_uint32),
+    )
+
+
+def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
+    """Raises ``LaunchError`` for a grid whose blocks cannot all live at once."""
+    total, fitting = math.prod(grid), min(MOST_BLOCKS, MOST_THREADS // math.prod(block))
+    if total > fitting:
+        raise LaunchError(
+            f"thread.sync_grid() needs all blocks on the device at once: the launch has {total} blocks of "
+            f"{math.prod(block)} threads, and cpu:{function.device} holds {fitting} of them; launch at most that "
+            "many, and let each thread do several elements"
+        )
+
+
+@final
+class CooperativeRun:
+    """One launch. Called with a range of blocks, it takes them to the grid's next barrier, without the GIL."""
+
+    def __init__(
+        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
+    ) -> None:
+        self._function = function
+        self._launch = (grid, block, shared_bytes, params, seed)
+        check_fits(function, grid, block)
+        self._total = math.prod(grid)
+        self._blocks = (ctypes.c_void_p * self._total)()
+        address = ctypes.addressof(self._blocks)
+        self._record = _CooperativeRecord(grid, block, shared_bytes, seed, params, address, 0, 0, 2**32 - 1, 0, 0)
+        self._pointer = ctypes.byref(self._record)
+
+    def __call__(self, first: int, end: int) -> None:
+        self._function.call(self._pointer, first, end)
+
+    def goes_on(self) -> bool:
+        """Whether another pass over all blocks is due, now that one has ended."""
+        record = self._record
+        if not record.waiting:
+            return False
+        if record.finished or record.least != record.greatest:
+            record.abandon = 1
+            self(0, self._total)
+            return False
+        record.waiting, record.least, record.greatest = 0, 2**32 - 1, 0
+        return True
+
+    def renewed(self) -> CooperativeRun:
+        """The same launch once more, from the beginning: a graph's next."""
+        return CooperativeRun(self._function, *self._launch)

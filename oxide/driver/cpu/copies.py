@@ -1,0 +1,160 @@
+"""What the CPU device copies, fills and reports: the checks, and the tasks that a stream runs.
+
+Every range is checked against the live allocations when it is submitted, so that a wrong address or a use after free
+is an error with a name on the CPU device, where on a GPU it would be a fault later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import final
+
+from oxide.driver.cpu.errors import driver_error
+from oxide.driver.cpu.memory import Heap, memset, out_of_range
+from oxide.driver.cpu.streams import Task
+from oxide.driver.sanitizing import Tracking
+
+# Below this many bytes a copy takes less time (about 1 microsecond) than handing it to another thread.
+BRIEF_BYTES = 32 * 1024
+
+
+@final
+class Copies:
+    """Makes the tasks for the memory of one driver: a heap for each device, and the one of pinned host memory.
+
+    Each method raises ``DriverError`` for a range that does not lie in one live allocation.
+    """
+
+    def __init__(self, heaps: list[Heap], host: Heap) -> None:
+        self._heaps = heaps
+        self._host = host
+
+    def to_device(self, device: int, destination: int, source: int, nbytes: int) -> Task:
+        """From host memory to a device's."""
+        self._heaps[device].check("the destination of a copy to the device,", destination, nbytes)
+        self._host.check("the source of a copy to the device,", source, nbytes)
+        return self._copy("copy to the device", destination, source, nbytes)
+
+    def to_host(self, device: int, destination: int, source: int, nbytes: int) -> Task:
+        """From a device's memory to host memory."""
+        self._host.check("the destination of a copy to the host,", destination, nbytes)
+        self._heaps[device].check("the source of a copy to the host,", source, nbytes)
+        return self._copy("copy to the host", destination, source, nbytes)
+
+    def on_device(self, destination: int, source: int, nbytes: int) -> Task:
+        """Between two places in the memory of any devices."""
+        for end, address in (("destination", destination), ("source", source)):
+            if not any(heap.contains(address, nbytes) for heap in self._heaps):
+                raise out_of_range(f"the {end} of a copy on the device,", address, nbytes, "this driver's devices")
+        return self._copy("copy on the device", destination, source, nbytes)
+
+    def between_devices(
+        self, destination: int, destination_device: int, source: int, source_device: int, nbytes: int
+    ) -> Task:
+        """From one device's memory to another's."""
+        self._heaps[destination_device].check("the destination of a copy between devices,", destination, nbytes)
+        self._heaps[source_device].check("the source of a copy between devices,", source, nbytes)
+        return self._copy("copy between devices", destination, source, nbytes)
+
+    def fill(self, device: int, address: int, pattern: bytes, count: int) -> Task:
+        """``pattern``, ``count`` times, to a device's memory."""
+        heap = self._heaps[device]
+        pattern = bytes(pattern)
+        if len(pattern) not in (1, 2, 4, 8) or address % len(pattern):
+            raise driver_error(
+                "CUDA_ERROR_INVALID_VALUE",
+                f"a fill of {address:#x} with a pattern of {len(pattern)} bytes; "
+                "a pattern has 1, 2, 4 or 8, and the address is a multiple of that",
+            )
+        nbytes = len(pattern) * count
+        heap.check("a fill of", address, nbytes)
+
+        def run() -> None:
+            _fill(address, pattern, count)
+            if Tracking.wanted:
+                heap.wrote(address, nbytes, None)
+
+        return Task(f"fill {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES)
+
+    def report(self, device: int, record: int, cursor: int, nbytes: int) -> Task:
+        """A record of a device's to where its cursor points, if the record is claimed by then."""
+        heap = self._heaps[device]
+        if nbytes % 8 or record % 8 or cursor % 8:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_VALUE",
+                f"a report of {nbytes} bytes at {record:#x} by the cursor at {cursor:#x}; all are multiples of 8",
+            )
+        heap.check("the record of a report,", record, nbytes)
+        heap.check("the cursor of a report,", cursor, 8)
+        host = self._host
+
+        def run() -> None:
+            claimed = _report(record, cursor, nbytes, host)
+            if Tracking.wanted:
+                heap.wrote(cursor, 8, None)
+                if claimed:
+                    heap.wrote(record, nbytes, None)
+
+        return Task(f"report {nbytes} bytes", run)
+
+    def _copy(self, what: str, destination: int, source: int, nbytes: int) -> Task:
+        def run() -> None:
+            _copy(destination, source, nbytes)
+            if Tracking.wanted:
+                _note_copy(self._heaps, destination, source, nbytes)
+
+        brief = nbytes <= min(BRIEF_BYTES, abs(destination - source))  # a copy to its own source is not made again
+        return Task(f"{what}, {nbytes} bytes", run, brief=brief)
+
+
+def _copy(destination: int, source: int, nbytes: int) -> None:
+    """Copies bytes; the ranges may overlap. Releases the GIL where that is worth it."""
+    (_memmove_brief if nbytes <= BRIEF_BYTES else _memmove)(destination, source, nbytes)
+
+
+def _fill(address: int, pattern: bytes, count: int) -> None:
+    """Writes a pattern ``count`` times."""
+    nbytes = len(pattern) * count
+    if pattern == pattern[:1] * len(pattern):
+        (_memset_brief if nbytes <= BRIEF_BYTES else memset)(address, pattern[0], nbytes)
+        return
+    # One tile, then copies of it: the tile stays in the cache, and a copy runs at the memory's own speed.
+    tile = min(nbytes, _TILE_BYTES)
+    _memmove_brief(address, pattern * (tile // len(pattern)), tile)
+    for offset in range(tile, nbytes, _TILE_BYTES):
+        _memmove(address + offset, address, min(_TILE_BYTES, nbytes - offset))
+
+
+def _report(record: int, cursor: int, nbytes: int, host: Heap) -> bool:
+    """Copies a record whose first word is not 0 to the address that the cursor holds, in ``host``, and zeroes it;
+    whether it was one. Moves the cursor on by ``nbytes``."""
+    there = ctypes.c_uint64.from_address(cursor)
+    destination = there.value
+    there.value = destination + nbytes
+    if not ctypes.c_uint32.from_address(record).value:
+        return False
+    host.check("the destination of a report,", destination, nbytes)
+    _copy(destination, record, nbytes)
+    _fill(record, b"\0", nbytes)
+    return True
+
+
+def _note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) -> None:
+    """Notes for the sanitizer that a copy was made: what it wrote has values where its source had some."""
+    values: bytes | None = None
+    for heap in heaps:
+        found = heap.tracked(source, nbytes)
+        if found is not None:
+            values = bytes(found[1][source - found[0] : source - found[0] + nbytes])
+    for heap in heaps:
+        heap.wrote(destination, nbytes, values)
+
+
+_TILE_BYTES = 256 * 1024
+
+_libc = ctypes.CDLL(None)
+# CFUNCTYPE releases the GIL around the call, PYFUNCTYPE keeps it: right for what is over sooner than a hand-over.
+_move_type = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_memmove = ctypes.CFUNCTYPE(*_move_type)(("memmove", _libc))
+_memmove_brief = ctypes.PYFUNCTYPE(*_move_type)(("memmove", _libc))
+_memset_brief = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)(("memset", _libc))

@@ -1,0 +1,526 @@
+"""The CPU device: a real device behind the Driver protocol, with streams, events, memory and several devices.
+
+This file checks what is asked and turns it into items for a scheduler. Its rooms: ``cpu_streams`` (streams, events,
+items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at a time, for tests), ``cpu_memory``,
+``cpu_copies``, ``cpu_code``, ``cpu_graph``, ``cpu_host_functions`` and ``cpu_checks``. What is wrong is refused when it
+is submitted, with CUDA's code and name for it.
+
+A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
+a microsecond, and handing it to another thread ten times that. For the same reason a thread that blocks for a stream or
+an event may run small kernels that come before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import sleep
+from typing import final
+
+from oxide.driver.base import (
+    MAX_BLOCK,
+    MAX_GRID,
+    MAX_THREADS_PER_BLOCK,
+    Code,
+    DeviceInfo,
+    Dim3,
+    Droppable,
+    KernelResources,
+)
+from oxide.driver.cpu.checks import check_count, check_handle, check_idle, check_launch, checked_seed
+from oxide.driver.cpu.code import CpuFunction, host_name, host_target
+from oxide.driver.cpu.copies import Copies
+from oxide.driver.cpu.errors import driver_error
+from oxide.driver.cpu.graph import CpuGraph, recorded
+from oxide.driver.cpu.host_functions import native_call, python_call
+from oxide.driver.cpu.memory import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
+from oxide.driver.cpu.steps import StepScheduler
+from oxide.driver.cpu.streams import BlockRange, CpuEvent, CpuStream, Point, Record, Scheduler, Task, Wait, closed_error
+from oxide.driver.cpu.workers import WorkerScheduler
+from oxide.driver.sanitizing import Tracking, requested
+from oxide.dropping import Soon, calls_drop, in_c, nothing
+from oxide.environment import whole_number
+from oxide.errors import DeviceError
+
+_LOOKS = 16
+"""Queries in vain before one releases the GIL: more than a wait polls before it parks (``runtime/loop/pace.py``)."""
+
+
+class CpuDriver:
+    """``devices`` CPU devices that share the machine's cores.
+
+    ``devices`` is ``OXIDE_CPU_DEVICES`` or 1 by default; ``threads``, the most threads that run kernels at the same
+    time, is the number of cores. Each device may allocate ``OXIDE_CPU_MEMORY`` bytes, by default the machine's memory.
+
+    With ``step`` there are no threads and nothing runs until ``step``, ``run_until_idle`` or a ``synchronize_*`` says
+    so. ``seed``, by default ``OXIDE_SEED`` where that is set, draws in which order streams make progress, blocks of a
+    kernel run, and warps and threads of a block between barriers: the same seed gives the same run. Nothing runs beside
+    the program then: work runs inside the calls that wait for it or ask about it. ``poison``, on by default with
+    ``step``, fills memory with 0xFF bytes when it is allocated and when it is freed.
+
+    Raises ``DeviceError`` for a number of devices, threads or bytes that is not one.
+    """
+
+    name = "cpu"
+    drops_work = True
+
+    def __init__(
+        self,
+        devices: int | None = None,
+        *,
+        threads: int | None = None,
+        step: bool = False,
+        seed: int | None = None,
+        poison: bool | None = None,
+    ) -> None:
+        self._devices = (whole_number("OXIDE_CPU_DEVICES", least=1) or 1) if devices is None else devices
+        self._threads = (os.cpu_count() or 1) if threads is None else threads
+        check_count("devices", self._devices)
+        check_count("threads", self._threads)
+        if seed is None and not step:
+            seed = whole_number("OXIDE_SEED", least=0)
+        elif seed is not None:
+            seed = checked_seed(seed)
+        poison = step if poison is None else poison
+        self._memory = whole_number("OXIDE_CPU_MEMORY", least=1) or physical_memory()
+        self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
+        self._host = Heap("pinned host memory", None, poison=poison)
+        self._copies = Copies(self._heaps, self._host)
+        # With a seed and without step, whoever asks for work drives it: threads of their own would not repeat a run.
+        self._driven = seed is not None and not step
+        self._seeds = None if seed is None else random.Random(seed)
+        self._scheduler: Scheduler = (
+            StepScheduler(seed, partial(keep_for_ever, (*self._heaps, self._host)))
+            if step or self._driven
+            else WorkerScheduler(self._threads)
+        )
+        self._drop: Callable[[], object] = partial(_abandon, self._scheduler)
+        self._failures = self._scheduler.failures
+        self._looks = 0
+        self._closed = False
+        Tracking.wanted = Tracking.wanted or bool(requested())
+
+    def for_run(self, run: Droppable) -> CpuDriver:
+        """This driver, whose work then belongs to ``run``."""
+        return _RunDriver(self, run)
+
+    # Devices
+
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return self._devices
+
+    def device_info(self, device: int) -> DeviceInfo:
+        """What a device is: the host's processor, with a CUDA device's limits. Loads llvmlite to name the target."""
+        self._check_device(device)
+        return DeviceInfo(
+            name=host_name(),
+            target=host_target() if self._seeds is None else dataclasses.replace(host_target(), seeded=True),
+            multiprocessors=self._threads,
+            memory=self._memory,
+            max_threads_per_block=MAX_THREADS_PER_BLOCK,
+            max_block=MAX_BLOCK,
+            max_grid=MAX_GRID,
+        )
+
+    # Streams
+
+    def create_stream(self, device: int) -> CpuStream:
+        """A new stream. It costs no thread until it has work."""
+        self._check_device(device)
+        return CpuStream(device)
+
+    def destroy_stream(self, stream: CpuStream) -> None:
+        """Gives the stream up; work already submitted to it still runs."""
+        if not self._closed:
+            check_handle(stream, CpuStream).destroyed = True
+
+    def synchronize_stream(self, stream: CpuStream) -> None:
+        """Blocks until all that was submitted has run; in step mode, runs it."""
+        self._scheduler.synchronize(check_idle(stream))
+        if self._failures:
+            self._scheduler.raise_failure(stream.device)
+
+    def query_stream(self, stream: CpuStream) -> bool:
+        """Whether all that was submitted has run. Takes no lock."""
+        check_idle(stream)
+        # In this order: a stream without items that is then seen not running has run what it held at the first look.
+        if stream.items or stream.running:
+            if not self._driven:
+                self._note_look()
+                self._scheduler.raise_lost(stream.device)
+                return False
+            self._scheduler.synchronize(stream)
+        if self._failures:
+            self._scheduler.raise_failure(stream.device)
+        return True
+
+    def stream_address(self, stream: CpuStream) -> int:
+        """The stream's number, different from every other's in this process."""
+        return check_handle(stream, CpuStream).number
+
+    # Events
+
+    def create_event(self, device: int, *, timing: bool) -> CpuEvent:
+        """A new event, passed until it is recorded."""
+        self._check_device(device)
+        return CpuEvent(device, timing=timing)
+
+    def destroy_event(self, event: CpuEvent) -> None:
+        """Gives the event up; what waits for it goes on waiting for its point."""
+        if not self._closed:
+            check_handle(event, CpuEvent).destroyed = True
+
+    def record_event(self, event: CpuEvent, stream: CpuStream) -> None:
+        """Moves the event to the end of what the stream holds now."""
+        if type(event) is not CpuEvent or event.destroyed:
+            check_handle(event, CpuEvent)
+        check_idle(stream)
+        if event.device != stream.device:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_HANDLE",
+                f"{event!r} cannot be recorded on {stream!r}, of another device; create it on cpu:{stream.device}",
+            )
+        point = Point(stream)
+        self._scheduler.submit(stream, Record(point))
+        event.point = point
+
+    def query_event(self, event: CpuEvent) -> bool:
+        """Whether the point last recorded has been passed. Takes no lock."""
+        if type(event) is not CpuEvent or event.destroyed:
+            check_handle(event, CpuEvent)
+        point = event.point
+        if point is not None and not point.passed and self._driven:
+            self._scheduler.wait(point)
+        if point is not None and not point.passed:
+            self._note_look()
+            self._scheduler.raise_lost(event.device)
+            return False
+        if self._failures:
+            self._scheduler.raise_failure(event.device)
+        return True
+
+    def synchronize_event(self, event: CpuEvent) -> None:
+        """Blocks until the point last recorded has been passed; in step mode, runs what comes before it."""
+        if type(event) is not CpuEvent or event.destroyed:
+            check_handle(event, CpuEvent)
+        point = event.point
+        if point is not None:
+            self._scheduler.wait(point)
+        if self._failures:
+            self._scheduler.raise_failure(event.device)
+
+    def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
+        """Holds the stream back until the event's point is passed, on whichever of the driver's devices."""
+        check_idle(stream)
+        point = check_handle(event, CpuEvent).point
+        if point is not None:
+            self._scheduler.submit(stream, Wait(point))
+
+    def elapsed_ms(self, start: CpuEvent, end: CpuEvent) -> float:
+        """Milliseconds between two passed events that were created with ``timing``."""
+        times = []
+        for event in (start, end):
+            point = check_handle(event, CpuEvent).point
+            if not event.timing or point is None:
+                raise driver_error(
+                    "CUDA_ERROR_INVALID_HANDLE",
+                    f"{event!r} has no time: "
+                    + ("it was never recorded" if event.timing else "create it with timing=True"),
+                )
+            if not point.passed:
+                raise driver_error(
+                    "CUDA_ERROR_NOT_READY", f"{event!r} has not been passed yet; synchronize with it first"
+                )
+            times.append(point.time_ns)
+        return (times[1] - times[0]) / 1e6
+
+    # Memory
+
+    def allocate(self, nbytes: int, stream: CpuStream) -> int:
+        """Device memory, at once. Raises ``OutOfMemoryError`` beyond the device's memory."""
+        self._check_open()
+        return self._heaps[check_idle(stream).device].allocate(nbytes)
+
+    def free(self, address: int, stream: CpuStream) -> None:
+        """Gives device memory back once the stream has run what it holds now; after ``close``, at once."""
+        if self._closed:
+            heap = self._heaps[stream.device]
+            heap.release(heap.retire(address))
+            return
+        heap = self._heaps[check_idle(stream).device]
+        retirement = heap.retire(address)
+        self._scheduler.submit(stream, Task(f"free {address:#x}", lambda: heap.release(retirement), brief=True))
+
+    def allocate_host(self, nbytes: int) -> int:
+        """Host memory. There is nothing to pin on this device; it is counted apart."""
+        self._check_open()
+        return self._host.allocate(nbytes)
+
+    def free_host(self, address: int) -> None:
+        """Gives host memory back at once."""
+        self._host.release(self._host.retire(address))
+
+    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
+        """From host memory of this driver's to memory of the stream's device."""
+        device = check_handle(stream, CpuStream).device
+        self._submit(stream, self._copies.to_device(device, destination, source, nbytes))
+
+    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
+        """From memory of the stream's device to host memory of this driver's."""
+        device = check_handle(stream, CpuStream).device
+        self._submit(stream, self._copies.to_host(device, destination, source, nbytes))
+
+    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
+        """Between two places in the memory of one of the driver's devices, or of two."""
+        check_handle(stream, CpuStream)
+        self._submit(stream, self._copies.on_device(destination, source, nbytes))
+
+    def copy_peer(
+        self,
+        destination: int,
+        destination_device: int,
+        source: int,
+        source_device: int,
+        nbytes: int,
+        stream: CpuStream,
+    ) -> None:
+        """From the memory of one of the driver's devices to that of another."""
+        check_handle(stream, CpuStream)
+        self._check_device(destination_device)
+        self._check_device(source_device)
+        task = self._copies.between_devices(destination, destination_device, source, source_device, nbytes)
+        self._submit(stream, task)
+
+    def fill(self, address: int, pattern: bytes, count: int, stream: CpuStream) -> None:
+        """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times to memory of the stream's device."""
+        device = check_handle(stream, CpuStream).device
+        self._submit(stream, self._copies.fill(device, address, pattern, count))
+
+    def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
+        """Copies a record that is claimed to where the cursor points, zeroes it, and moves the cursor on. What the
+        cursor holds is looked at when the stream comes to it: an address that is none ends the device, as on a GPU."""
+        device = check_handle(stream, CpuStream).device
+        self._submit(stream, self._copies.report(device, record, cursor, nbytes))
+
+    # Code
+
+    def load(self, device: int, code: Code) -> CpuFunction:
+        """Loads native code. Raises ``DriverError`` for another kind of code, a damaged image or a missing entry."""
+        self._check_device(device)
+        return CpuFunction(device, code)
+
+    def resources(self, function: CpuFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
+        """Raises ``DeviceError``: a processor has no multiprocessors to share out."""
+        raise DeviceError(
+            f"resources were asked for on cpu:{function.device}; registers and occupancy are a GPU's: "
+            "ask where there is one, with OXIDE_DEVICE=cuda"
+        )
+
+    def launch(
+        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: CpuStream
+    ) -> None:
+        """Runs a kernel, its blocks on as many threads as pays. Refuses what is beyond the device's limits."""
+        check_handle(stream, CpuStream)
+        blocks = check_launch(function, grid, block, shared_bytes, stream)
+        seed = 0 if self._seeds is None else self._seeds.getrandbits(32) | 1  # draws the order of the launch's threads
+        if function.sanitized is not None:
+            from oxide.driver.cpu.sanitizer import sanitized_launch
+
+            order, tracked = self._scheduler.block_order, self._heaps[stream.device].tracked
+            launch = sanitized_launch(function, grid, block, shared_bytes, params, seed, order, tracked)
+            self._submit(stream, Task(f"launch {function.entry}", launch, kernel=True))
+            return
+        launched = function.launch(grid, block, shared_bytes, params, seed, blocks)
+        if Tracking.wanted:
+            self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
+        self._submit(stream, launched)
+
+    # Graphs
+
+    def begin_capture(self, stream: CpuStream) -> None:
+        """Records what is submitted to the stream from now on, in place of running it."""
+        self._check_open()
+        check_idle(stream).captured = []
+
+    def end_capture(self, stream: CpuStream) -> CpuGraph:
+        """Ends the recording. Raises ``DriverError`` for a stream that records nothing."""
+        items = check_handle(stream, CpuStream).captured
+        if items is None:
+            raise driver_error(
+                "CUDA_ERROR_ILLEGAL_STATE", f"the end of a capture on {stream!r}, where none was begun; begin one first"
+            )
+        stream.captured = None
+        return CpuGraph(stream.device, tuple(items))
+
+    def launch_graph(self, graph: CpuGraph, stream: CpuStream) -> None:
+        """Submits the recorded items, in order."""
+        check_handle(graph, CpuGraph)
+        check_idle(stream)
+        if graph.device != stream.device:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_HANDLE",
+                f"{graph!r} cannot run on {stream!r}, of another device; launch it on cpu:{graph.device}",
+            )
+        for item in graph.items:
+            self._scheduler.submit(stream, recorded(item))
+
+    def destroy_graph(self, graph: CpuGraph) -> None:
+        """Gives the graph up; launches already submitted still run."""
+        if not self._closed:
+            check_handle(graph, CpuGraph).destroyed = True
+
+    # Host functions
+
+    def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
+        """Calls Python on a worker thread. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
+        self._submit(check_idle(stream), python_call(function))
+
+    def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
+        """Calls a C function on a worker thread, without the GIL."""
+        self._submit(check_idle(stream), native_call(function, argument))
+        if self._driven:  # it wakes somebody who sleeps, and does not ask again
+            self._scheduler.synchronize(stream)
+
+    # What other libraries own
+
+    def foreign_stream(self, device: int, address: int) -> CpuStream:
+        """Raises ``DriverError``: no other library has streams of this device."""
+        self._check_device(device)
+        raise driver_error(
+            "CUDA_ERROR_INVALID_HANDLE",
+            f"stream {address:#x} of another library on cpu:{device}; a CPU device has none: pass stream=None",
+        )
+
+    def adopt(self, address: int, nbytes: int) -> int:
+        """Lets work use memory that another library allocated. All host memory is device 0's, but for the memory
+        that this driver allocated."""
+        self._check_open()
+        device = 0
+        if self._devices > 1:
+            device = next((index for index, heap in enumerate(self._heaps) if heap.contains(address, nbytes)), 0)
+        self._heaps[device].adopt(address, nbytes)
+        return device
+
+    def disown(self, address: int, nbytes: int) -> None:
+        """Undoes one ``adopt``."""
+        for heap in self._heaps:
+            if heap.disown(address, nbytes):
+                return
+
+    def close(self) -> None:
+        """Waits for the work submitted and ends the threads. May be called again.
+
+        From then on submissions raise ``DriverError``. Memory that is not given back yet stays: a NumPy array that
+        ``d2h`` returned, or that looks at a box, is as good as before. It can still be given back, and what is left
+        goes with the driver, when nothing holds either any more.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._scheduler.close()
+        except BaseException:
+            self._closed = False
+            raise
+        for heap in (*self._heaps, self._host):
+            heap.end()
+
+    def __del__(self) -> None:
+        self._drop()
+
+    # For tests
+
+    @property
+    def live_allocations(self) -> LiveAllocations:
+        """The memory not yet given back. A free counts once its stream has run it."""
+        held = [heap.held for heap in self._heaps]
+        host_bytes, host_count = self._host.held
+        return LiveAllocations(
+            sum(nbytes for nbytes, _ in held), sum(count for _, count in held), host_bytes, host_count
+        )
+
+    def pending(self) -> tuple[CpuStream, ...]:
+        """In step mode: the streams that could run an item now, the one submitted first in front."""
+        return self._steps().pending()
+
+    def step(self, stream: CpuStream | None = None) -> bool:
+        """In step mode: runs one item, of ``stream`` or of one that could go on; ``False`` if there is none."""
+        return self._steps().step(stream)
+
+    def run_until_idle(self) -> None:
+        """In step mode: runs all that can run."""
+        self._steps().run_until_idle()
+
+    # Helpers
+
+    def _steps(self) -> StepScheduler:
+        if not isinstance(self._scheduler, StepScheduler):
+            raise driver_error(
+                "CUDA_ERROR_ILLEGAL_STATE", "stepping a CPU driver that runs by itself; make it with step=True"
+            )
+        return self._scheduler
+
+    def _submit(self, stream: CpuStream, item: Task | BlockRange) -> None:
+        """Hands an item to the scheduler, or to the capture that the stream is in."""
+        if stream.captured is None:
+            self._scheduler.submit(stream, item)
+        else:
+            stream.captured.append(item)
+
+    def _note_look(self) -> None:
+        """Counts a query that found work unfinished. A thread that polls must release the GIL now and then, or the
+        worker that it waits for gets it 5 ms later. It sleeps for that and never yields its core: Linux takes a whole
+        slice of a thread that yields, so 64 waits would keep an event loop for a fifth of a second
+        (docs/performance.md)."""
+        self._looks += 1
+        if self._looks % _LOOKS == 0:
+            sleep(1e-6)  # 50 to 60 µs, by the kernel's timer
+
+    def _check_device(self, device: int) -> None:
+        self._check_open()
+        if not 0 <= device < self._devices:
+            raise driver_error(
+                "CUDA_ERROR_INVALID_DEVICE",
+                f"device {device} was asked for; there are {self._devices} CPU devices, from 0 "
+                "(OXIDE_CPU_DEVICES sets how many)",
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed_error()
+
+
+calls_drop(CpuDriver)
+
+
+@final
+class _RunDriver(CpuDriver):
+    """A driver as one run uses it: the same in everything, but for whose work it submits."""
+
+    __slots__ = ("_drop", "_run")
+
+    def __init__(self, driver: CpuDriver, run: Droppable) -> None:
+        self._drop = nothing  # it ends no threads: the driver goes on
+        self.__dict__ = driver.__dict__
+        self._run = run
+
+    def _submit(self, stream: CpuStream, item: Task | BlockRange) -> None:
+        item.droppable = self._run
+        super()._submit(stream, item)
+
+
+def _end_threads() -> None:
+    while _dropped:
+        _dropped[0].abandon()
+        _dropped.popleft()
+
+
+_dropped: deque[Scheduler] = deque()
+_soon = Soon(_end_threads)
+_abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
+"""In C: a driver dropped without ``close`` leaves no threads behind."""

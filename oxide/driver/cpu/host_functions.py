@@ -1,0 +1,46 @@
+"""Functions of the program's that a stream of the CPU device calls: of Python's, and of C's."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from oxide.driver.cpu.errors import driver_error
+from oxide.driver.cpu.streams import Task
+
+
+def python_call(function: Callable[[], None]) -> Task:
+    """Calls Python. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
+
+    def call() -> None:
+        try:
+            function()
+        except BaseException as error:
+            _report_unraisable(function, error)
+
+    return Task(f"host function {function!r}", call)
+
+
+def native_call(function: int, argument: int) -> Task:
+    """Calls a C function by its address, without the GIL. Raises ``DriverError`` for an address that is none."""
+    if not function:
+        raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
+    call = _HostFunction(function)
+    return Task(f"native host function {function:#x}", lambda: call(argument))
+
+
+def _report_unraisable(function: Callable[[], Any], error: BaseException) -> None:
+    """Gives an exception to ``sys.unraisablehook``: one that leaves a C callback goes there, with its traceback."""
+
+    def raise_again() -> None:
+        try:
+            raise error
+        except BaseException as again:
+            again.add_note(f"raised by the host function {function!r}")
+            raise
+
+    ctypes.CFUNCTYPE(None)(raise_again)()
+
+
+_HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

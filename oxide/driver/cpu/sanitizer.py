@@ -1,0 +1,229 @@
+"""The sanitizer's runtime half on the CPU device: shadow memory, the run of a sanitized launch, and its reports.
+
+A sanitized launch runs all its blocks one after the other on one worker, with a state of its own where the kernel
+believes its fault record to be. Which bytes of an allocation were ever written is kept as long as the allocation: a
+byte for each. Who touched an element last is kept for the launch alone, as launches on a box are ordered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from oxide.driver import sanitizing
+from oxide.driver.base import Dim3
+from oxide.driver.cpu.cooperative import CooperativeRun, check_fits
+from oxide.driver.sanitizing import ATOMIC, CELL_WORDS, OFFSETS, REPORT_WORDS, VIEW_WORDS, WRITE, PointerWord, Sanitized
+from oxide.errors import SanitizedAccess, SanitizerError
+
+if TYPE_CHECKING:
+    from oxide.driver.cpu.code import CpuFunction
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+Tracked = Callable[[int, int], tuple[int, bytearray] | None]
+"""The allocation that a range lies in: where it begins and which of its bytes were written; None for one that nobody
+followed, as another library's."""
+
+
+def sanitized_launch(
+    function: CpuFunction,
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: int,
+    params: bytes,
+    seed: int,
+    order: Callable[[int], list[tuple[int, int]]],
+    tracked: Tracked,
+) -> SanitizedLaunch:
+    """A launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative one that does not fit."""
+    assert function.sanitized is not None
+    if function.cooperative:
+        check_fits(function, grid, block)  # now: a worker that binds it is too late to refuse
+    return SanitizedLaunch(
+        function.sanitized,
+        lambda words: function.bind(grid, block, shared_bytes, words, seed),
+        order,
+        tracked,
+        grid,
+        block,
+        shared_bytes,
+        params,
+    )
+
+
+@final
+class SanitizedLaunch:
+    """One launch, to be called on a worker; a graph calls it again for each of its launches."""
+
+    __slots__ = ("_bind", "_block", "_grid", "_order", "_params", "_sanitized", "_shared", "_tracked")
+
+    def __init__(
+        self,
+        sanitized: Sanitized,
+        bind: Callable[[bytes], Callable[[int, int], None]],
+        order: Callable[[int], list[tuple[int, int]]],
+        tracked: Tracked,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        params: bytes,
+    ) -> None:
+        self._sanitized = sanitized
+        self._bind = bind
+        self._order = order
+        self._tracked = tracked
+        self._grid = grid
+        self._block = block
+        self._shared = sanitized.shared_bytes + shared_bytes
+        self._params = params
+
+    def __call__(self) -> None:
+        memory = np.zeros(sanitizing.STATE_WORDS + 8, np.int64)
+        state = memory[-(memory.ctypes.data // 8) % 8 :]  # aligned to 64 bytes, for vectors that go to the scratch
+        views, kept = self._views()
+        run = self._bind(self._params[:-8] + state.ctypes.data.to_bytes(8, "little"))
+        blocks = math.prod(self._grid)
+        state[OFFSETS["block"]] = -1
+        state[OFFSETS["views"]], state[OFFSETS["view_count"]] = views.ctypes.data, len(views)
+        state[OFFSETS["shared_bytes"]] = self._shared
+        if self._shared and "memory" in self._sanitized.kinds:
+            kept.append(np.zeros(self._shared * (blocks if isinstance(run, CooperativeRun) else 1), np.uint8))
+            state[OFFSETS["shared_init"]] = kept[-1].ctypes.data
+            if isinstance(run, CooperativeRun):
+                state[OFFSETS["shared_inits"]] = kept[-1].ctypes.data
+        if self._shared and "race" in self._sanitized.kinds:
+            kept.append(_cells(self._shared, self._sanitized.shared_shift))
+            state[OFFSETS["shared_cells"]] = kept[-1].ctypes.data
+        for first, end in self._order(blocks):
+            run(first, end)
+        while isinstance(run, CooperativeRun) and run.goes_on():
+            # The grid's barrier: what was done before it is known to all, and each block begins anew.
+            state[OFFSETS["grid_known"]], state[OFFSETS["block"]] = state[OFFSETS["now"]], -1
+            for first, end in self._order(blocks):
+                run(first, end)
+        self._report(state, views)
+
+    def _views(self) -> tuple[Words, list[Any]]:
+        """What the kernel's parameters point to, and what must live as long as the launch."""
+        sanitized, params = self._sanitized, self._params
+        views = np.zeros((len(sanitized.pointers), VIEW_WORDS), np.int64)
+        sizes: dict[int, tuple[int, int]] = {}  # for each allocation its bytes, and the least shift
+        kept: list[Any] = []
+        for row, pointer in zip(views, sanitized.pointers, strict=True):
+            address = _word(params, pointer.address_at)
+            length = 1 if pointer.length_at is None else _word(params, pointer.length_at)
+            nbytes = length * pointer.itemsize
+            if pointer.axes and length:
+                below, elements = _elements(params, pointer)
+                address, nbytes = address - below, len(elements)
+                kept.append(elements)
+                row[6] = elements.ctypes.data
+            found = self._tracked(address, nbytes) if nbytes else None
+            start = found[0] if found else address
+            row[:3] = address, address + nbytes, start
+            size, shift = (len(found[1]) if found else nbytes), pointer.granule.bit_length() - 1
+            before = sizes.get(start, (size, shift))
+            sizes[start] = max(size, before[0]), min(shift, before[1])
+            if found:
+                values = np.frombuffer(found[1], np.uint8)
+                kept.append(values)
+                row[3] = values.ctypes.data
+        if "race" in sanitized.kinds:
+            cells = {start: _cells(size, shift) for start, (size, shift) in sizes.items()}
+            kept.append(cells)
+            for row in views:
+                row[4], row[5] = cells[int(row[2])].ctypes.data, sizes[int(row[2])][1]
+        return views, kept
+
+    def _report(self, state: Words, views: Words) -> None:
+        """Hands what was found to whoever reads the launch's fault record, unless the kernel's own fault is in it."""
+        record_address = _word(self._params, len(self._params) - 8)
+        if not record_address:
+            return
+        count = int(state[OFFSETS["reports"]])
+        record = state[:8].view(np.uint32)
+        if count and not record[0]:
+            found = state[OFFSETS["report"] :][: count * REPORT_WORDS].reshape(count, REPORT_WORDS).tolist()
+            found.sort(key=lambda words: _GRAVITY[words[0]])
+            number = sanitizing.publish(tuple(self._error(words, views) for words in found))
+            record[0], record[1] = sanitizing.SANITIZED, 0
+            state[1], state[2] = np.uint64(self._sanitized.kernel_id).astype(np.int64), number
+        if record[0]:
+            there = np.ctypeslib.as_array((ctypes.c_uint32 * 16).from_address(record_address))
+            if not there[0]:
+                there[:] = record
+
+    def _error(self, words: list[int], views: Words) -> SanitizerError:
+        kind, who, address, other, start = words
+        access = self._access(who)
+        place = self._sanitized.accesses[who >> 4 & 0xFFFF]
+        offset, inside, element = None, "", ""
+        if (number := self._pointer(place.what, address, start, views)) is not None:
+            lo, hi, pointer = int(views[number][0]), int(views[number][1]), self._sanitized.pointers[number]
+            offset = address - lo
+            if pointer.axes:
+                inside = f"{pointer.name} is a strided view, whose elements lie among {hi - lo} bytes; "
+                inside += f"this is byte {offset}, and no element's"
+                element = f" (byte {offset})"
+            else:
+                inside = f"{pointer.name} has {(hi - lo) // pointer.itemsize} elements of {pointer.itemsize} bytes; "
+                inside += f"this is byte {offset}, element {offset // pointer.itemsize}"
+                element = f" (element {offset // pointer.itemsize})"
+        elif start:
+            inside = f"this is byte {address - start}"
+        problem = {
+            sanitizing.OUT_OF_BOUNDS: f"is outside it: {inside}" if inside else "is outside it",
+            sanitizing.MISALIGNED: f"is at an address, {address:#x}, that is no multiple of what its type needs",
+            sanitizing.UNINITIALIZED: "finds memory that nothing has written" + (f": {inside}" if inside else ""),
+            sanitizing.RACE: f"is in a race: no barrier or atomic orders it{element}",
+        }[kind]
+        name = sanitizing.REPORT_KINDS[kind]
+        earlier = self._access(other) if kind == sanitizing.RACE else None
+        return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
+
+    def _pointer(self, name: str, address: int, start: int, views: Words) -> int | None:
+        """Which of the parameters of that name an access is of: the one it should be in, or else the one it is in."""
+        named = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == name]
+        should = [n for n in named if start == int(views[n][0])]
+        found = [n for n in named if int(views[n][0]) <= address < int(views[n][1])]
+        return next(iter(should or found or named), None)
+
+    def _access(self, who: int) -> SanitizedAccess:
+        place = self._sanitized.accesses[who >> 4 & 0xFFFF]
+        done = "atomic" if who & ATOMIC else "write" if who & WRITE else "read"
+        block = _coordinates((who >> 32) & 0xFFFFFFFF, self._grid)
+        return SanitizedAccess(
+            done, place.what, block, _coordinates(who >> 20 & 0x7FF, self._block), place.file, place.line
+        )
+
+
+# What is said first: a race is more often why a value is missing than the other way round.
+_GRAVITY = {sanitizing.OUT_OF_BOUNDS: 0, sanitizing.MISALIGNED: 1, sanitizing.RACE: 2, sanitizing.UNINITIALIZED: 3}
+
+
+def _cells(nbytes: int, shift: int) -> Words:
+    """The shadow of so many bytes; memory that is not touched takes no room."""
+    return np.zeros(((nbytes >> shift) + 1) * CELL_WORDS, np.int64)
+
+
+def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Of a strided view: how far below its first element its bytes begin, and for each whether it is an element's."""
+    axes = np.frombuffer(params, np.int64, 2 * pointer.axes, pointer.axes_at).reshape(2, pointer.axes)
+    shape, strides = axes.tolist()
+    reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
+    below = -sum(way for way in reach if way < 0)
+    elements = np.zeros(below + sum(way for way in reach if way > 0) + pointer.itemsize, np.uint8)
+    np.ndarray((*shape, pointer.itemsize), np.uint8, elements.data, below, (*strides, 1))[...] = 1
+    return below, elements
+
+
+def _word(params: bytes, at: int) -> int:
+    return int.from_bytes(params[at : at + 8], "little")
+
+
+def _coordinates(linear: int, shape: Dim3) -> Dim3:
+    return linear % shape[0], linear // shape[0] % shape[1], linear // (shape[0] * shape[1])

@@ -1,0 +1,200 @@
+"""The CPU device's scheduler for tests: no threads, and nothing runs until it is told to.
+
+A test builds a situation (a kernel "in flight", a copy not yet made), looks at it for as long as it likes, and then
+lets one item run. With a seed, each choice among the streams that could go on is drawn from it, and the order of
+a kernel's blocks, so that a search over seeds is a search over schedules and a failure is replayed by its seed.
+
+Ctrl-C ends the wait for a kernel, and with it the device: nothing can end the kernel, so what comes after never runs.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import final
+
+from oxide.driver.cpu.errors import driver_error
+from oxide.driver.cpu.interrupt import Abandoned, run_interruptibly
+from oxide.driver.cpu.streams import (
+    BlockRange,
+    CpuStream,
+    Item,
+    Point,
+    Record,
+    Scheduler,
+    Task,
+    Wait,
+    closed_error,
+    is_dropped,
+    pass_point,
+)
+from oxide.errors import DeviceLostError
+
+_MOST_RANGES = 4096
+"""More ranges of blocks than this would take longer to shuffle and to call than they tell."""
+
+
+@final
+class StepScheduler(Scheduler):
+    """Runs one item a step: of the stream named, of one drawn with ``seed``, or else the one submitted first.
+
+    ``abandoned`` is called when a kernel is left behind that may use memory for ever.
+
+    Ctrl-C may end a call anywhere. Python looks at signals behind calls, so lines that call nothing, and a call of a
+    function in C behind them, are one step. An item is at the head of its stream until it has run: one that was
+    interrupted, and may be run again, then is."""
+
+    def __init__(self, seed: int | None, abandoned: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self._abandoned = abandoned
+        self._lost: DeviceLostError | None = None
+        self._random = None if seed is None else random.Random(seed)
+        self._lock = threading.RLock()
+        self._progress = threading.Condition(self._lock)
+        # Streams that hold work, by when the item at their head was submitted.
+        self._busy: dict[CpuStream, list[int]] = {}
+        self._submitted = 0
+        self._runners: list[int] = []
+        self._closed = False
+
+    def submit(self, stream: CpuStream, item: Item) -> None:
+        with self._lock:
+            if self._closed:
+                raise closed_error()
+            order = self._busy.setdefault(stream, [])
+            self._submitted += 1
+            order += [self._submitted]
+            stream.items.append(item)
+
+    def pending(self) -> tuple[CpuStream, ...]:
+        """The streams that could run an item now, the one whose item was submitted first in front."""
+        with self._lock:
+            runnable = [
+                (order[0], stream)
+                for stream, order in list(self._busy.items())
+                if order and not stream.running and not _is_held_back(stream.items[0])
+            ]
+        runnable.sort(key=lambda entry: entry[0])
+        return tuple(stream for _, stream in runnable)
+
+    def step(self, stream: CpuStream | None = None) -> bool:
+        """Runs one item; ``False`` where there is none that could run.
+
+        An exception of a signal's handler, such as ``KeyboardInterrupt``, that ends the wait for a kernel is raised
+        once the device is marked as lost."""
+        this = threading.get_ident()
+        taken = over = left_behind = False
+        try:
+            with self._lock:
+                runnable = self.pending()
+                if stream is None and runnable:
+                    stream = runnable[0] if self._random is None else self._random.choice(runnable)
+                if stream is None or stream not in runnable:
+                    return False
+                item = stream.items[0]
+                again = item.brief if isinstance(item, Task) else not isinstance(item, BlockRange)
+                self._runners += [this]
+                stream.running = taken = True
+            over = not again
+            self._run(stream, item)
+            over = True
+        except Abandoned as error:
+            assert stream is not None
+            left_behind = True
+            raise self._lose(stream, error) from None
+        finally:
+            if taken and stream is not None:
+                with self._lock:
+                    stream.running = left_behind
+                    if over:
+                        del stream.items[0], self._busy[stream][0]
+                    if not self._busy[stream]:
+                        del self._busy[stream]
+                    self._runners.remove(this)
+                    self._progress.notify_all()
+        return True
+
+    def run_until_idle(self) -> None:
+        """Steps until no item can run."""
+        while self.step():
+            pass
+
+    def wait(self, point: Point) -> None:
+        """Steps until the point is passed. Raises ``DriverError`` if no step can ever pass it, ``DeviceLostError`` if
+        that may be so because a kernel was left behind."""
+        while not point.passed:
+            if self.step():
+                continue
+            with self._progress:
+                if point.passed or self.pending():
+                    continue
+                if all(runner == threading.get_ident() for runner in self._runners):
+                    if self._lost is not None:
+                        raise self._lost
+                    raise driver_error(
+                        "CUDA_ERROR_ILLEGAL_STATE",
+                        "a deadlock: waiting for a stream or an event that no item left to run can bring about; "
+                        f"streams that hold work: {list(self._busy) or 'none'}. "
+                        "Is this call made by a host function?",
+                    )
+                self._progress.wait()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self.run_until_idle()
+
+    def block_order(self, total: int) -> list[tuple[int, int]]:
+        """Ranges of blocks, in the order to run them in: one range, or with a seed single blocks, many of them as runs
+        of neighbours."""
+        if self._random is None:
+            return [(0, total)]
+        size = -(-total // _MOST_RANGES)
+        ranges = [(first, min(first + size, total)) for first in range(0, total, size)]
+        self._random.shuffle(ranges)
+        return ranges
+
+    def _passes(self, blocks: BlockRange) -> Iterator[Callable[[], object]]:
+        """The calls that run a kernel: a range of blocks each, and of a cooperative launch many times all of them."""
+        goes_on = True
+        while goes_on:
+            for first, end in self.block_order(blocks.total):
+                yield partial(blocks.run, first, end)
+            goes_on = blocks.cooperative is not None and blocks.cooperative.goes_on()
+
+    def _run(self, stream: CpuStream, item: Item) -> None:
+        try:
+            if isinstance(item, Record):
+                with self._lock:
+                    pass_point(item.point)
+            elif isinstance(item, Wait) or is_dropped(item):
+                pass
+            elif isinstance(item, BlockRange):
+                run_interruptibly(self._passes(item))
+            elif item.kernel:
+                run_interruptibly([item.run])
+            else:
+                item.run()
+        except Abandoned:
+            raise
+        except Exception as error:
+            self.record_failure(stream.device, error)
+
+    def _lose(self, stream: CpuStream, abandoned: Abandoned) -> BaseException:
+        """Marks a stream's device as lost to a kernel that was left behind; what ended the wait for the kernel."""
+        interrupt = abandoned.__cause__
+        assert interrupt is not None
+        with self._lock:
+            self._lost = DeviceLostError(
+                f"the wait for a kernel on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing "
+                "can end the kernel itself: start over with a new driver, or in a new process"
+            )
+            self.record_failure(stream.device, self._lost)
+        self._abandoned()
+        return interrupt
+
+
+def _is_held_back(item: Item) -> bool:
+    return isinstance(item, Wait) and not item.point.passed

@@ -1,0 +1,278 @@
+"""Streams, events and work of the CPU device: plain state, with no threads and no scheduling in it.
+
+A stream is a FIFO of items. An event is a name for a ``Point``, a position in a stream: recording makes a new
+point, so recording again moves the event and leaves the waits already submitted where they were. Who runs the
+items, and when, is a scheduler's business: ``cpu_workers`` (threads) or ``cpu_steps`` (one item at a time, when told).
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TypeAlias, final
+
+from oxide.driver.base import Droppable
+from oxide.driver.cpu.cooperative import CooperativeRun
+from oxide.driver.cpu.errors import driver_error
+from oxide.errors import DeviceLostError, DriverError
+
+_numbers = itertools.count(1)
+
+
+@final
+class Point:
+    """A position in ``stream``, until it is passed. ``waiters`` are called under the scheduler's lock when it is: once,
+    or twice if an interrupt came as they were called."""
+
+    __slots__ = ("passed", "stream", "time_ns", "waiters")
+
+    def __init__(self, stream: CpuStream | None = None) -> None:
+        self.passed = False
+        self.stream = stream
+        self.time_ns = 0
+        self.waiters: list[Callable[[], object]] = []
+
+
+@final
+class Record:
+    """The item that passes a point."""
+
+    __slots__ = ("point",)
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+
+    def __repr__(self) -> str:
+        return "record event"
+
+
+@final
+class Wait:
+    """The item that holds its stream back until a point is passed."""
+
+    __slots__ = ("point",)
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+
+    def __repr__(self) -> str:
+        return "wait for event"
+
+
+@final
+class Task:
+    """Work in one piece. A ``brief`` one takes less time than waking a thread, never calls user code, and may be run
+    again from its beginning where an interrupt ended it; one that is a ``kernel``, run in one piece by the sanitizer,
+    may take for ever. ``droppable`` is whose work it is, where that can be dropped."""
+
+    __slots__ = ("brief", "description", "droppable", "kernel", "run")
+
+    def __init__(
+        self, description: str, run: Callable[[], object], *, brief: bool = False, kernel: bool = False
+    ) -> None:
+        self.description = description
+        self.run = run
+        self.brief = brief
+        self.kernel = kernel
+        self.droppable: Droppable | None = None
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+@final
+class Pace:
+    """How long a thread of a kernel without loops takes, in nanoseconds, by the last launches; 0 before the first."""
+
+    __slots__ = ("nanoseconds",)
+
+    def __init__(self) -> None:
+        self.nanoseconds = 0.0
+
+    def learn(self, nanoseconds: float, *, exact: bool) -> None:
+        """A thread took so long; without ``exact`` the time until the caller had the GIL again may be in it."""
+        known = self.nanoseconds
+        self.nanoseconds = nanoseconds if exact or not known else min(nanoseconds, known)
+
+
+@final
+class LoopFree:
+    """A launch of a kernel without loops, in blocks of ``threads``: what the thread that waits for it needs to run it.
+    ``run_holding`` is the launch's ``run`` with the GIL held, right for what is over sooner than a hand-over."""
+
+    __slots__ = ("pace", "run_holding", "threads")
+
+    def __init__(self, run_holding: Callable[[int, int], object], pace: Pace, threads: int) -> None:
+        self.run_holding = run_holding
+        self.pace = pace
+        self.threads = threads
+
+
+@final
+class BlockRange:
+    """A kernel's blocks, handed out in chunks to any number of workers.
+
+    ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
+    hand out, the workers inside, and the pace of the blocks that have run. Those of a ``cooperative`` launch are handed
+    out again and again, for as long as it goes on. ``loop_free`` is there for a kernel whose blocks end soon whatever
+    its arguments are; ``run`` is a function in C then. ``droppable`` as in ``Task``.
+    """
+
+    __slots__ = (
+        "cooperative", "description", "droppable", "loop_free", "nanoseconds_per_block", "next", "run", "total",
+        "workers",
+    )  # fmt: skip
+
+    def __init__(
+        self, description: str, run: Callable[[int, int], object], total: int, loop_free: LoopFree | None = None
+    ) -> None:
+        self.description = description
+        self.run = run
+        self.loop_free = loop_free
+        self.cooperative = run if isinstance(run, CooperativeRun) else None
+        self.total = total
+        self.next = 0
+        self.workers = 0
+        self.nanoseconds_per_block = 0.0
+        self.droppable: Droppable | None = None
+
+    def expected(self) -> float:
+        """Nanoseconds that the blocks left take on one thread, as far as is known; else 0."""
+        small, left = self.loop_free, self.total - self.next
+        if self.nanoseconds_per_block or small is None:
+            return self.nanoseconds_per_block * left
+        return small.pace.nanoseconds * small.threads * left
+
+    def learn(self, nanoseconds_per_block: float, *, exact: bool) -> None:
+        """Blocks of the launch took so long, with ``exact`` as of ``Pace.learn``."""
+        self.nanoseconds_per_block = nanoseconds_per_block
+        if self.loop_free is not None:
+            self.loop_free.pace.learn(nanoseconds_per_block / self.loop_free.threads, exact=exact)
+
+    def renewed(self) -> BlockRange:
+        """The same kernel as another launch runs it, none of its blocks handed out."""
+        run = self.run if self.cooperative is None else self.cooperative.renewed()
+        return BlockRange(self.description, run, self.total, self.loop_free)
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+Item: TypeAlias = Record | Wait | Task | BlockRange
+
+
+def is_dropped(work: Task | BlockRange) -> bool:
+    """Whether nobody wants the work any more: it is not begun."""
+    droppable = work.droppable
+    return droppable is not None and droppable.dropped
+
+
+@final
+class CpuStream:
+    """An in-order queue. ``running`` says that a thread has it; a stream that has items and is not running waits."""
+
+    __slots__ = ("captured", "destroyed", "device", "items", "number", "running")
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.number = next(_numbers)
+        self.items: deque[Item] = deque()
+        self.captured: list[Task | BlockRange] | None = None  # what a capture has recorded; None outside one
+        self.running = False
+        self.destroyed = False
+
+    def __repr__(self) -> str:
+        return f"<stream {self.number} of cpu:{self.device}>"
+
+
+@final
+class CpuEvent:
+    """The point it was last recorded at; ``None`` before the first recording."""
+
+    __slots__ = ("destroyed", "device", "number", "point", "timing")
+
+    def __init__(self, device: int, *, timing: bool) -> None:
+        self.device = device
+        self.number = next(_numbers)
+        self.timing = timing
+        self.point: Point | None = None
+        self.destroyed = False
+
+    def __repr__(self) -> str:
+        return f"<event {self.number} of cpu:{self.device}>"
+
+
+class Scheduler(ABC):
+    """Who runs the items of streams. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.failures: dict[int, BaseException] = {}
+
+    @abstractmethod
+    def submit(self, stream: CpuStream, item: Item) -> None:
+        """Appends an item; raises ``DriverError`` once the scheduler is closing."""
+
+    @abstractmethod
+    def wait(self, point: Point) -> None:
+        """Blocks until a submitted point is passed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets everything submitted run and gives the threads back. May be called again."""
+
+    def abandon(self) -> None:  # noqa: B027
+        """Lets threads end as they run out of work, and waits for nothing. Called by a finalizer, so at any moment."""
+
+    def block_order(self, total: int) -> list[tuple[int, int]]:
+        """The blocks of a kernel that one thread runs alone, as ranges in the order to run them in."""
+        return [(0, total)]
+
+    def synchronize(self, stream: CpuStream) -> None:
+        """Blocks until all that the stream holds has run."""
+        if stream.running or stream.items:
+            point = Point(stream)
+            self.submit(stream, Record(point))
+            self.wait(point)
+
+    def record_failure(self, device: int, error: BaseException) -> None:
+        """Marks a device failed. Its streams go on, so nothing that waits for them hangs."""
+        self.failures.setdefault(device, error)
+
+    def raise_lost(self, device: int) -> None:
+        """Raises what keeps a device's streams from ever going on, if something does."""
+        cause = self.failures.get(device)
+        if isinstance(cause, DeviceLostError):
+            raise cause
+
+    def raise_failure(self, device: int) -> None:
+        """Raises what ended a device, if something did."""
+        self.raise_lost(device)
+        cause = self.failures.get(device)
+        if cause is not None:
+            raise driver_error(
+                "CUDA_ERROR_LAUNCH_FAILED",
+                f"work submitted to cpu:{device} failed with {type(cause).__name__}: {cause}; "
+                "what it was to write is undefined: start over with a new driver",
+            ) from cause
+
+
+def pass_point(point: Point) -> None:
+    """Passes a point, or goes on to. Call under the scheduler's lock."""
+    if not point.passed:
+        point.time_ns = perf_counter_ns()
+        point.passed = True
+        point.stream = None
+    waiters = point.waiters
+    while waiters:
+        waiters[0]()
+        del waiters[0]
+
+
+def closed_error() -> DriverError:
+    """What a submission gets once the driver is closing."""
+    return driver_error(
+        "CUDA_ERROR_DEINITIALIZED", "the CPU driver is closed and takes no more work; make a new CpuDriver"
+    )

@@ -1,0 +1,554 @@
+"""The CPU device's scheduler: threads that take runnable streams.
+
+A stream that becomes runnable is handed straight to an idle worker, or to a new one where none is idle, and the
+worker stays with it until it is empty or held back by an event. So a host function that blocks costs its own stream
+and nobody else, no thread ever waits for an event, and an idle worker sleeps on a lock of its own. A ready queue
+with a fixed number of workers was left out: one blocking host function a worker would stop every stream.
+
+A large kernel's blocks go to several workers. The one that has the stream starts; when what is left is worth waking
+others for, it calls them in; whoever finishes the last chunk goes on with the stream, so nobody waits for anybody.
+
+Ctrl-C may end a call of the main thread's anywhere, and what was submitted runs all the same, once. Python looks at
+signals behind calls and as functions and rounds of a loop begin: so plain stores and the call of a function in C behind
+them are one step, and the main thread changes things in such steps only. After each of them it can be seen what there
+is left to do:
+
+- A stream that holds items is among the busy ones. An item that was appended is submitted.
+- A stream is ``running`` if it is in the backlog or a thread has it. The one that the main thread has goes into the
+  backlog if that is interrupted.
+- An item leaves its stream when it has been run by the main thread, or when a worker takes it: those see no signals.
+- Work that was dropped leaves its stream when it comes to the head, and is not run.
+- A worker that is not idle has been woken. It looks into the backlog, and rests if that is empty.
+
+So whoever was interrupted goes through the busy streams and the backlog once more (``_mend``), or if that is
+interrupted too, the next call does.
+
+A thread that waits for a point runs what is in front of it in the stream itself, unless a worker has begun with that
+(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel takes one. The thread
+runs kernels and brief tasks. Whatever else the stream holds, and a kernel that turns out to be long, goes to the
+workers. The main thread runs kernels without loops only: Ctrl-C cannot end its wait for a kernel that it runs itself.
+
+The worker that the submission woke is on its way meanwhile. It needs the GIL to look into the backlog, so it gets there
+when the waiting thread lets go of that, and finds nothing. While it is on its way no other is called (``_coming``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from functools import partial
+from queue import SimpleQueue
+from time import perf_counter_ns
+from typing import TypeAlias, final
+
+from oxide.driver.cpu.errors import driver_error
+from oxide.driver.cpu.streams import (
+    BlockRange,
+    CpuStream,
+    Item,
+    Point,
+    Record,
+    Scheduler,
+    Task,
+    Wait,
+    closed_error,
+    is_dropped,
+    pass_point,
+)
+
+_Job: TypeAlias = tuple[CpuStream, BlockRange | None]
+"""What a worker is wanted for: a kernel that others run already, or a stream with all that it can run."""
+
+# Handing a stream to another thread costs tens of microseconds: a kernel with less than this left is finished by
+# the workers it has, and chunks are long enough for taking one (about 2 microseconds) not to matter.
+_WORTH_A_WORKER_NS = 200_000
+_CHUNK_NS = 500_000
+_MAX_IDLE_WORKERS = 16
+# Letting go of the GIL and taking it again costs a hand-over where another thread waits for it.
+_WORTH_THE_GIL_NS = 20_000
+
+
+@final
+class WorkerScheduler(Scheduler):
+    """Runs streams on daemon threads; a kernel's blocks on up to ``threads`` of them."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__()
+        self._threads = threads
+        # Reentrant, because the garbage collector may run a finalizer that frees memory while this thread is in a
+        # critical section: such a submission is deferred to the section's end.
+        self._lock = threading.RLock()
+        self._in_section = False
+        self._deferred: deque[list[tuple[CpuStream, Item]]] = deque()  # one in each, until its stream has it
+        self._interrupted = False
+        self._resumed: deque[CpuStream] = deque()
+        self._busy: set[CpuStream] = set()
+        self._quiet = threading.Condition(self._lock)
+        self._idle: list[_Worker] = []
+        self._workers: set[_Worker] = set()
+        self._worker_idents: set[int] = set()
+        self._main = threading.main_thread().ident
+        self._backlog: deque[_Job] = deque()
+        self._started = 0
+        self._coming = 0  # workers that were woken or started and have not looked into the backlog yet, or fewer
+        self._in_kernels = 0
+        self._closed = False
+
+    def submit(self, stream: CpuStream, item: Item) -> None:
+        if self._interrupted:
+            self._mend()
+        mine = False
+        try:
+            with self._lock:
+                if self._in_section:
+                    self._deferred.append([(stream, item)])
+                    return
+                if self._closed:
+                    raise closed_error()
+                self._in_section = True
+                try:
+                    self._busy.add(stream)
+                    stream.items.append(item)
+                    if len(stream.items) == 1 and not stream.running:
+                        if isinstance(item, Task) and item.brief:
+                            stream.running = mine = True
+                        else:
+                            self._advance(stream)
+                    self._settle()
+                finally:
+                    self._in_section = False
+            if mine and isinstance(item, Task):
+                item.run()
+                stream.items.popleft()
+                with self._lock:
+                    self._in_section = True
+                    try:
+                        stream.running = mine = False
+                        self._advance(stream)
+                        self._settle()
+                    finally:
+                        self._in_section = False
+            if self._deferred:
+                self._flush()
+        except BaseException:
+            self._interrupted = True  # before any call, where a second interrupt could come
+            self._recover(stream if mine else None)
+            raise
+
+    def wait(self, point: Point) -> None:
+        self._refuse_on_a_worker("wait for a stream or an event")
+        if self._interrupted:
+            self._mend()
+        if self._backlog and not self._workers:
+            self._run_backlog()
+        if point.passed:
+            return
+        stream = point.stream
+        if stream is not None:
+            self._help(stream, point)
+            if point.passed:
+                return
+        gate: SimpleQueue[None] = SimpleQueue()  # may be opened twice, where a lock may not
+        with self._lock:
+            if point.passed:
+                return
+            point.waiters.append(partial(gate.put, None))
+        gate.get()
+
+    def close(self) -> None:
+        self._refuse_on_a_worker("close the driver")
+        with self._lock:
+            self._closed = True
+        self._mend()
+        self._run_backlog()
+        with self._quiet:
+            while self._busy:
+                self._quiet.wait()
+            workers = list(self._workers)
+            while self._idle:
+                self._end_idle()
+        for worker in workers:
+            worker.thread.join()
+
+    def abandon(self) -> None:
+        # Never waits for the lock: at interpreter exit a worker that will never run again may hold it.
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._in_section:
+                    self._closed = True
+                    while self._idle:
+                        self._end_idle()
+            finally:
+                self._lock.release()
+
+    def _recover(self, mine: CpuStream | None) -> None:
+        """Restores the invariants after an interrupt; ``mine`` is the stream that this thread had."""
+        if mine is not None:
+            self._backlog.append((mine, None))
+        self._mend()
+
+    def _help(self, stream: CpuStream, point: Point) -> None:
+        """Runs on the calling thread what a stream holds in front of ``point``, if the stream waits for a worker."""
+        interruptible = threading.get_ident() == self._main
+        mine = False
+        try:
+            with self._lock:
+                mine = True
+                try:
+                    self._backlog.remove((stream, None))
+                except ValueError:
+                    mine = False  # a worker has it
+            while mine:
+                with self._lock:
+                    self._in_section = True
+                    try:
+                        item = self._head(stream)
+                        if item is None:
+                            stream.running = mine = False
+                        elif point.passed or not _is_small(item, interruptible):
+                            stream.running = mine = False
+                            self._advance(stream)
+                        if self._resumed or self._deferred:
+                            self._settle()
+                    finally:
+                        self._in_section = False
+                if mine and item is not None:
+                    try:
+                        over = _run_some(item)
+                    except BaseException as error:
+                        if interruptible:
+                            raise
+                        self.record_failure(stream.device, error)
+                        over = True
+                    if over:
+                        stream.items.popleft()
+            if self._deferred:
+                self._flush()
+        except BaseException:
+            self._interrupted = True  # before any call, where a second interrupt could come
+            self._recover(stream if mine else None)
+            raise
+
+    def run(self, stream: CpuStream, blocks: BlockRange | None, worker: _Worker | None) -> None:
+        """Runs blocks of a kernel, or else a stream's next work, and all that it can run then; ``worker`` rests."""
+        following: Task | BlockRange | None = blocks or self._take_next(stream, worker)
+        while following is not None:
+            if isinstance(following, Task):
+                try:
+                    following.run()
+                except BaseException as error:
+                    self.record_failure(stream.device, error)
+            elif not self._run_blocks(stream, following, worker):
+                return
+            following = self._take_next(stream, worker)
+
+    def _run_blocks(self, stream: CpuStream, blocks: BlockRange, worker: _Worker | None) -> bool:
+        """Runs chunks until none is left; ``False``, and ``worker`` rests, if others still run theirs."""
+        ran = elapsed = 0
+        while True:
+            with self._lock:
+                self._in_section = True
+                try:
+                    if ran:
+                        blocks.learn(elapsed / ran, exact=False)
+                    first, end = self._take_chunk(stream, blocks)
+                    done = first == end
+                    last = False
+                    # The last worker inside decides whether a cooperative launch goes on, outside the lock.
+                    passed = done and blocks.workers == 1 and blocks.cooperative is not None
+                    if done and not passed:
+                        self._in_kernels -= 1
+                        blocks.workers -= 1
+                        last = blocks.workers == 0
+                        if not last and worker is not None:
+                            self._rest(worker)
+                    self._settle()
+                finally:
+                    self._in_section = False
+            if passed:
+                self._next_pass(stream, blocks)
+                ran = 0
+                continue
+            if done:
+                return last
+            started = perf_counter_ns()
+            try:
+                blocks.run(first, end)
+            except BaseException as error:
+                self.record_failure(stream.device, error)
+            ran, elapsed = end - first, perf_counter_ns() - started
+
+    def _next_pass(self, stream: CpuStream, blocks: BlockRange) -> None:
+        """Hands all blocks of a cooperative launch out once more, or marks it as over."""
+        assert blocks.cooperative is not None
+        goes_on = False
+        try:
+            goes_on = blocks.cooperative.goes_on()
+        except BaseException as error:
+            self.record_failure(stream.device, error)
+        with self._lock:
+            if goes_on:
+                blocks.next = 0
+            else:
+                blocks.cooperative = None
+
+    def _take_chunk(self, stream: CpuStream, blocks: BlockRange) -> tuple[int, int]:
+        """The next blocks for one worker: one to learn the pace, then by time, shrinking towards the end. None of work
+        that was dropped, which nobody sees half done; threads of a cooperative launch wait for each other, so that
+        goes on to its end."""
+        if is_dropped(blocks) and blocks.cooperative is None:
+            blocks.next = blocks.total
+        first, left = blocks.next, blocks.total - blocks.next
+        if left <= 1 or self._threads == 1:
+            count = left
+        elif not blocks.nanoseconds_per_block:
+            count = 1
+        elif blocks.nanoseconds_per_block * left < _WORTH_A_WORKER_NS:
+            count = left
+        else:
+            while blocks.workers < left and self._in_kernels < self._threads:
+                blocks.workers += 1
+                self._in_kernels += 1
+                self._backlog.append((stream, blocks))
+                self._call_worker()
+            share = -(-left // (2 * blocks.workers))
+            count = max(1, min(share, int(_CHUNK_NS / blocks.nanoseconds_per_block)))
+        blocks.next = first + count
+        return first, first + count
+
+    def _take_next(self, stream: CpuStream, worker: _Worker | None) -> Task | BlockRange | None:
+        """Takes the next work of a stream that this thread has; ``None`` lets it go.
+
+        Where there is none ``worker`` rests, in the same critical section: whoever submits work from then on finds
+        it idle and starts no other."""
+        with self._lock:
+            self._in_section = True
+            try:
+                following = self._head(stream)
+                if following is None:
+                    stream.running = False
+                    if worker is not None:
+                        self._rest(worker)
+                else:
+                    stream.items.popleft()
+                    if isinstance(following, BlockRange):
+                        following.workers = 1
+                        self._in_kernels += 1
+                self._settle()
+            finally:
+                self._in_section = False
+        if self._deferred:
+            self._flush()
+        return following
+
+    def _advance(self, stream: CpuStream) -> None:
+        """Puts a stream that no thread has into the backlog, if it can run something."""
+        if not stream.running and self._head(stream) is not None:
+            stream.running = True
+            self._backlog.append((stream, None))
+            self._call_worker()
+
+    def _head(self, stream: CpuStream) -> Task | BlockRange | None:
+        """What a stream is to run next, passing points on the way; ``None`` leaves it empty or held back.
+
+        An item leaves the queue when it is over, so that a reader without the lock never sees a stream that holds
+        work as neither filled nor running."""
+        items = stream.items
+        while items:
+            item = items[0]
+            if isinstance(item, Record):
+                pass_point(item.point)
+            elif not isinstance(item, Wait):
+                if not is_dropped(item):
+                    return item
+            elif not item.point.passed:
+                item.point.waiters.append(partial(self._resumed.append, stream))
+                return None
+            items.popleft()
+        self._busy.discard(stream)
+        if self._closed and not self._busy:
+            self._quiet.notify_all()
+        return None
+
+    def _settle(self) -> None:
+        """Ends a critical section: goes on with the streams whose wait is over, submits what was deferred."""
+        while self._resumed or self._deferred:
+            if self._resumed:
+                self._advance(self._resumed[0])
+                self._resumed.popleft()
+                continue
+            deferred = self._deferred[0]
+            if deferred:
+                stream, item = deferred[0]
+                self._busy.add(stream)
+                del deferred[0]  # with the next line one step
+                stream.items.append(item)
+                if len(stream.items) == 1:
+                    self._advance(stream)
+            self._deferred.popleft()
+
+    def _flush(self) -> None:
+        """Submits what a finalizer left between the end of a critical section and the lock's release."""
+        with self._lock:
+            if not self._in_section:
+                self._in_section = True
+                try:
+                    self._settle()
+                finally:
+                    self._in_section = False
+
+    def _mend(self) -> None:
+        """Goes on with whatever an interrupt left: see the module."""
+        with self._lock:
+            if self._in_section:
+                return  # of this thread's, which a finalizer interrupts
+            self._in_section = True
+            try:
+                for stream in list(self._busy):
+                    self._advance(stream)
+                self._settle()
+                self._coming = 0  # fewer than there are costs a call in vain, more would cost a stream its worker
+                for _ in range(len(self._backlog)):
+                    self._call_worker()
+                self._interrupted = False
+            finally:
+                self._in_section = False
+
+    def _call_worker(self) -> None:
+        """Has an idle worker look into the backlog, the one that was busy last, or a new one, unless enough come."""
+        if self._coming >= len(self._backlog):
+            return
+        self._coming += 1
+        if self._idle:
+            worker = self._idle[-1]
+            del self._idle[-1]
+            worker.wake.release()
+            return
+        try:
+            worker = _Worker(self, self._started + 1)
+        except RuntimeError:
+            # The system has no more threads. The next worker to rest looks into the backlog, and if there is none at
+            # all, the next thread that waits.
+            self._coming -= 1
+            return
+        self._started += 1
+        self._workers.add(worker)
+
+    def _end_idle(self) -> None:
+        """Has the idle worker that was busy last end."""
+        worker = self._idle[-1]
+        worker.ended = True
+        del self._idle[-1]
+        worker.wake.release()
+
+    def _rest(self, worker: _Worker) -> None:
+        """Takes a worker that has nothing to do, to wait until it is called unless enough others do."""
+        if self._backlog:
+            self._coming += 1
+            worker.wake.release()
+        elif self._closed or len(self._idle) >= _MAX_IDLE_WORKERS:
+            worker.ended = True
+            worker.wake.release()
+        else:
+            self._idle.append(worker)
+
+    def _run_backlog(self) -> None:
+        """Runs, on the calling thread, the work that waits for a thread where there are no workers."""
+        while True:
+            with self._lock:
+                if self._workers or not self._backlog:
+                    return
+                stream, blocks = self._backlog.popleft()
+            try:
+                self.run(stream, blocks, None)
+            except BaseException as error:  # of a signal's handler: how far the work at hand is, nobody knows
+                self._interrupted = True
+                self.record_failure(stream.device, error)
+                if stream.running:
+                    self._backlog.append((stream, None))
+                raise
+
+    def serve(self, worker: _Worker) -> None:
+        """Has a worker run what waits for one; then, or where another was faster, it rests."""
+        with self._lock:
+            self._coming = max(0, self._coming - 1)
+            job = self._backlog.popleft() if self._backlog else None
+            if job is None:
+                self._rest(worker)
+        if job is not None:
+            self.run(*job, worker)
+
+    def _refuse_on_a_worker(self, request: str) -> None:
+        if threading.get_ident() in self._worker_idents:
+            raise driver_error(
+                "CUDA_ERROR_NOT_PERMITTED",
+                f"a host function asked to {request}, but host functions must not call the driver; "
+                "let it signal another thread, and do it there",
+            )
+
+    def enter(self, worker: _Worker) -> None:
+        """Notes that this thread is a worker's."""
+        with self._lock:
+            self._worker_idents.add(threading.get_ident())
+            self._workers.add(worker)  # whoever started it may have been interrupted
+
+    def leave(self, worker: _Worker) -> None:
+        """Forgets a worker that ends."""
+        with self._lock:
+            self._worker_idents.discard(threading.get_ident())
+            self._workers.discard(worker)
+
+
+def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
+    """Whether a thread that waits runs an item itself, as far as is known; ``interruptible`` is the main thread."""
+    if isinstance(item, Task):
+        return item.brief
+    if item.cooperative is not None or (interruptible and item.loop_free is None):
+        return False
+    return item.expected() < _WORTH_A_WORKER_NS
+
+
+def _run_some(item: Task | BlockRange) -> bool:
+    """Runs a task, or blocks of a kernel that no other thread has: all, or one to learn the pace. Whether it is over.
+
+    An exception of a signal's handler is raised behind the call of a function in C: its blocks have run then."""
+    if isinstance(item, Task):
+        item.run()
+        return True
+    first, end, run, small = item.next, item.total, item.run, item.loop_free
+    if first == end:  # an interrupt came as the last had run
+        return True
+    holding = small is not None and 0 < item.expected() < _WORTH_THE_GIL_NS
+    if small is not None and holding:
+        run = small.run_holding
+    elif end - first > 1 and not item.nanoseconds_per_block:
+        end = first + 1
+    started = perf_counter_ns()
+    try:
+        run(first, end)
+    finally:
+        item.next = end
+    item.learn((perf_counter_ns() - started) / (end - first), exact=holding)
+    return end == item.total
+
+
+@final
+class _Worker:
+    """A thread that serves the scheduler, each time that it is woken, until it is ``ended``."""
+
+    __slots__ = ("_scheduler", "ended", "thread", "wake")
+
+    def __init__(self, scheduler: WorkerScheduler, number: int) -> None:
+        self._scheduler = scheduler
+        self.ended = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
+        self.thread = threading.Thread(target=self._run, name=f"oxide-cpu-{number}", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self._scheduler.enter(self)
+        while not self.ended:
+            self._scheduler.serve(self)
+            self.wake.acquire()
+        self._scheduler.leave(self)

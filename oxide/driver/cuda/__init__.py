@@ -1,0 +1,18 @@
+"""The CUDA devices behind the Driver protocol. ``CudaDriver`` is imported on demand: it loads ``cuda.bindings``."""
+
+from typing import TYPE_CHECKING, Any
+
+from oxide.native import compiled_modules
+
+if TYPE_CHECKING:
+    from .driver import CudaDriver as CudaDriver
+
+__path__[:0] = compiled_modules("driver/cuda")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "CudaDriver":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .driver import CudaDriver
+
+    return CudaDriver

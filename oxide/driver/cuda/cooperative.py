@@ -1,0 +1,60 @@
+"""Cooperative launches on CUDA: all blocks are on the device at once, so that they can wait for one another.
+
+Through ``cuLaunchCooperativeKernel``, with a pointer to each parameter: with packed parameters, ``cuLaunchKernelEx``
+takes the cooperative attribute on a stream and refuses it while a graph is captured (an H100, CUDA 13.0).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, final
+
+from cuda import core
+from cuda.bindings import driver
+
+from oxide.driver.base import Dim3
+from oxide.driver.cuda.errors import check
+from oxide.errors import LaunchError
+
+
+@final
+class CooperativeLimit:
+    """A cooperative kernel's launches on one device, and how many of its blocks the device holds."""
+
+    def __init__(self, device: int, handle: Any, places: tuple[int, ...]) -> None:
+        """``places`` is where each parameter begins in the packed ones."""
+        self._device = device
+        self._handle = handle
+        self._fitting: dict[tuple[int, int], int] = {}  # by threads and bytes of shared memory of a block
+        self._places = places
+
+    def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, params: int) -> Any:
+        """Launches the kernel with the packed parameters at ``params``; the driver's result.
+
+        Raises ``LaunchError`` for a grid that does not fit.
+        """
+        blocks, threads = math.prod(grid), math.prod(block)
+        fitting = self.blocks_that_fit(threads, shared_bytes)
+        if blocks > fitting:
+            raise LaunchError(
+                f"thread.sync_grid() needs all blocks on the device at once: the launch has {blocks} blocks of "
+                f"{threads} threads and {shared_bytes} bytes of dynamic shared memory, and cuda:{self._device} holds "
+                f"{fitting} of them; launch at most that many, and let each thread do several elements"
+            )
+        pointers = (ctypes.c_void_p * len(self._places))(*[params + place for place in self._places])
+        return driver.cuLaunchCooperativeKernel(
+            self._handle, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers)
+        )[0]
+
+    def blocks_that_fit(self, threads: int, shared_bytes: int) -> int:
+        """How many blocks of so many threads and so much dynamic shared memory the device holds at once."""
+        fitting = self._fitting.get((threads, shared_bytes))
+        if fitting is None:
+            error, per_multiprocessor = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                self._handle, threads, shared_bytes
+            )
+            check(error, "cuOccupancyMaxActiveBlocksPerMultiprocessor")
+            multiprocessors = core.Device(self._device).properties.multiprocessor_count
+            fitting = self._fitting[threads, shared_bytes] = per_multiprocessor * multiprocessors
+        return fitting

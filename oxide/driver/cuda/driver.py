@@ -1,0 +1,572 @@
+"""The CUDA devices behind the Driver protocol.
+
+What each call goes through was measured on an H100 (``benchmarks/driver_cuda.py``, results beside it), in µs:
+
+- Streams and events are cuda.core's. It calls the driver from compiled code, where ``cuda.bindings`` converts each
+  handle first: recording an event takes 0.3 against 0.5, querying one 1.4 against 1.6. The compiled form asks them
+  from C: a query that finds a kernel over takes the driver 1.35, and took 2.5 with what was around it.
+- Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and
+  wants Python values and not the packed structure that the compiler defines.
+- Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own what they point at, where the runtime above
+  decides itself when memory is free. The driver's functions called by ctypes, with integers in place of the bindings'
+  objects, were slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill, 0.6 against 0.3 to record an event);
+  called from C in the compiled form a copy took a tenth less (3.0 against 3.3, on a busier machine) and a fill the
+  same, which was not worth a second way.
+- Host functions are ctypes, for the reason in ``cuda_launch``.
+
+Other libraries in the process (torch, CuPy, numba) share the devices' primary contexts and may make any context, or
+none, current on a thread at any moment. Calls that take a stream or an event find their context by it, whatever is
+current (the tests take the context away between any two calls); the others make theirs current first, which costs 0.3,
+and leave it current.
+
+Importing this takes about 0.3 s, so ask ``oxide.driver.cuda.probe`` first whether there is a device at all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+import cuda.core as core
+from cuda.bindings import driver
+
+from oxide.driver.base import Code, DeviceInfo, Dim3, Droppable, KernelResources
+from oxide.driver.cuda.blocks import LARGEST, SpareBlocks
+from oxide.driver.cuda.errors import check, failure, raise_core_failure
+from oxide.driver.cuda.graph import CudaGraphExec, abandon_capture, instantiate
+from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_context
+from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
+from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
+from oxide.driver.cuda.launch import HostFunctions, ParameterPacket, call_from_c, launch_from_c
+from oxide.driver.cuda.module import CudaFunction, load_function, unload
+from oxide.driver.cuda.peer import open_peer_access
+from oxide.driver.cuda.probe import available, libcuda, unavailable_reason
+from oxide.driver.cuda.target import ptx_target
+from oxide.errors import DeviceError, OutOfMemoryError
+
+__all__ = ["CudaDriver", "available", "unavailable_reason"]
+
+_INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
+_NOT_READY: Final = int(driver.CUresult.CUDA_ERROR_NOT_READY)
+_OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+
+_TIMING = core.EventOptions(timing_enabled=True)
+_NO_TIMING = core.EventOptions(timing_enabled=False)
+
+# What kernels could take before CUDA 12.1; larger parameter structures get a packet of their own size.
+_PACKET_CAPACITY = 4096
+
+
+@final
+class CudaDriver:
+    """Every CUDA device of the machine. Raises DeviceError where there is none."""
+
+    name = "cuda"
+    drops_work = False  # what is in a CUDA stream stays there
+
+    def __init__(self) -> None:
+        reason = unavailable_reason()
+        if reason is not None:
+            raise DeviceError(f"a CUDA device was asked for, but there is no CUDA device: {reason}")
+        check(driver.cuInit(0)[0], "cuInit")
+        error, count = driver.cuDeviceGetCount()
+        check(error, "cuDeviceGetCount")
+        self._contexts: list[CudaContext | None] = [None] * count
+        self._contexts_lock = threading.Lock()
+        self._peers: set[tuple[int, int]] = set()  # pairs whose access to each other was settled
+        self._packets: deque[ParameterPacket] = deque()
+        self._small_blocks: dict[int, int] = {}  # allocated and not freed: their sizes
+        self._host_functions = HostFunctions()
+        self._registered = RegisteredMemory()
+        self._launch_kernel = _entry("cuLaunchKernel")
+        self._stream_query = _entry("cuStreamQuery")
+        self._event_query = _entry("cuEventQuery")
+        self._event_record = _entry("cuEventRecord")
+        self._event_synchronize = _entry("cuEventSynchronize")
+        self._launch_host_function = libcuda().cuLaunchHostFunc
+        self._launch_host_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        self._closed = False
+        # A host function of ours that ran after the interpreter is gone would crash the process.
+        atexit.register(self.close)
+
+    def for_run(self, run: Droppable) -> CudaDriver:
+        """This driver."""
+        return self
+
+    # Devices
+
+    def device_count(self) -> int:
+        return len(self._contexts)
+
+    def device_info(self, device: int) -> DeviceInfo:
+        self._check_device(device)
+        found = core.Device(device)
+        properties = found.properties
+        error, version = driver.cuDriverGetVersion()
+        check(error, "cuDriverGetVersion")
+        error, memory = driver.cuDeviceTotalMem(device)
+        check(error, "cuDeviceTotalMem")
+        return DeviceInfo(
+            name=found.name,
+            target=ptx_target(properties.compute_capability_major, properties.compute_capability_minor, version),
+            multiprocessors=properties.multiprocessor_count,
+            memory=memory,
+            max_threads_per_block=properties.max_threads_per_block,
+            max_block=(properties.max_block_dim_x, properties.max_block_dim_y, properties.max_block_dim_z),
+            max_grid=(properties.max_grid_dim_x, properties.max_grid_dim_y, properties.max_grid_dim_z),
+        )
+
+    # Streams
+
+    def create_stream(self, device: int) -> CudaStream:
+        context = self._context(device)
+        try:
+            found = core.Device(device)
+            found.set_current()
+            stream = CudaStream(device, context, found.create_stream())
+        except Exception as error:
+            raise_core_failure(error, "cuStreamCreate")
+        stream.spare = SpareBlocks()
+        context.streams[stream.address] = stream
+        return stream
+
+    def destroy_stream(self, stream: CudaStream) -> None:
+        stream.context.streams.pop(stream.address, None)
+        _give_back(stream)
+        try:
+            stream.core.close()
+        except Exception as error:
+            raise_core_failure(error, "cuStreamDestroy")
+
+    def synchronize_stream(self, stream: CudaStream) -> None:
+        _give_back(stream)  # whoever waits for a whole stream may want to know what is allocated
+        try:
+            stream.core.sync()
+        except Exception as error:
+            raise_core_failure(error, "cuStreamSynchronize")
+
+    def query_stream(self, stream: CudaStream) -> bool:
+        if call_from_c is not None:
+            return _is_over(call_from_c(self._stream_query, stream.address), "cuStreamQuery")
+        (error,) = driver.cuStreamQuery(stream.handle)
+        return _is_over(error, "cuStreamQuery")
+
+    def stream_address(self, stream: CudaStream) -> int:
+        return stream.address
+
+    # Events
+
+    def create_event(self, device: int, *, timing: bool) -> CudaEvent:
+        self._context(device)
+        try:
+            found = core.Device(device)
+            found.set_current()
+            return CudaEvent(device, found.create_event(_TIMING if timing else _NO_TIMING))
+        except Exception as error:
+            raise_core_failure(error, "cuEventCreate")
+
+    def destroy_event(self, event: CudaEvent) -> None:
+        try:
+            event.core.close()
+        except Exception as error:
+            raise_core_failure(error, "cuEventDestroy")
+
+    def record_event(self, event: CudaEvent, stream: CudaStream) -> None:
+        if call_from_c is not None:
+            code = call_from_c(self._event_record, event.address, stream.address)
+            if code:
+                raise failure(code, "cuEventRecord")
+            return
+        try:
+            stream.core.record(event.core)
+        except Exception as error:
+            raise_core_failure(error, "cuEventRecord")
+
+    def query_event(self, event: CudaEvent) -> bool:
+        if call_from_c is not None:
+            return _is_over(call_from_c(self._event_query, event.address), "cuEventQuery")
+        try:
+            return bool(event.core.is_done)
+        except Exception as error:
+            raise_core_failure(error, "cuEventQuery")
+
+    def synchronize_event(self, event: CudaEvent) -> None:
+        if call_from_c is not None:
+            code = call_from_c(self._event_synchronize, event.address)
+            if code:
+                raise failure(code, "cuEventSynchronize")
+            return
+        try:
+            event.core.sync()
+        except Exception as error:
+            raise_core_failure(error, "cuEventSynchronize")
+
+    def wait_event(self, stream: CudaStream, event: CudaEvent) -> None:
+        try:
+            stream.core.wait(event.core)
+        except Exception as error:
+            raise_core_failure(error, "cuStreamWaitEvent")
+
+    def elapsed_ms(self, start: CudaEvent, end: CudaEvent) -> float:
+        error, milliseconds = driver.cuEventElapsedTime(start.core.handle, end.core.handle)
+        check(error, "cuEventElapsedTime")
+        return float(milliseconds)
+
+    # Memory
+
+    def allocate(self, nbytes: int, stream: CudaStream) -> int:
+        found = None if stream.spare is None else stream.spare.take(nbytes)
+        if found is None:
+            error, address = driver.cuMemAllocAsync(nbytes, stream.handle)
+            if error == _OUT_OF_MEMORY:
+                for each in list(stream.context.streams.values()):
+                    _give_back(each)
+                error, address = driver.cuMemAllocAsync(nbytes, stream.handle)
+            if error == _OUT_OF_MEMORY:
+                raise OutOfMemoryError(self._out_of_device_memory(nbytes, stream.device))
+            if error:
+                raise failure(error, "cuMemAllocAsync")
+            found = int(address)
+        if nbytes <= LARGEST:
+            self._small_blocks[found] = nbytes
+        return found
+
+    def free(self, address: int, stream: CudaStream) -> None:
+        # What is freed twice is in the table no more, so the driver is asked, and refuses it.
+        nbytes = self._small_blocks.pop(address, None)
+        if nbytes is not None and stream.spare is not None and stream.spare.keep(address, nbytes):
+            return
+        (error,) = driver.cuMemFreeAsync(address, stream.handle)
+        if error:
+            raise failure(error, "cuMemFreeAsync")
+
+    def allocate_host(self, nbytes: int) -> int:
+        _enter(self._any_context())
+        if nbytes >= LARGE_BYTES:
+            registered = self._registered.allocate(nbytes)
+            if registered is not None:
+                return registered
+        flags = driver.CU_MEMHOSTALLOC_PORTABLE | driver.CU_MEMHOSTALLOC_DEVICEMAP
+        error, address = driver.cuMemHostAlloc(nbytes, flags)
+        if error == _OUT_OF_MEMORY:
+            raise OutOfMemoryError(
+                f"{nbytes} bytes of page-locked host memory were asked for, and the system gives no more; "
+                f"release results and uploads that are no longer needed, or raise the limit on locked memory"
+            )
+        check(error, "cuMemHostAlloc")
+        return int(address)
+
+    def free_host(self, address: int) -> None:
+        # Waits for everything that runs on the device (0.3 s beside a kernel of 0.3 s): for pools, not for each result.
+        _enter(self._any_context())
+        if not self._registered.free(address):
+            check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")
+
+    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CudaStream) -> None:
+        (error,) = driver.cuMemcpyHtoDAsync(destination, source, nbytes, stream.handle)
+        if error:
+            raise failure(error, "cuMemcpyHtoDAsync")
+
+    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: CudaStream) -> None:
+        (error,) = driver.cuMemcpyDtoHAsync(destination, source, nbytes, stream.handle)
+        if error:
+            raise failure(error, "cuMemcpyDtoHAsync")
+
+    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CudaStream) -> None:
+        # The unified address space tells the driver which device each side is on.
+        (error,) = driver.cuMemcpyAsync(destination, source, nbytes, stream.handle)
+        if error:
+            raise failure(error, "cuMemcpyAsync")
+
+    def copy_peer(
+        self,
+        destination: int,
+        destination_device: int,
+        source: int,
+        source_device: int,
+        nbytes: int,
+        stream: CudaStream,
+    ) -> None:
+        if (destination_device, source_device) not in self._peers:
+            self._connect(destination_device, source_device)
+        # Not cuMemcpyAsync: for memory of a stream-ordered pool without peer access only this one is right.
+        (error,) = driver.cuMemcpyPeerAsync(
+            destination,
+            self._context(destination_device).handle,
+            source,
+            self._context(source_device).handle,
+            nbytes,
+            stream.handle,
+        )
+        if error:
+            raise failure(error, "cuMemcpyPeerAsync")
+
+    def fill(self, address: int, pattern: bytes, count: int, stream: CudaStream) -> None:
+        value = int.from_bytes(pattern, "little")
+        match len(pattern):
+            case 1:
+                check(driver.cuMemsetD8Async(address, value, count, stream.handle)[0], "cuMemsetD8Async")
+            case 2:
+                check(driver.cuMemsetD16Async(address, value, count, stream.handle)[0], "cuMemsetD16Async")
+            case 4:
+                check(driver.cuMemsetD32Async(address, value, count, stream.handle)[0], "cuMemsetD32Async")
+            case 8 if pattern[:4] == pattern[4:]:
+                half = value & 0xFFFFFFFF
+                check(driver.cuMemsetD32Async(address, half, 2 * count, stream.handle)[0], "cuMemsetD32Async")
+            case 8:
+                params = fill_params(address, pattern, count)
+                self.launch(stream.context.fill, fill_grid(count), BLOCK, 0, params, stream)
+            case size:
+                raise ValueError(f"a fill pattern of {size} bytes was asked for; it has 1, 2, 4 or 8")
+
+    def report(self, record: int, cursor: int, nbytes: int, stream: CudaStream) -> None:
+        self.launch(stream.context.report, ONE, ONE, 0, report_params(record, cursor, nbytes), stream)
+
+    # Code
+
+    def load(self, device: int, code: Code) -> CudaFunction:
+        context = self._context(device)
+        _enter(context)
+        return load_function(device, code, context.retired)
+
+    def resources(self, function: CudaFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
+        from oxide.driver.cuda.resources import resources_of
+
+        _enter(self._context(function.device))
+        if shared_bytes > function.shared_limit:
+            _grant_shared(function, shared_bytes)
+        return resources_of(function, code, threads, shared_bytes)
+
+    def launch(
+        self,
+        function: CudaFunction,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        params: bytes,
+        stream: CudaStream,
+    ) -> None:
+        if shared_bytes > function.shared_limit:
+            _grant_shared(function, shared_bytes)
+        if len(params) < function.parameter_bytes:
+            # The driver would read on beyond the buffer.
+            raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
+        if function.cooperative is None and launch_from_c is not None:
+            code = launch_from_c(
+                self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address
+            )
+            if code:
+                raise _launch_failure(code, function, grid, block, shared_bytes)
+            return
+        # A free list and not one packet a thread: a launch may interrupt another one on the same thread, from a signal
+        # handler or a finaliser.
+        packets = self._packets
+        try:
+            packet = packets.pop()
+        except IndexError:
+            packet = ParameterPacket(_PACKET_CAPACITY)
+        if len(params) > packet.capacity:
+            packet = ParameterPacket(len(params))
+        packet.fill(params)
+        x, y, z = grid
+        i, j, k = block
+        if function.cooperative is None:
+            (error,) = driver.cuLaunchKernel(
+                function.handle, x, y, z, i, j, k, shared_bytes, stream.handle, 0, packet.address
+            )
+        else:
+            error = function.cooperative.launch(grid, block, shared_bytes, stream.handle, packet.params_address)
+        packets.append(packet)
+        if error:
+            raise _launch_failure(error, function, grid, block, shared_bytes)
+
+    # Graphs
+
+    def begin_capture(self, stream: CudaStream) -> None:
+        # Relaxed, and not thread-local: what is submitted here is submitted by the caller alone, and the garbage
+        # collector may run another library's finaliser (a cudaFree, say) on this thread at any moment.
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        _enter(stream.context)  # what captured copies and fills belong to
+        check(driver.cuStreamBeginCapture(stream.handle, mode)[0], "cuStreamBeginCapture")
+
+    def end_capture(self, stream: CudaStream) -> CudaGraphExec:
+        error, graph = driver.cuStreamEndCapture(stream.handle)
+        if error:
+            abandon_capture(graph)
+            raise failure(error, "cuStreamEndCapture")
+        _enter(stream.context)
+        return instantiate(graph, stream)
+
+    def launch_graph(self, graph: CudaGraphExec, stream: CudaStream) -> None:
+        (error,) = driver.cuGraphLaunch(graph.handle, stream.handle)
+        if error:
+            raise failure(error, "cuGraphLaunch")
+
+    def destroy_graph(self, graph: CudaGraphExec) -> None:
+        _enter(self._context(graph.device))
+        check(driver.cuGraphExecDestroy(graph.handle)[0], "cuGraphExecDestroy")
+
+    # Host functions
+
+    def launch_host_function(self, function: Callable[[], None], stream: CudaStream) -> None:
+        key = self._host_functions.add(function)
+        try:
+            self.launch_native_host_function(self._host_functions.entry, key, stream)
+        except BaseException:
+            self._host_functions.discard(key)
+            raise
+
+    def launch_native_host_function(self, function: int, argument: int, stream: CudaStream) -> None:
+        code = self._launch_host_function(stream.address, function, argument)
+        if code:
+            raise failure(code, "cuLaunchHostFunc")
+
+    # What other libraries own
+
+    def foreign_stream(self, device: int, address: int) -> CudaStream:
+        context = self._context(device)
+        _enter(context)
+        try:
+            return CudaStream(device, context, core.Stream.from_handle(address))
+        except Exception as error:
+            raise_core_failure(error, "cuStreamGetCtx")
+
+    def adopt(self, address: int, nbytes: int) -> int:
+        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        error, device = driver.cuPointerGetAttribute(attribute, address)
+        check(error, "cuPointerGetAttribute")
+        self._context(int(device))
+        return int(device)
+
+    def disown(self, address: int, nbytes: int) -> None:
+        """CUDA knows the memory of others as well as its own: there is nothing to undo."""
+
+    def close(self) -> None:
+        with self._contexts_lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        for context in self._contexts:
+            if context is not None:
+                # A lost context, or one torn down already, has nothing left to wait for or to give back.
+                with contextlib.suppress(DeviceError):
+                    _enter(context)
+                    check(driver.cuCtxSynchronize()[0], "cuCtxSynchronize")
+                    unload(context.retired)
+                    check(driver.cuMemPoolTrimTo(context.pool, 0)[0], "cuMemPoolTrimTo")
+
+    # Contexts
+
+    def _check_device(self, device: int) -> None:
+        count = len(self._contexts)
+        if not 0 <= device < count:
+            raise DeviceError(
+                f"CUDA device {device} was asked for; there {'is' if count == 1 else 'are'} {count}, numbered from 0"
+            )
+
+    def _context(self, device: int) -> CudaContext:
+        if 0 <= device < len(self._contexts):
+            context = self._contexts[device]
+            if context is not None:
+                return context
+        self._check_device(device)
+        with self._contexts_lock:
+            if self._closed:
+                raise DeviceError(f"CUDA device {device} was asked for, but the CUDA driver has been closed")
+            context = self._contexts[device]
+            if context is None:
+                context = self._contexts[device] = open_context(device)
+            return context
+
+    def _connect(self, one: int, other: int) -> None:
+        """Lets two devices reach each other's memory where the hardware can; asked once a pair."""
+        contexts = {device: self._context(device) for device in (one, other)}
+        with self._contexts_lock:
+            if (one, other) not in self._peers:
+                for reader, owner in ((one, other), (other, one)):
+                    _enter(contexts[reader])
+                    open_peer_access(reader, owner, contexts[owner])
+                self._peers.update({(one, other), (other, one)})
+
+    def _any_context(self) -> CudaContext:
+        """Page-locked memory is portable: any context will do, and opening one more would cost 0.5 GB of its device."""
+        return next((context for context in self._contexts if context is not None), None) or self._context(0)
+
+    def _out_of_device_memory(self, nbytes: int, device: int) -> str:
+        context = self._context(device)
+        _enter(context)
+        error, free, total = driver.cuMemGetInfo()
+        check(error, "cuMemGetInfo")
+        pool = context.pool
+        attributes = driver.CUmemPool_attribute
+        error, reserved = driver.cuMemPoolGetAttribute(pool, attributes.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+        check(error, "cuMemPoolGetAttribute")
+        error, used = driver.cuMemPoolGetAttribute(pool, attributes.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+        check(error, "cuMemPoolGetAttribute")
+        return (
+            f"{nbytes} bytes were asked for on CUDA device {device}, which has {free} of {total} bytes free outside "
+            f"the memory pool and {int(reserved) - int(used)} of {int(reserved)} inside it; drop boxes that are no "
+            f"longer needed, or use smaller batches"
+        )
+
+
+def _give_back(stream: CudaStream) -> None:
+    """Frees the stream's spare blocks. An error is the stream's own, and its next use raises it."""
+    if stream.spare is not None:
+        for address in stream.spare.drain():
+            driver.cuMemFreeAsync(address, stream.handle)
+
+
+def _enter(context: CudaContext) -> None:
+    (error,) = driver.cuCtxSetCurrent(context.handle)
+    if error:
+        raise failure(error, "cuCtxSetCurrent")
+
+
+def _entry(name: str) -> int:
+    """The address of a function of the driver's."""
+    return ctypes.cast(getattr(libcuda(), name), ctypes.c_void_p).value or 0
+
+
+def _is_over(code: int, call: str) -> bool:
+    """What a query found. Raises what the work failed with."""
+    if not code:
+        return True
+    if code == _NOT_READY:
+        return False
+    raise failure(code, call)
+
+
+def _grant_shared(function: CudaFunction, shared_bytes: int) -> None:
+    """Opts in to more dynamic shared memory than the 48 KiB that a kernel gets unasked."""
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (error,) = driver.cuFuncSetAttribute(function.handle, attribute, shared_bytes)
+    if error:
+        most = core.Device(function.device).properties.max_shared_memory_per_block_optin
+        raise failure(
+            error,
+            "cuFuncSetAttribute",
+            f"kernel {function.entry} was launched with {shared_bytes} bytes of dynamic shared memory; the device "
+            f"gives a block {most} at most, static shared memory included",
+        )
+    function.shared_limit = shared_bytes
+
+
+def _launch_failure(code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> DeviceError:
+    from oxide.driver.cuda.resources import launch_detail
+
+    call = f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})"
+    return failure(code, call, launch_detail(function, code))
+
+
+def _short_of_parameters(function: CudaFunction, params: bytes) -> str:
+    return (
+        f"kernel {function.entry} was launched with {len(params)} bytes of parameters, and takes "
+        f"{function.parameter_bytes}; pack them as its C structure"
+    )

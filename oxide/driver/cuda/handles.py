@@ -1,0 +1,74 @@
+"""The handles that the CUDA driver gives out, and the context that each of them belongs to."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, final
+
+import cuda.core as core
+from cuda.bindings import driver
+
+from oxide.driver.cuda.blocks import SpareBlocks
+from oxide.driver.cuda.errors import check, raise_core_failure
+from oxide.driver.cuda.kernels import CODE, FILL, REPORT
+from oxide.driver.cuda.module import load_functions
+
+
+@final
+class CudaContext:
+    """A device in use: its primary context, its default memory pool, the driver's own kernels, the modules that
+    wait to be unloaded, and our streams with their spare blocks."""
+
+    __slots__ = ("fill", "handle", "pool", "report", "retired", "streams")
+
+    def __init__(self, device: int, handle: Any, pool: Any) -> None:
+        self.handle = handle
+        self.pool = pool
+        self.retired: deque[Any] = deque()
+        self.streams: dict[int, CudaStream] = {}  # by address
+        self.fill, self.report = load_functions(device, CODE, (FILL, REPORT), self.retired)
+
+
+@final
+class CudaStream:
+    """A non-blocking stream. ``address`` is its ``CUstream``; ``spare`` what was freed on it, if it is ours."""
+
+    __slots__ = ("address", "context", "core", "device", "handle", "spare")
+
+    def __init__(self, device: int, context: CudaContext, stream: core.Stream) -> None:
+        self.device = device
+        self.context = context
+        self.core = stream
+        self.handle = stream.handle
+        self.address = int(self.handle)
+        self.spare: SpareBlocks | None = None
+
+
+@final
+class CudaEvent:
+    """An event of one device. ``address`` is its ``CUevent``."""
+
+    __slots__ = ("address", "core", "device")
+
+    def __init__(self, device: int, event: core.Event) -> None:
+        self.device = device
+        self.core = event
+        self.address = int(event.handle)
+
+
+def open_context(device: int) -> CudaContext:
+    """Retains a device's primary context and leaves it current on the calling thread."""
+    try:
+        core.Device(device).set_current()
+    except Exception as refusal:
+        raise_core_failure(refusal, f"cuDevicePrimaryCtxRetain({device})")
+    error, handle = driver.cuCtxGetCurrent()
+    check(error, "cuCtxGetCurrent")
+    error, pool = driver.cuDeviceGetDefaultMemPool(device)
+    check(error, "cuDeviceGetDefaultMemPool")
+    # By default the pool returns unused memory to the system at every synchronisation, and the next allocation pays
+    # for mapping it again.
+    attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    (error,) = driver.cuMemPoolSetAttribute(pool, attribute, driver.cuuint64_t(2**64 - 1))
+    check(error, "cuMemPoolSetAttribute")
+    return CudaContext(device, handle, pool)

@@ -1,0 +1,97 @@
+"""The two pieces of a CUDA submission that need C memory: a kernel's parameters and a Python host function's key.
+
+``cuLaunchKernel`` takes parameters as an array of pointers or, through ``extra``, as one packed buffer. The runtime
+packs parameters as the kernel's C structure, so the packed form needs no pointer array. The driver copies the buffer
+during the call.
+
+The compiled form of the package has ``launch_from_c``, which does the same in C in a tenth of the time, and
+``call_from_c`` for the short calls about streams and events: ``call.c``.
+
+``cuLaunchHostFunc`` goes through ctypes and not through cuda.bindings: the binding wraps every host function in one
+that takes the GIL, and a completion callback must run while the interpreter is busy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable
+from typing import final
+
+from oxide.driver.base import Dim3
+
+launch_from_c: Callable[[int, int, Dim3, Dim3, int, bytes, int], int] | None
+call_from_c: Callable[..., int] | None
+try:
+    from oxide.driver.cuda import call as cuda_call
+except ImportError:  # the interpreted form
+    launch_from_c = call_from_c = None
+else:
+    launch_from_c, call_from_c = cuda_call.launch, cuda_call.call
+
+_PARAM_BUFFER_POINTER = 1
+_PARAM_BUFFER_SIZE = 2
+_PARAM_END = 0
+
+
+@final
+class ParameterPacket:
+    """One launch's parameters and the ``extra`` array that points at them. Not shared between launches in progress."""
+
+    __slots__ = ("_buffer", "_extra", "_size", "_view", "address", "params_address")
+
+    def __init__(self, capacity: int) -> None:
+        self._buffer = ctypes.create_string_buffer(capacity)
+        self._view = memoryview(self._buffer).cast("B")
+        self._size = ctypes.c_size_t()
+        self._extra = (ctypes.c_void_p * 5)(
+            _PARAM_BUFFER_POINTER,
+            ctypes.addressof(self._buffer),
+            _PARAM_BUFFER_SIZE,
+            ctypes.addressof(self._size),
+            _PARAM_END,
+        )
+        self.address = ctypes.addressof(self._extra)
+        self.params_address = ctypes.addressof(self._buffer)
+
+    @property
+    def capacity(self) -> int:
+        return len(self._view)
+
+    def fill(self, params: bytes) -> None:
+        """Copies the parameters in; ``address`` then is what ``cuLaunchKernel`` takes as ``extra``."""
+        self._view[: len(params)] = params
+        self._size.value = len(params)
+
+
+@final
+class HostFunctions:
+    """Python functions that wait for their turn in a stream, each under a number that the driver carries for us.
+
+    One C entry point serves all: a ctypes closure for each call would have to outlive the call, with nobody to free it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._keys = itertools.count(1)
+        self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._run)
+        address = ctypes.cast(self._entry, ctypes.c_void_p).value
+        assert address is not None
+        self.entry = address
+
+    def add(self, function: Callable[[], None]) -> int:
+        """The number to hand to ``entry``; the function runs once and is then forgotten."""
+        key = next(self._keys)
+        self._waiting[key] = function
+        return key
+
+    def discard(self, key: int) -> None:
+        """Forgets a function whose submission failed."""
+        self._waiting.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def _run(self, key: int) -> None:
+        # An exception leaves through ctypes, which hands it to sys.unraisablehook.
+        self._waiting.pop(key)()

@@ -1,0 +1,37 @@
+"""Access between devices, where the hardware has it (NVLink, or PCIe without an isolating switch).
+
+Two grants are needed for a copy that goes directly: one for the context, which covers ordinary allocations, and one
+for the device's memory pool, whose stream-ordered allocations ignore the first. Without either a copy between devices
+is right as well: the driver stages it through the host.
+"""
+
+from __future__ import annotations
+
+from cuda.bindings import driver
+
+from oxide.driver.cuda.errors import check, failure
+from oxide.driver.cuda.handles import CudaContext
+
+_GRANTED = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+
+# A pair beyond the hardware's limit of peers, or that a virtual machine keeps apart, is left to staging.
+_STAGED = (driver.CUresult.CUDA_ERROR_TOO_MANY_PEERS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
+
+
+def open_peer_access(reader: int, owner: int, owners: CudaContext) -> bool:
+    """Lets the device ``reader``, whose context is current, reach ``owner``'s memory; whether it can."""
+    error, can = driver.cuDeviceCanAccessPeer(reader, owner)
+    check(error, "cuDeviceCanAccessPeer")
+    if not can:
+        return False
+    (error,) = driver.cuCtxEnablePeerAccess(owners.handle, 0)
+    if error in _STAGED:
+        return False
+    if error not in _GRANTED:
+        raise failure(error, f"cuCtxEnablePeerAccess(cuda:{reader} to cuda:{owner})")
+    access = driver.CUmemAccessDesc()
+    access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    access.location.id = reader
+    access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    check(driver.cuMemPoolSetAccess(owners.pool, [access], 1)[0], "cuMemPoolSetAccess")
+    return True

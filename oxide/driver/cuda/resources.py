@@ -1,0 +1,102 @@
+"""What a loaded kernel takes of a GPU, as the driver says; and what the assembler spilled, which only its log says."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from cuda.bindings import driver
+
+from oxide.driver.base import Code, KernelResources
+from oxide.driver.cuda.errors import check
+from oxide.driver.cuda.module import CudaFunction
+
+_WARP = 32
+_LOG_BYTES = 16384
+_MUCH_LOCAL = 16384  # bytes of local memory; a launch with less has failed for something else
+_SPILLS = re.compile(r"(\d+) bytes spill stores")
+
+
+def resources_of(function: CudaFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
+    """The resources of a kernel loaded from ``code``; its context is current."""
+
+    def attribute(name: str) -> int:
+        return _attribute(function, name)
+
+    most = attribute("MAX_THREADS_PER_BLOCK")
+    blocks = 0
+    if threads <= most:
+        error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function.handle, threads, shared_bytes)
+        check(error, f"cuOccupancyMaxActiveBlocksPerMultiprocessor({function.entry}, {threads}, {shared_bytes})")
+    resident = _of_device(function, "MAX_THREADS_PER_MULTIPROCESSOR")
+    local = attribute("LOCAL_SIZE_BYTES")
+    return KernelResources(
+        registers=attribute("NUM_REGS"),
+        local_bytes=local,
+        spill_bytes=_spilled(code) if local else 0,
+        shared_bytes=attribute("SHARED_SIZE_BYTES"),
+        constant_bytes=attribute("CONST_SIZE_BYTES"),
+        max_threads_per_block=most,
+        block=threads,
+        dynamic_shared_bytes=shared_bytes,
+        blocks_per_multiprocessor=int(blocks),
+        occupancy=blocks * -(-threads // _WARP) / (int(resident) // _WARP),
+    )
+
+
+def _spilled(code: Code) -> int | None:
+    """Assembles the PTX once more, for what the assembler says of it."""
+    log = bytearray(_LOG_BYTES)
+    options = driver.CUjit_option
+    error, state = driver.cuLinkCreate(
+        3,
+        [options.CU_JIT_INFO_LOG_BUFFER, options.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, options.CU_JIT_LOG_VERBOSE],
+        [log, _LOG_BYTES, 1],
+    )
+    check(error, "cuLinkCreate")
+    try:
+        # The driver's cache keeps code without the log, by the text: so each time it is another text.
+        text = code.image.rstrip(b"\0") + f"\n// {time.time_ns()}\n\0".encode()
+        kind = driver.CUjitInputType.CU_JIT_INPUT_PTX
+        (error,) = driver.cuLinkAddData(state, kind, text, len(text), code.entry.encode(), 0, [], [])
+        check(error, f"cuLinkAddData({code.entry})")
+        error, _, _ = driver.cuLinkComplete(state)
+        check(error, f"cuLinkComplete({code.entry})")
+    finally:
+        check(driver.cuLinkDestroy(state)[0], "cuLinkDestroy")
+    return spill_bytes(log.split(b"\0", 1)[0].decode(errors="replace"))
+
+
+def spill_bytes(log: str) -> int | None:
+    """What the assembler's log says was spilled, in bytes a thread; None if it does not say."""
+    found = _SPILLS.findall(log)
+    return sum(map(int, found)) if found else None
+
+
+def launch_detail(function: CudaFunction, code: int) -> str:
+    """What to say of a launch that the driver refused with ``code`` beyond the code's own text: nothing, or that its
+    threads' own memory is more than the GPU has."""
+    if int(code) not in (int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY), int(driver.CUresult.CUDA_ERROR_INVALID_VALUE)):
+        return ""
+    local = _attribute(function, "LOCAL_SIZE_BYTES")
+    if local < _MUCH_LOCAL:
+        return ""
+    threads = _of_device(function, "MAX_THREADS_PER_MULTIPROCESSOR") * _of_device(function, "MULTIPROCESSOR_COUNT")
+    return (
+        f"a thread takes {local} bytes of local memory, and the driver sets that aside for all {threads} threads that "
+        f"the GPU has room for, {threads * local} bytes; make the kernel's LocalArrays smaller"
+    )
+
+
+def _attribute(function: CudaFunction, name: str) -> int:
+    kind = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+    error, value = driver.cuFuncGetAttribute(kind, function.handle)
+    check(error, f"cuFuncGetAttribute({function.entry}, {name})")
+    return int(value)
+
+
+def _of_device(function: CudaFunction, name: str) -> int:
+    kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    error, value = driver.cuDeviceGetAttribute(kind, function.device)
+    check(error, f"cuDeviceGetAttribute({name})")
+    return int(value)

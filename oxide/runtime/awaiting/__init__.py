@@ -1,0 +1,5 @@
+"""Futures and completion, and what is prepared before anything is awaited."""
+
+from oxide.native import compiled_modules
+
+__path__[:0] = compiled_modules("runtime/awaiting")

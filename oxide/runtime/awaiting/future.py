@@ -1,0 +1,240 @@
+"""DeviceFuture: an operation bound to a stream, as a three-state machine.
+
+Idle: nothing has been submitted. Executing: submitted, and the device is not known to be past it. Complete: the
+outcome is known. The first await submits. The idea is cuda-async's ``DeviceFuture``.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+
+from oxide.runtime.awaiting.completion import reactor_of, spin, wait_on
+from oxide.runtime.awaiting.loading import load_beside, may_load
+from oxide.runtime.device.dead_work import Run
+from oxide.runtime.loop.event_loops import EventLoop, current_loop
+from oxide.runtime.loop.turns import Turn, current_turn
+from oxide.runtime.submission.once import Once, StillRunning
+from oxide.runtime.submission.submission import Submission, submit
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from oxide.runtime.operations.operation import DeviceOperation
+    from oxide.runtime.submission.stream import Stream
+
+T = TypeVar("T")
+
+
+def would_keep(turn: Turn, stream: Stream) -> bool:
+    """Whether a submission to ``stream`` might keep the loop, so that ``ready_to_submit`` has something to do. Asked
+    first, as that is a coroutine more."""
+    return turn.used_up or may_load(stream.device)
+
+
+async def ready_to_submit(loop: EventLoop, stream: Stream) -> Turn:
+    """Returns when a submission to ``stream`` will not keep the loop: at once, or after letting it run. Gives the
+    thread's turn then: a loop of asyncio's may go on in another thread."""
+    if may_load(stream.device):
+        await load_beside(loop, stream.device)
+    if current_turn().used_up:
+        await reactor_of(loop).next_turn(loop)
+    return current_turn()
+
+
+@final
+class FutureState(enum.Enum):
+    """Where a future stands."""
+
+    IDLE = "idle"  # nothing submitted
+    EXECUTING = "executing"  # submitted, not known to be done
+    COMPLETE = "complete"  # the outcome is known
+
+
+# Compiled, an enum's member is two lookups at each use, and a constant none.
+_IDLE: Final = FutureState.IDLE
+_EXECUTING: Final = FutureState.EXECUTING
+_COMPLETE: Final = FutureState.COMPLETE
+_clock: Final = time.perf_counter
+
+_new_lock: Final[Any] = type(threading.RLock())  # the function's own type: a call of Python's less for each operation
+
+
+@final
+class DeviceFuture(Generic[T]):
+    """An operation bound to a stream; the work is submitted at the first await.
+
+    It may be awaited again, and by several tasks: each gets the same result object or the same error. Awaiting is
+    always a checkpoint. A task that is cancelled while it waits gets the cancellation at once; what was submitted
+    keeps its memory until the device is past it, and is finished by another task that awaits it, if there is one.
+    Dropping a future that was never awaited submits nothing, and warns as dropping its operation does.
+    """
+
+    # No dictionary for each of thousands in flight: it is the garbage collector that makes many cost more than few.
+    __slots__ = (
+        "_error",
+        "_lock",
+        "_operation",
+        "_result",
+        "_state",
+        "_stream",
+        "_submission",
+        "_trace",
+        "_waiting",
+    )
+
+    _result: T
+    _trace: TracebackType | None  # of the error's first raising: what follows is each awaiting task's own
+
+    def __init__(self, operation: DeviceOperation[T], stream: Stream) -> None:
+        self._operation: DeviceOperation[T] | None = operation
+        self._stream = stream
+        self._submission: Submission[T] | None = None
+        self._lock: threading.RLock = _new_lock()  # tasks of several loops may await it
+        self._waiting = 0
+        self._error: BaseException | None = None
+        self._state = _IDLE
+
+    @property
+    def state(self) -> FutureState:
+        """Idle, executing or complete."""
+        return self._state
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that the work runs on."""
+        return self._stream
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self.wait(current_loop()).__await__()
+
+    async def wait(self, loop: EventLoop, *, alone: bool = False) -> T:
+        """What awaiting does, in ``loop``, the running one; ``alone`` where nobody else has this future. The device
+        works while the loop takes a turn, as it always does; work that is over by then costs one question to the
+        driver, and no more coroutines than this. A cancellation is looked for before anything is submitted and where it
+        has to wait: work that is done by the end of that turn has its result."""
+        self.consume()
+        await loop.checkpoint_if_cancelled()
+        turn = current_turn()
+        if self._state is _IDLE and would_keep(turn, self._stream):
+            turn = await ready_to_submit(loop, self._stream)
+        once = self.start(turn)
+        if once is not None:
+            await self.start_after(loop, once)
+        submission = self._submission
+        if submission is None:
+            await loop.checkpoint()
+            return self.outcome()
+        self._waiting += 1
+        mark = submission.mark
+        try:
+            number = turn.number
+            await loop.let_run()
+            turn.over(number)
+            if not mark.passed():
+                marks, runtime, begun = [mark], self._stream.device.runtime, time.perf_counter()
+                if not spin(runtime, marks, begun):
+                    await wait_on(loop, runtime, marks, begun)
+        except Exception as error:
+            submission.explain(error)
+            self._complete(error)
+        except BaseException:  # cancelled
+            if self._waiting == 1 and self._state is _EXECUTING:
+                self.abandon()
+                reactor_of(loop).notice(mark)
+            # The cancellation's traceback holds this frame, for as long as an asyncio task that ended with it is there.
+            del submission
+            if alone:
+                self._submission = None
+            raise
+        finally:
+            self._waiting -= 1
+        return self.outcome()
+
+    # What the runtime uses
+
+    def start(self, turn: Turn | None = None) -> Once | None:
+        """Submits the work, if that has not been done, in the thread's ``turn``. An error of the submission is the
+        outcome.
+
+        Where it needs something that another thread is running, nothing is submitted, and it returns what to wait for.
+        """
+        if self._submission is not None or self._state is _COMPLETE:
+            return None
+        with self._lock:  # a thread that is submitting it is waited for
+            if self._state is not _IDLE:
+                return None
+            assert self._operation is not None
+            self._state = _EXECUTING
+            begun = _clock()
+            turn = turn or current_turn()
+            gave_up, turn.gives_up = turn.gives_up, True
+            try:
+                self._submission = submit(self._operation, self._stream, Run() if self._stream.drops_work else None)
+            except StillRunning as running:
+                self._state = _IDLE
+                return running.once
+            except BaseException as error:
+                self._complete(error)
+                if not isinstance(error, Exception):  # as KeyboardInterrupt inside a function of and_then
+                    raise
+            finally:
+                turn.gives_up = gave_up
+                turn.spend(begun)
+            self._operation = None
+            return None
+
+    async def start_after(self, loop: EventLoop, once: Once) -> None:
+        """Submits the work when what another thread is running has ended."""
+        waits_for: Once | None = once
+        while waits_for is not None:
+            await reactor_of(loop).left(loop, waits_for)
+            waits_for = self.start()
+
+    def consume(self) -> None:
+        """Somebody awaits it: dropping it is no mistake."""
+        operation = self._operation
+        if operation is not None:
+            operation.consume()
+
+    @property
+    def submission(self) -> Submission[T] | None:
+        """What was submitted, while its outcome is unknown."""
+        return self._submission
+
+    def outcome(self) -> T:
+        """The result, or the error raised. Only once the device is past the submission."""
+        if self._submission is not None:
+            with self._lock:  # nobody has the result before it is counted, in another thread's loop either
+                submission = self._submission
+                if submission is not None:
+                    try:
+                        self._result = submission.finish()
+                    except Exception as error:
+                        self._error, self._trace = error, error.__traceback__
+                    self._submission = None
+                    self._state = _COMPLETE
+        if self._error is not None:
+            raise self._error.with_traceback(self._trace)
+        return self._result
+
+    def abandon(self) -> None:
+        """Nobody waits any more: what the work uses goes into the limbo."""
+        submission = self._submission
+        if submission is not None:
+            submission.abandon()
+
+    def _complete(self, error: BaseException) -> None:
+        submission = self._submission
+        self._error, self._trace = error, error.__traceback__
+        self._operation = None
+        self._state = _COMPLETE
+        self._submission = None
+        if submission is not None:
+            submission.abandon()
+
+    def __repr__(self) -> str:
+        return f"<oxide.DeviceFuture {self._state.value} on {self._stream!r}>"

@@ -1,0 +1,104 @@
+"""``prepare``: what a first request would wait for is made before, by a thread, while the event loop goes on.
+
+A kernel is typed, lowered, compiled and loaded. An operation is captured and thrown away, which runs nothing on the
+device: what its functions build is built, so their kernels are found as well, and the page-locked memory that it wants
+is made. What the loop's tasks do for new kernels by themselves (``loading``) needs a launch to be built first, and
+building it runs the front end, on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.specialization import Specialization
+from oxide.errors import ArgumentError, GraphError
+from oxide.native import Given, caused
+from oxide.runtime.awaiting.loading import load_announced, loaded_function
+from oxide.runtime.device.places import add_note_once
+from oxide.runtime.device.runtime import Runtime, current_runtime
+from oxide.runtime.loop.event_loops import current_loop
+from oxide.runtime.operations.graph import rehearse
+from oxide.runtime.operations.operation import DeviceOperation
+
+Preparable: TypeAlias = "Kernel | Specialization | DeviceOperation[Any]"
+
+
+async def prepare(*things: Given[Preparable | Callable[[], Preparable]]) -> None:
+    """Compiles and captures beforehand, off the loop: a service awaits it before it begins to serve.
+
+    Each of ``things`` is a kernel, an operation, ``kernel.specialize(…)`` of a generic kernel, or a function without
+    arguments that returns one of these and is called in the thread: building a launch compiles too, so
+    ``prepare(lambda: relu(h2d(x), zeros(n)))`` keeps the loop from that. An operation is not run, and may be run
+    afterwards; its functions of ``and_then`` and ``map`` are called once more, as by ``graph()``. Sources of its
+    ``shared`` operations are run.
+
+    Always a checkpoint. The first error ends it and is raised, with a note that names the kernel or the operation:
+    ``CompileError`` among them. ``GraphError`` is raised for what cannot be captured, ``ArgumentError`` for
+    a generic kernel without its types, ``TypeError`` for what is none of these. Where the task is cancelled, the thread
+    ends what it has begun.
+    """
+    loop = current_loop()
+    await loop.checkpoint_if_cancelled()
+    for thing in things:
+        if isinstance(thing, DeviceOperation):
+            thing.consume()
+        elif not callable(thing) and not isinstance(thing, Specialization):
+            raise TypeError(
+                f"oxide.prepare takes kernels, operations, or functions that return one, not {type(thing).__name__}"
+            )
+    work = _Preparation(current_runtime(), things)
+    await loop.in_thread(work.run)
+
+
+@final
+class _Preparation:
+    """What one call of ``prepare`` has made, in a thread, until it is cancelled."""
+
+    def __init__(self, runtime: Runtime, things: tuple[Any, ...]) -> None:
+        self._runtime = runtime
+        self._things = things
+
+    def run(self) -> None:
+        for thing in self._things:
+            made = thing
+            if not isinstance(made, (Kernel, Specialization, DeviceOperation)):
+                made = made()
+            try:
+                self._prepare(made)
+            except Exception as error:
+                what = f"kernel {made.name}" if isinstance(made, Kernel) else repr(made)
+                add_note_once(error, f"when oxide.prepare prepared {what}")
+                raise
+
+    def _prepare(self, thing: Any) -> None:
+        device = self._runtime.default_device
+        if isinstance(thing, Kernel):
+            if thing.is_generic:
+                raise ArgumentError(
+                    f"oxide.prepare({thing.name}): the kernel is generic, and its types follow from the arguments of a "
+                    f"launch; give a function that names them, prepare(lambda: {thing.name}.specialize(…)), or one "
+                    f"that builds a launch"
+                )
+            thing = thing.specialize()
+        if isinstance(thing, Specialization):
+            loaded_function(thing, device)
+        elif isinstance(thing, DeviceOperation):
+            device = thing._home(self._runtime)
+            load_announced(device)
+            try:
+                rehearse(thing, device.new_stream())
+            except GraphError as error:
+                raise caused(
+                    GraphError(
+                        f"oxide.prepare cannot capture {thing!r}: {error}. Prepare the kernels that it launches, or "
+                        f"the parts of it that can be captured"
+                    ),
+                    error,
+                ) from error
+        else:
+            raise TypeError(
+                f"a function given to oxide.prepare returned {type(thing).__name__}; it must return a kernel, a "
+                f"specialization or an operation"
+            )

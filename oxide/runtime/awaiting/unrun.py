@@ -1,0 +1,128 @@
+"""Warnings of what a program drops and should have used: an operation that was never run, a result nobody looked at.
+
+A warning runs Python, so no finaliser can give it (``oxide.dropping``). The finaliser notes the object and the line
+that dropped it, in C, and has ``report`` called soon. From the interpreter's end on, when no such call is made any
+more, the warning is given in place.
+
+This file itself is never compiled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable
+from itertools import repeat, starmap
+from operator import attrgetter
+from types import FrameType, SimpleNamespace
+from typing import Any, Final, Protocol
+
+from oxide.dropping import Soon, in_c, method_in_c
+
+_PACKAGE: str | None = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+class Unseen(Protocol):
+    """What may be noted."""
+
+    def _complaint(self) -> str | None:
+        """What is wrong with dropping it; None if nothing is."""
+
+
+_dropped: Final[deque[Unseen]] = deque()
+_places: Final[deque[tuple[FrameType, int]]] = deque()
+"""Where each was dropped: the frame, and the line that it was at."""
+
+
+def report() -> None:
+    """Warns of what was noted. An interrupt leaves the rest of it for the next call."""
+    while len(_places) > len(_dropped):  # an interrupt came between the two
+        _places.popleft()
+    while _dropped:
+        try:
+            dropped = _dropped.popleft()
+            frame, line = _places.popleft()
+        except IndexError:  # taken by another call inside this one
+            return
+        _warn(dropped, frame, line)
+
+
+_place: Final = attrgetter("clear.__self__", "f_lineno")  # of a frame: itself and its line
+_soon: Final = Soon(report)
+
+note: Final[Callable[[Any], object]] = in_c(
+    lambda dropped: zip(
+        map(_dropped.append, dropped),
+        map(_places.append, map(_place, starmap(sys._getframe, repeat(())))),
+        _soon.asking,
+        strict=False,
+    )
+)
+"""In C: warns of an object soon, at the line that dropped it."""
+
+
+def complain(dropped: Unseen) -> None:
+    """``note`` for compiled code, and in place from the interpreter's end on."""
+    if _ended:
+        _warn(dropped, sys._getframe(), 0)
+    else:
+        note(dropped)
+
+
+_ended: Final[list[bool]] = []
+_at_end: Final[list[tuple[type, str]]] = []
+
+
+def warns_when_called(kind: type, name: str) -> None:
+    """Makes ``name`` a method of the class, in C, that notes the object; at the interpreter's end it warns."""
+    setattr(kind, name, method_in_c(note))
+    _at_end.append((kind, name))
+
+
+def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
+    """Warns at the first line outside of the package, from ``frame`` on, which was at ``line``."""
+    if _PACKAGE is None:  # at the interpreter's end this module is gone too
+        return
+    message = dropped._complaint()
+    if message is None:
+        return
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_filename.startswith(_PACKAGE):
+        caller = caller.f_back
+    if caller is None:
+        caller = frame
+    where = caller.f_globals
+    try:
+        warnings.warn_explicit(
+            message,
+            RuntimeWarning,
+            caller.f_code.co_filename,
+            line if caller is frame and line else caller.f_lineno or 0,
+            where.get("__name__") or "<unknown>",
+            where.setdefault("__warningregistry__", {}),
+        )
+    except Exception as error:  # warnings are errors: as for a coroutine that was never awaited
+        _ignore(error, dropped)
+
+
+def _ignore(error: Exception, dropped: Unseen) -> None:
+    """What Python does with an error in a finaliser. Its own hook takes no arguments but those of Python's making."""
+    hook: Any = sys.unraisablehook
+    if hook is sys.__unraisablehook__:
+        print(f"Exception ignored in: {dropped!r}", file=sys.stderr)
+        traceback.print_exception(error)
+    else:
+        trace = error.__traceback__
+        hook(SimpleNamespace(exc_type=type(error), exc_value=error, exc_traceback=trace, err_msg=None, object=dropped))
+
+
+@atexit.register
+def _end() -> None:
+    report()
+    _ended.append(True)
+    for kind, name in _at_end:
+        setattr(kind, name, complain)

@@ -1,0 +1,102 @@
+"""What becomes of the runtime in a child of ``os.fork``: every use of it is an error that says so.
+
+The child has none of the parent's threads, and CUDA refuses to work in it: a wait would hang, a driver call at best
+fail. So in the child every lock is replaced (a thread that is not there may hold it) and the driver's place is taken
+by one that raises; what is dropped there is only forgotten, for it is the parent's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+from oxide.dropping import WeakTable
+from oxide.errors import DeviceLostError
+from oxide.runtime.locks import new_lock
+from oxide.runtime.loop.alarm import Alarm
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.runtime import Runtime
+
+
+@final
+class ForkWatch:
+    """Held by a runtime, so that it is there as long; a compiled class cannot be in the table itself."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+
+_watches: WeakTable[ForkWatch, None] = WeakTable()
+_registered = False
+
+
+def watch_forks(runtime: Runtime) -> ForkWatch:
+    """Cuts ``runtime`` off in every child that this process forks from now on, as long as the watch is held."""
+    global _registered
+    watch = ForkWatch(runtime)
+    _watches.set(watch, None)
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=_cut_off)
+    return watch
+
+
+@final
+class ForkedDriver:
+    """In the driver's place in a forked child: every call raises ``DeviceLostError``."""
+
+    drops_work = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def stream_address(self, stream: object) -> int:
+        """0: only messages ask here."""
+        return 0
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("__"):
+            raise AttributeError(method)
+
+        def refuse(*arguments: object, **keywords: object) -> NoReturn:
+            raise forked_error()
+
+        return refuse
+
+
+def forked_error() -> DeviceLostError:
+    """What every use of the runtime raises in a forked child."""
+    return DeviceLostError(
+        f"process {os.getpid()} was forked from one in which oxide was already set up, and devices do not survive a "
+        f"fork: fork before the first use of oxide, or start processes with multiprocessing's 'spawn' or 'forkserver'"
+    )
+
+
+def _cut_off() -> None:
+    from oxide.runtime.device import runtime as context
+
+    context._lock = threading.RLock()
+    Alarm._spare.clear()  # the descriptors are shared with the parent
+    for runtime in [watch.runtime for watch in _watches.objects()]:
+        atexit.unregister(runtime.driver.close)
+        driver: Any = ForkedDriver(runtime.driver.name)
+        runtime.forked = True
+        runtime.submission = new_lock()
+        runtime.reclaimer._driver = driver
+        runtime.reclaimer.renew_locks()
+        for part in (runtime.pinned, runtime.fault_records):
+            part._driver = driver
+            part._lock = new_lock()
+        runtime.fault_pages._driver = driver
+        for device in runtime._found:
+            device.lost = forked_error()
+            device.staging.renew_lock()
+            for timeline in device._timelines:
+                timeline.driver = driver
+                timeline._lock = new_lock()
+                timeline.lane = None
+            device.driver = driver
+        runtime.driver = driver

@@ -1,0 +1,41 @@
+"""What a device's memory is held by: the second half of an out-of-memory error's message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.runtime import Device
+
+_LARGEST = 5
+
+
+def holdings(device: Device) -> str:
+    """What the program holds (the largest kinds of boxes), what is in flight, what is pooled."""
+    runtime = device.runtime
+    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()  # first: it takes what was dropped away
+    live = list(device.live.copy().values())  # a copy is one step: a finaliser may take from the original
+    count = Counter(live)
+    kinds = sorted(count, key=lambda kind: -kind[0] * count[kind])
+    boxes = [
+        f"{count[kind]} of {'x'.join(map(str, kind[1])) or 'scalar'} {kind[2]} ({size(kind[0])} each)"
+        for kind in kinds[:_LARGEST]
+    ]
+    more = len(kinds) - len(boxes)
+    named = (": " + ", ".join(boxes) + (f", and {more} smaller kinds" if more else "")) if boxes else ""
+    return (
+        f"{device.label} holds {len(live)} boxes, {size(sum(entry[0] for entry in live))}{named}; "
+        f"{in_flight} operations are in flight or not yet collected, {cancelled} cancelled ones are still running, "
+        f"{dropped} dropped boxes ({size(dropped_bytes)}) wait to be given back; {runtime.pinned.describe()}"
+    )
+
+
+def size(nbytes: int) -> str:
+    """``1.5 MiB`` and the like."""
+    amount = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} GiB"

@@ -1,0 +1,529 @@
+"""Device memory that knows who uses it.
+
+An allocation remembers the stream of its last write and of the reads since. That is enough to order any two
+operations on any two streams, and to give the memory back only after its last use.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
+
+import numpy as np
+
+from oxide.compiler.signature.untyped_arguments import of_box
+from oxide.dropping import joins_when_dropped
+from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
+from oxide.messages import dtype_name, written
+from oxide.native import Given, caused
+from oxide.runtime.device.out_of_memory import allocate_when_free
+from oxide.runtime.device.reclaim import dropped
+from oxide.runtime.device.strides import Geometry, contiguous_strides, indexed, is_contiguous, span
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from oxide.runtime.device.address_ranges import Known
+    from oxide.runtime.device.dead_work import Visible
+    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.timeline import Timeline
+
+_WORDS: Final = struct.Struct("@QQ")
+_BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
+
+
+@final
+class Allocation:
+    """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
+
+    __slots__ = (
+        "_written_at",
+        "address",
+        "adopted",
+        "claims",
+        "device",
+        "dtype",
+        "exported",
+        "home",
+        "known",
+        "nbytes",
+        "owners",
+        "reads",
+        "shape",
+        "visible",
+        "written_by",
+    )
+
+    def __init__(
+        self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
+    ) -> None:
+        """No memory yet: see ``obtain``. ``shape`` and ``dtype`` are what messages call it."""
+        self.device = timeline.device
+        self.home = timeline
+        self.nbytes = nbytes
+        self.shape = shape
+        self.dtype = dtype
+        self.address = 0  # none yet, or none any more
+        self.exported = False
+        self.known: Callable[[], Known | None] | None = None  # how address_ranges refers to it, if it does
+        self.adopted = False  # another library's
+        self.owners: tuple[tuple[int, int, object], ...] = ()  # then: its ranges, and what keeps each of them
+        self.written_by: Timeline | None = None
+        self._written_at = 0
+        self.reads: dict[Timeline, int] = {}  # since then
+        self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
+        self.visible: Visible | None = None  # of the run that made it, if that may be dropped
+
+    def obtain(self) -> None:
+        """Allocates on its stream, which counts as the first write: other streams wait for it.
+
+        Where there is no room, what was dropped is given back, and waited for (``room``). Raises ``OutOfMemoryError``,
+        which says what is held. Call it without the submission lock.
+        """
+        timeline, nbytes = self.home, self.nbytes
+        if nbytes:
+            try:  # and is its owner at once: an interrupt may come between any two calls
+                self.address = timeline.driver.allocate(nbytes, timeline.handle)
+            except OutOfMemoryError:
+                self.address = allocate_when_free(timeline, nbytes)
+            self.written_by, self._written_at = timeline, timeline.advance()
+            self.device.live[self.address] = (nbytes, self.shape, self.dtype)
+
+    @staticmethod
+    def of_another_library(
+        timeline: Timeline,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        owner: object,
+        written: tuple[Timeline, int] | None,
+        nbytes: int,
+    ) -> Allocation:
+        """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
+        allocation = Allocation(timeline, nbytes, shape, dtype)
+        allocation.adopted = True
+        allocation.owners = ((address, allocation.nbytes, owner),)
+        allocation.address = address
+        if written is not None:
+            allocation.written_by, allocation._written_at = written
+        return allocation
+
+    def known_to_others(self) -> Known | None:
+        """What address_ranges knows it by; who holds that has it stay known."""
+        return self.known() if self.known is not None else None
+
+    def extend(self, address: int, nbytes: int, owner: object) -> None:
+        """Memory that overlaps this, of another library's too, is used as one with it from now."""
+        self.owners += ((address, nbytes, owner),)
+
+    def note_foreign_write(self, timeline: Timeline) -> None:
+        """Another library made ``timeline`` wait for its work on this memory: later uses run after that."""
+        for other, position in self.uses():
+            timeline.wait_for(other, position)
+        self.note_write(timeline, timeline.advance())
+
+    def order_read(self, timeline: Timeline) -> None:
+        """Makes a stream wait for the last write. Raises ``OrderingError`` where it must not wait."""
+        if self.claims:
+            self._refuse_claimed(timeline, writes=False)
+        self._after_write(timeline, "read")
+
+    def order_write(self, timeline: Timeline) -> None:
+        """Makes a stream wait for the last write and for the reads since. Raises as ``order_read``."""
+        if self.claims:
+            self._refuse_claimed(timeline, writes=True)
+        if self.written_by is not timeline:
+            self._after_write(timeline, "written")
+        for reader, position in self.reads.items():
+            if reader is not timeline:
+                self._wait(timeline, reader, position, "written", "read")
+
+    def note_read(self, timeline: Timeline, position: int) -> None:
+        self.reads[timeline] = position
+
+    def note_write(self, timeline: Timeline, position: int) -> None:
+        self.written_by = timeline
+        self._written_at = position
+        if self.reads:
+            self.reads.clear()
+
+    def claim(self, timeline: Timeline, *, writes: bool) -> None:
+        """From now until ``settle``, work that this cannot see uses the memory on ``timeline``."""
+        self.claims += ((timeline, writes),)
+
+    def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
+        """All the work of a claim lies before ``position``."""
+        self._end_claim(timeline, writes)
+        (self.note_write if writes else self.note_read)(timeline, position)
+
+    def _end_claim(self, timeline: Timeline, writes: bool) -> None:
+        claims = list(self.claims)
+        claims.remove((timeline, writes))
+        self.claims = tuple(claims)
+
+    def uses(self) -> tuple[tuple[Timeline, int], ...]:
+        """The last write and the reads since."""
+        written = () if self.written_by is None else ((self.written_by, self._written_at),)
+        return (*written, *self.reads.items()) if self.reads else written
+
+    def is_held(self) -> bool:
+        """Whether there is memory to be given back."""
+        try:
+            return self.address != 0
+        except AttributeError:  # an interrupt ended the constructor at once
+            return False
+
+    def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
+        """``uses``, or none if a free on the stream that it was allocated on is behind all of them."""
+        home = self.home
+        at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
+        return () if at_home and not self.exported else self.uses()
+
+    def _after_write(self, timeline: Timeline, use: str) -> None:
+        other = self.written_by
+        if other is None or other is timeline:
+            return
+        if self._written_at <= other.seen:  # as ``wait_for`` finds, for the many that are over
+            self.device.runtime.counters.waits_avoided.add()
+        else:
+            self._wait(timeline, other, self._written_at, use, "written")
+
+    def _wait(self, timeline: Timeline, other: Timeline, position: int, use: str, earlier: str) -> None:
+        if self.device.runtime.ordering == "strict" and not timeline.is_after(other, position):
+            raise OrderingError(
+                f"{self.label} is {use} on {timeline.label} and was {earlier} on {other.label}, and nothing orders the "
+                f"two: run both on one stream, await or synchronise the earlier one, or join the streams; "
+                f"OXIDE_ORDERING=wait makes the later one wait by itself"
+            )
+        timeline.wait_for(other, position)
+
+    def _refuse_claimed(self, timeline: Timeline, *, writes: bool) -> None:
+        for claimant, claims_write in self.claims:
+            if claimant is not timeline and (writes or claims_write):
+                raise OrderingError(
+                    f"{self.label} would be {'written' if writes else 'read'} on {timeline.label} while an operation "
+                    f"that declared {'ctx.writes' if claims_write else 'ctx.reads'} of it is still being submitted to "
+                    f"{claimant.label}: start one after the other has been submitted, or give each its own box"
+                )
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        what = f"{shape} {dtype_name(self.dtype)}" if self.dtype else f"{self.nbytes} bytes"
+        return f"box {what} at {self.address:#x}"
+
+    def __del__(self) -> None:
+        if self.is_held():
+            dropped.append(self)
+
+
+joins_when_dropped(Allocation, dropped)
+
+
+def number_of_elements(shape: tuple[int, ...]) -> int:
+    """``math.prod``, in a fifth of its time where this is compiled."""
+    number = 1
+    for size in shape:
+        number *= size
+    return number
+
+
+@final
+class BoxArgument:
+    """A box as numba-cuda's kernels take it: its type, the words that are passed of it, and the part that it has in the
+    choice of a specialization."""
+
+    __slots__ = ("kind", "type", "words")
+
+    def __init__(self, box: DeviceBox) -> None:
+        strided = box._strides is not None
+        self.kind: Any = (box._dtype, len(box._shape), strided)
+        self.type: Any = of_box(box._dtype, len(box._shape), strided)
+        self.words: bytes = struct.pack(f"@{self.type.format}", *self.type.flatten(box))
+
+
+@final
+class DeviceBox:
+    """An array in device memory, of one dtype, freed when dropped and no longer in use.
+
+    ``h2d``, ``zeros`` and their like make one, in C order. Several may look at the same memory: ``box[1:3]``,
+    ``box[:, 2]``, ``box[::-1]``, ``box.T`` and ``reshape`` are views, which keep the memory and are ordered as one with
+    it. Each index of a view is an integer, a slice or ``...``, as in NumPy.
+    """
+
+    __slots__ = (
+        "_allocation", "_argument", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_strides",
+        "_words",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        offset: int = 0,
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
+        """``offset`` is where the first element is; ``strides`` are for what is not contiguous, and else None."""
+        self._allocation = allocation
+        self._offset = offset
+        self._shape = shape
+        self._strides = strides
+        self._dtype = dtype
+        # Worked out once: each of the dozen looks that an upload and a launch take would cost as much again.
+        self._size = number_of_elements(shape)
+        self._nbytes = self._size * dtype.itemsize
+        self._ptr = allocation.address + offset if self._nbytes else 0
+        self._words: bytes | None = None
+        self._argument: BoxArgument | None = None
+        self._known: Known | None = None
+
+    # What a kernel may touch follows from these, so they cannot be assigned.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The elements' type."""
+        return self._dtype
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return self._nbytes
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The distance between neighbours along each axis, in bytes."""
+        return self._strides or contiguous_strides(self._shape, self._dtype.itemsize)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one behind the other in C order, as slice parameters of a kernel need them."""
+        return self._strides is None
+
+    @property
+    def device(self) -> Device:
+        """The device whose memory it is."""
+        return self._allocation.device
+
+    @property
+    def ptr(self) -> int:
+        """The first element's address, 0 for an empty box. Work that oxide does not submit must be ordered by its
+        submitter."""
+        return self._ptr
+
+    @property
+    def T(self) -> DeviceBox:
+        """The same memory with the axes in reverse order."""
+        return self._view_of((self._shape[::-1], self.strides[::-1], 0))
+
+    def __getitem__(self, key: Any) -> DeviceBox:
+        """The same memory, as far as integers, slices and ``...`` pick it. A box without axes where they pick one
+        element.
+
+        Raises ``IndexError`` and ``TypeError``.
+        """
+        return self._view_of(indexed(self._shape, self.strides, key))
+
+    def __iter__(self) -> Iterator[DeviceBox]:
+        """The boxes ``box[0]``, ``box[1]`` and so on. Raises ``TypeError`` for a box without axes."""
+        if not self._shape:
+            raise TypeError("a box without axes has no parts; d2h(box) brings its element to the host")
+        return map(self.__getitem__, range(self._shape[0]))
+
+    def host_view(self) -> NDArray[Any]:
+        """Returns a NumPy array on the same memory, once the box's uses so far are over. For the CPU device only.
+
+        What is done with the array from then on the box does not see. Raises ``DeviceError`` on a GPU.
+        """
+        if self.device.kind != "cpu":
+            raise DeviceError(f"host_view: the box is on {self.device.label}; d2h copies it to the host")
+        return np.asarray(self).view(self._dtype)  # the interface says of a structure only how long it is
+
+    def _span(self) -> tuple[int, int]:
+        """The addresses that the elements lie between."""
+        if self._strides is None:
+            return self._ptr, self._ptr + self._nbytes
+        low, high = span(self._shape, self._strides, self._dtype.itemsize)
+        return self._ptr + low, self._ptr + high
+
+    def words(self) -> bytes:
+        """The address and the number of elements as a kernel's parameters hold them. What launches use."""
+        words = self._words
+        if words is None:
+            words = self._words = _WORDS.pack(self._ptr, self._size)
+        return words
+
+    def as_argument(self) -> BoxArgument:
+        """What launches of numba-cuda's kernels use, made by the first."""
+        argument = self._argument
+        if argument is None:
+            argument = self._argument = BoxArgument(self)
+        return argument
+
+    def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
+        """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.
+
+        Uses of two pieces are ordered as uses of one box are: the memory is one. Raises ``TypeError`` or
+        ``ValueError`` for a number of rows below 1, or a box without axes.
+        """
+        if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)):
+            raise TypeError(f"partition({written(rows)}): the number of rows is an int")
+        if rows < 1 or not self.shape:
+            raise ValueError(
+                f"a box of shape {self.shape} has no pieces of {written(rows)} rows: ask for 1 or more, of an axis"
+            )
+        pieces = int(rows)
+        return tuple(self[first : first + pieces] for first in range(0, self._shape[0], pieces))
+
+    def reshape(self, *shape: SupportsIndex | tuple[SupportsIndex, ...]) -> DeviceBox:
+        """The same memory with another shape of the same size; one axis may be -1. Raises ``ValueError``, for a strided
+        view too, and ``TypeError`` for what is no integer."""
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        try:
+            asked = [operator.index(size) for size in sizes]  # type: ignore[arg-type]
+        except TypeError:
+            raise caused(
+                TypeError(f"reshape: a shape is ints or a tuple of ints, not {written(sizes)}"), None
+            ) from None
+        given = list(asked)
+        if given.count(-1) == 1:
+            rest = math.prod(size for size in given if size != -1)
+            given[given.index(-1)] = self.size // rest if rest else 0
+        if any(size < 0 for size in given) or math.prod(given) != self.size:
+            raise ValueError(f"a box of shape {self.shape} cannot be reshaped to {written(tuple(asked))}")
+        if self._strides is not None:
+            raise ValueError(
+                f"reshape: the box of shape {self._shape} is a strided view (strides {self._strides} bytes), and a "
+                "reshape copies nothing; dup(view) makes a contiguous box, which can be reshaped"
+            )
+        result = tuple(given)
+        return self._view_of((result, contiguous_strides(result, self._dtype.itemsize), 0))
+
+    def _view_of(self, geometry: Geometry) -> DeviceBox:
+        """A box on the same memory."""
+        shape, strides, offset = geometry
+        contiguous = is_contiguous(shape, strides, self._dtype.itemsize)
+        view = DeviceBox(self._allocation, shape, self._dtype, self._offset + offset, None if contiguous else strides)
+        view._known = self._known
+        return view
+
+    def _bytes(self) -> DeviceBox:
+        """All that lies between the elements, with them."""
+        low, high = self._span()
+        whole = DeviceBox(self._allocation, (high - low,), _BYTE, self._offset + low - self._ptr)
+        whole._known = self._known
+        return whole
+
+    def _become_known(self) -> Allocation:
+        """Another library knows the memory from now: should it come back, it is known whose it is."""
+        allocation = self._allocation
+        if allocation.nbytes:
+            ranges = allocation.device.runtime.shared_ranges
+            self._known = ranges.add(allocation, allocation.address, allocation.nbytes)
+        return allocation
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        from oxide.runtime.operations.interop import cuda_array_interface
+
+        return cuda_array_interface(self)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        from oxide.runtime.operations.interop import array_interface
+
+        return array_interface(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's kind of device and its number."""
+        from oxide.runtime.operations.interop import dlpack_device
+
+        return dlpack_device(self.device)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Given[int | None] = None,
+        max_version: Given[tuple[int, int] | None] = None,
+        dl_device: Given[tuple[int, int] | None] = None,
+        copy: Given[bool | None] = None,
+    ) -> Any:
+        """The memory for another library, without a copy: its ``stream`` waits for the box's uses so far.
+
+        Later work of the other library is its own to order: do it on ``ctx.stream`` of a ``with_context`` that
+        declares it. Raises ``BufferError`` for another device or a copy.
+        """
+        from oxide.runtime.operations.interop import to_dlpack
+
+        return to_dlpack(self, stream, max_version, dl_device, copy)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a DeviceBox cannot be pickled or copied by copy; d2h brings it to the host, dup copies it")
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        return f"<oxide.DeviceBox {shape} {dtype_name(self.dtype)} on {self.device.label}>"
+
+
+_LARGEST = 2**63 - 1
+"""Of a size: what an address can count."""
+
+_PLAIN: Final = 2**48
+"""Sizes below are seen to be right by two compares of machine words."""
+
+
+def parse_shape(shape: object, what: str) -> tuple[int, ...]:
+    """A shape as given by a user, an int or a tuple, as a tuple. Raises ``TypeError`` or ``ValueError``."""
+    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+    result: list[int] = []
+    for size in sizes:
+        if type(size) is int and 0 <= size < _PLAIN:
+            result.append(size)
+            continue
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
+            raise TypeError(f"{what}: a shape is an int or a tuple of ints, not {written(shape)}")
+        if not 0 <= size <= _LARGEST:
+            problem = "a negative size" if size < 0 else "a size beyond 2**63 - 1, and no memory is as large"
+            raise ValueError(f"{what}: shape {written(shape)} has {problem}")
+        result.append(int(size))
+    return tuple(result)
+
+
+def require_runtime(box: DeviceBox, device: Device, what: str) -> None:
+    """Raises ``DeviceError`` if the box is of another runtime than the device that the operation runs on."""
+    runtime = box._allocation.device.runtime
+    if runtime is not device.runtime:
+        from oxide.runtime.device.runtime import current_runtime, not_in_force
+
+        if runtime is current_runtime():
+            raise not_in_force(f"{what}: the stream that the operation runs on", "make one with device.new_stream()")
+        raise not_in_force(f"{what}: the box", "make a new one, with h2d from the host's data")
+
+
+def require_device(box: DeviceBox, device: Device, what: str) -> None:
+    """Raises ``DeviceError`` if the box lives on another device."""
+    if box._allocation.device is not device:
+        require_runtime(box, device, what)
+        raise DeviceError(
+            f"{what}: the box is on {box.device.label}, but the operation runs on {device.label}; "
+            f"run it on {box.device.label}, or copy the box with memcpy"
+        )

@@ -1,0 +1,477 @@
+"""What happens to memory that a program no longer holds while the device may still use it.
+
+Two ways lead here. A buffer that is dropped is *retired*: its memory goes back to the driver in stream order,
+after its last use on any stream: on one of the streams that used it, if that is behind the others' uses anyway, else on
+a stream beside them. So no stream waits for another because memory was dropped. Work that nobody waits for any more
+(its task was cancelled, its submission failed half-way, its future was dropped) goes into the *limbo*: everything it
+used is kept until the device is past it.
+
+Finalisers run at any moment, in any thread, inside any lock. So a finaliser only appends to a deque; the driver is
+called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``. A sweep may
+find ten thousand things to give back on an event loop's thread: it takes a bounded time, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+
+from oxide.driver.base import Driver, EventHandle, GraphHandle
+from oxide.errors import DeviceError, DeviceLostError
+from oxide.runtime.locks import new_rlock
+from oxide.runtime.loop.turns import SHARE_SECONDS
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.dead_work import Run
+    from oxide.runtime.device.memory import Allocation
+    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.timeline import Mark, Timeline
+
+T = TypeVar("T")
+
+_FEW: Final = 64  # things that finalise within a fraction of a millisecond
+
+_MOST_BESIDE = 32  # streams that only frees are submitted to, one for each combination of streams they are behind
+
+dropped: Final[deque[Allocation]] = deque()
+"""Allocations that nothing refers to any more, of every runtime. Their finaliser puts them here; see ``collect``."""
+
+collectors: Final[list[Callable[[], None]]] = []
+"""What else ``collect`` does: ``interop`` lets go of boxes that other libraries are done with."""
+
+LEGACY_DEFAULT_STREAM = 1
+"""CUDA's number for the stream that libraries use when they are told of no other."""
+
+
+def drain() -> None:
+    """Waits until the device is past all dropped and cancelled work, and gives its memory back.
+
+    What ``async_on`` submitted counts as dropped, as nobody can tell; its errors stay for ``stream.synchronize()``.
+    What a task awaits is not waited for. Blocks the thread, for ever if such work waits for this thread. Cached
+    page-locked memory is given back too, so that afterwards only what the program still holds is allocated.
+    """
+    from oxide.runtime.device import runtime
+
+    if runtime._current is not None:
+        runtime._current.settle()
+
+
+def collect(until: float = math.inf) -> None:
+    """Hands dropped allocations to their runtimes' reclaimers, all or until it is ``until``. An interrupt, or another
+    thread that does the same, may hand one over twice: a sweep gives back what still has its address."""
+    clock = time.perf_counter
+    for more in collectors:
+        more()
+    while dropped and clock() < until:
+        try:
+            allocation = dropped[0]
+        except IndexError:  # another thread took it
+            return
+        allocation.visible = None  # nobody sees it any more
+        if allocation.is_held():
+            reclaimer = allocation.device.runtime.reclaimer
+            if allocation.adopted:
+                reclaimer._adopted.append(allocation)
+            else:
+                allocation.device.live.pop(allocation.address, None)
+                reclaimer._retired.append(allocation)
+        try:
+            dropped.remove(allocation)
+        except ValueError:  # another thread took it
+            continue
+
+
+@final
+class StreamOrder(Generic[T]):
+    """Items that wait for marks, by stream. A stream passes its marks in order, so only the first of each is asked."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Timeline, list[tuple[int, int, Mark, T]]] = {}
+        self._serial = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def size(self) -> int:
+        """How many items wait."""
+        return sum(map(len, list(self._waiting.values())))
+
+    def add(self, mark: Mark, item: T) -> None:
+        """Adds an item that waits for ``mark``."""
+        entry = (mark.position, next(self._serial), mark, item)
+        heap = self._waiting.get(mark.timeline)
+        if heap is None:
+            self._waiting[mark.timeline] = [entry]
+        else:
+            heapq.heappush(heap, entry)
+
+    def pop_passed(self, most: float = math.inf) -> list[T]:
+        """Removes and returns the items whose marks the device is past, or whose device is lost: ``most`` of them.
+
+        What another error keeps from being asked stays.
+        """
+        passed: list[T] = []
+        for timeline, heap in list(self._waiting.items()):
+            while heap and len(passed) < most and _is_passed(heap[0][2]):
+                passed.append(heapq.heappop(heap)[3])
+            del self._waiting[timeline]
+            if heap:
+                self._waiting[timeline] = heap  # at the end: the other streams' turn comes first the next time
+        return passed
+
+    def remove(self, timeline: Timeline) -> list[T]:
+        """Removes and returns all items of one stream."""
+        return [entry[3] for entry in self._waiting.pop(timeline, [])]
+
+    def timelines(self) -> list[Timeline]:
+        """The streams that have any."""
+        return list(self._waiting)
+
+    def head(self, timeline: Timeline) -> Mark:
+        """The first mark of a stream that has one."""
+        return self._waiting[timeline][0][2]
+
+    def heads(self) -> list[Mark]:
+        """The first mark of each stream."""
+        return [heap[0][2] for heap in self._waiting.values() if heap]  # an interrupted ``pop_passed`` leaves one empty
+
+
+def _is_passed(mark: Mark) -> bool:
+    try:
+        return mark.passed()
+    except DeviceLostError:
+        return True
+    except DeviceError:
+        return False
+
+
+@final
+class Reclaimer:
+    """Gives memory and events back once no work in flight uses them.
+
+    One thread at a time sweeps: the one that holds the lock ``_turn``. Each sweep has a lock of its own, which it takes
+    by ``with`` before it makes it the current one, and it does so only if the one before is not held. So it never
+    waits, a turn is over with its ``with`` whatever is raised, and between two turns there is nothing to undo. The
+    ``_gate`` is held for the instant in which one turn follows another: while it is, ``_turn`` does not change. It is
+    reentrant, for the garbage collector may run a finaliser there, and in it a sweep, which is over before the
+    section goes on. Others take a turn's lock only to wait for its end, which at worst costs a sweep its turn.
+
+    A sweep may be interrupted, by Ctrl-C say, between any two calls. So what it works on stays in its queue until that
+    is done, and may be begun again; only what the driver takes, which must be given once, leaves as the driver's call
+    ends, unless the driver refuses it. Where that call was itself interrupted nobody knows, and it counts as made: to
+    give an address back again would free what was allocated there since.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.renew_locks()
+        self._in_flight: dict[Mark, list[Any]] = {}
+        self._retired: deque[Allocation] = deque()
+        self._adopted: deque[Allocation] = deque()
+        self._events: deque[EventHandle] = deque()
+        self._graphs: deque[GraphHandle] = deque()
+        self._abandoned: deque[tuple[Mark, Run | None]] = deque()
+        self._dying: deque[tuple[Mark, Run]] = deque()  # abandoned, and to be dropped once nobody sees it
+        # For finalisers: each is one step of C.
+        self.retire_event: Callable[[EventHandle], object] = self._events.append
+        self.retire_graph: Callable[[GraphHandle], object] = self._graphs.append  # whose launches the device is past
+        # Into the limbo: nobody waits for the mark; and the run whose work ends before it, which may be dropped.
+        self.abandon: Callable[[tuple[Mark, Run | None]], object] = self._abandoned.append
+        self._limbo: StreamOrder[list[Any]] = StreamOrder()
+        self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
+        self._freeing: dict[Timeline, int] = {}  # the last free on each stream, of those that may be to come
+        self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
+
+    def renew_locks(self) -> None:
+        """Nobody sweeps: at first, and in a forked child, where the thread that did so is not."""
+        self._gate = new_rlock()
+        self._turn = threading.Lock()
+
+    # A submission's way through. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
+    # bring anything back to life.
+
+    def hold(self, mark: Mark, kept: list[Any]) -> None:
+        """Keeps what the work before ``mark`` uses, until ``release`` or ``abandon``."""
+        self._in_flight[mark] = kept
+
+    def release(self, mark: Mark) -> bool:
+        """The device is past ``mark``. False if that was said before: of several threads, one gets True."""
+        return self._in_flight.pop(mark, None) is not None
+
+    def awaited(self) -> int:
+        """How many submissions are held that were not abandoned: somebody has them, or a reference cycle."""
+        return len(set(self._in_flight.copy()) - {mark for mark, _ in self._abandoned.copy()})
+
+    def outcomes(self) -> tuple[int, int, int]:
+        """Of the submissions that are held: how many are in flight, those that the device was seen past, whoever asks
+        for their outcome, and those abandoned before that."""
+        abandoned = {mark for mark, _ in self._abandoned.copy()}
+        in_flight = passed = cancelled = 0
+        for mark in list(self._in_flight.copy()):
+            if mark.position <= mark.timeline.seen:
+                passed += 1
+            elif mark in abandoned:
+                cancelled += 1
+            else:
+                in_flight += 1
+        return in_flight, passed, cancelled
+
+    def strand(self, timeline: Timeline, kept: list[Any]) -> None:
+        """Keeps what half-submitted work uses until the stream has run it."""
+        self._stranded.append((timeline, kept))
+
+    # Giving back
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is pending. Cheap: asked at every submission."""
+        waiting = self._abandoned or self._dying or self._limbo or self._stranded
+        return not (waiting or dropped or self._retired or self._adopted or self._events or self._graphs)
+
+    def pending(self) -> tuple[int, int, int, int]:
+        """For messages: submissions in flight, cancelled ones that still run, dropped allocations and their bytes."""
+        collect()
+        retired = self._retired.copy()
+        in_flight = self.awaited()
+        cancelled = self._limbo.size() + len(self._in_flight) - in_flight
+        return in_flight, cancelled, len(retired), sum(allocation.nbytes for allocation in retired)
+
+    def make_room(self, device: Device) -> bool:
+        """``sweep`` for an allocation that found no room. Whether there may be more before long: dropped or cancelled
+        work is still in flight on the device, or there is a sweep in another thread."""
+        turn = threading.Lock()
+        with turn:
+            if not self._begin(turn):
+                return True
+            try:
+                self._sweep(math.inf)
+                self._forget_freed()
+                waiting = {*self._freeing, *self._limbo.timelines(), *(timeline for timeline, _ in self._stranded)}
+                return any(timeline.device is device for timeline in waiting)
+            except DeviceError:
+                return False
+
+    def sweep(self) -> bool:
+        """Gives back what can be given back now, in 2 ms at most; False if that was not enough. Never blocks and never
+        raises a driver's error: what could not be given back is tried again at the next sweep."""
+        if self.idle:
+            return True
+        turn = threading.Lock()
+        with turn:
+            if not self._begin(turn):
+                return True
+            try:
+                until = time.perf_counter() + SHARE_SECONDS
+                self._sweep(until)
+                at_hand = (
+                    self._abandoned or dropped or self._retired or self._events or self._graphs
+                )  # the rest waits for the device
+                return not at_hand or time.perf_counter() < until
+            except DeviceError:
+                return True
+
+    def drain(self) -> None:
+        """Waits for the limbo, then gives back everything pending. Raises if the driver refuses twice. Other threads
+        may sweep while it waits."""
+        refused = 0
+        collect()
+        while self._freeing or not self.idle:
+            try:
+                for work in self._in_the_way():
+                    work.synchronize()
+            except DeviceLostError:
+                pass  # the next sweep takes what is left for given back
+            except DeviceError:
+                refused += 1
+                if refused == 2:
+                    raise
+
+    def _begin(self, turn: threading.Lock) -> bool:
+        """Makes ``turn``, which the caller holds, the current one; False while somebody else sweeps."""
+        before = self._turn
+        if before.locked():
+            return False
+        with self._gate:
+            if self._turn is not before:
+                return False
+            self._turn = turn
+        return True
+
+    def _in_the_way(self) -> list[Mark | Timeline]:
+        """Sweeps; what to wait for before a sweep can give back what is left. Waits for a sweep in another thread."""
+        turn = threading.Lock()
+        with turn:
+            if self._begin(turn):
+                self._sweep(math.inf)
+                self._forget_freed()
+                users = {timeline for allocation in self._adopted.copy() for timeline, _ in allocation.uses()}
+                streams = {timeline for timeline, _ in self._stranded.copy()} | self._freeing.keys()
+                return [*self._limbo.heads(), *[timeline.mark() for timeline in users], *streams]
+        with self._turn:
+            return []
+
+    def _forget_freed(self) -> None:
+        """Notes which frees the device is past."""
+        for timeline, position in list(self._freeing.items()):
+            if timeline.device.lost is not None or timeline.passed(position):
+                del self._freeing[timeline]
+            elif timeline.covering(position) is None:
+                timeline.mark()  # or nothing would ever say that it is past
+
+    def _sweep(self, until: float) -> None:
+        """Gives back what can be, until all was tried or it is ``until``, of ``time.perf_counter``."""
+        clock = time.perf_counter
+        while self._abandoned and clock() < until:
+            mark, abandoned = self._abandoned[0]
+            kept = self._in_flight.get(mark)
+            if kept is not None:
+                if abandoned is not None:
+                    self._dying.append((mark, abandoned))
+                self._limbo.add(mark, kept)
+                if self.release(mark):
+                    counters, seen = mark.timeline.device.runtime.counters, mark.timeline.seen
+                    (counters.completed if mark.position <= seen else counters.cancelled).add()
+            self._abandoned.popleft()
+        while self._limbo and clock() < until and (passed := self._limbo.pop_passed(_FEW)):
+            for kept in passed:
+                kept.clear()
+        collect(until)  # before: what was dropped still shows the run that made it
+        for _ in range(min(len(self._dying), _FEW)):
+            mark, run = self._dying[0]
+            timeline = mark.timeline
+            if run.drop() or mark.position <= timeline.seen or timeline.device.lost is not None:
+                self._dying.popleft()
+            else:
+                self._dying.rotate(-1)
+        empty: dict[Timeline, bool] = {}  # each stream is asked once, however much is stranded on it
+        for _ in range(len(self._stranded)):
+            timeline, _ = self._stranded[0]
+            if timeline not in empty:
+                empty[timeline] = _is_empty(timeline)
+            if empty[timeline]:
+                self._stranded.popleft()
+            else:
+                self._stranded.rotate(-1)
+        while self._retired and clock() < until:
+            allocation = self._retired[0]
+            if not allocation.address:  # handed over twice
+                self._retired.popleft()
+                continue
+            home = allocation.home
+            try:
+                last = self._behind(
+                    home, allocation.uses_away(), default=allocation.exported and home.device.kind == "cuda"
+                )
+            except DeviceLostError:
+                allocation.address = 0  # the memory went with the device
+                self._retired.popleft()
+                continue
+            if last not in self._freeing:
+                self._freeing[last] = last.advance()  # in case that this ends as soon as the driver has it
+            refused = False  # as ``_give``, without a call: most of what a sweep finds is memory
+            try:
+                self._driver.free(allocation.address, last.handle)
+            except DeviceLostError:
+                pass
+            except DeviceError:
+                refused = True
+                raise
+            finally:
+                if not refused:
+                    allocation.address = 0
+                    self._retired.popleft()
+            self._freeing[last] = last.advance()
+        for _ in range(len(self._adopted)):
+            if clock() >= until:
+                break
+            allocation = self._adopted[0]
+            if all(_use_is_over(timeline, position) for timeline, position in allocation.uses()):
+                self._disown(allocation)
+                self._adopted.popleft()
+            else:
+                self._adopted.rotate(-1)
+        while self._events and clock() < until:
+            _give(self._events.popleft, self._driver.destroy_event, self._events[0])
+        while self._graphs and clock() < until:
+            _give(self._graphs.popleft, self._driver.destroy_graph, self._graphs[0])
+
+    def _disown(self, allocation: Allocation) -> None:
+        """Gives each range of another library's memory back to it, unless that was done."""
+        while allocation.owners:
+            *others, (address, nbytes, _) = allocation.owners
+            _give(partial(setattr, allocation, "owners", tuple(others)), self._driver.disown, address, nbytes)
+        allocation.address = 0
+
+    def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
+        """A stream of ``home``'s device whose next work runs after all of ``uses``, and with ``default`` after CUDA's
+        default stream."""
+        device = home.device
+        if not default:
+            if _is_after(home, uses):
+                return home
+            for candidate, _ in reversed(uses):
+                if candidate.device is device and _is_after(candidate, uses):
+                    return candidate
+        # Frees behind the same streams share one: they are over in order there too.
+        behind = (device, default, frozenset([timeline for timeline, _ in uses]))
+        beside = self._beside.get(behind)
+        if beside is None:
+            if len(self._beside) == _MOST_BESIDE:
+                spare, self._beside = self._beside, {}
+                for timeline in spare.values():
+                    timeline.device.spare_timelines.append(timeline)
+            beside = self._beside[behind] = device.take_timeline()
+        for timeline, position in uses:
+            beside.wait_for(timeline, position)
+        if default:
+            theirs = device.foreign_timeline(LEGACY_DEFAULT_STREAM)
+            beside.wait_for(theirs, theirs.mark().position)
+            theirs.forget_marks()
+        return beside
+
+
+def _give(forget: Callable[[], object], take: Callable[..., None], *arguments: Any) -> None:
+    """Gives the driver something, and forgets it, unless the driver refuses it; ``forget`` is a function in C."""
+    refused = False
+    try:
+        take(*arguments)
+    except DeviceLostError:
+        pass  # it went with the device
+    except DeviceError:
+        refused = True
+        raise
+    finally:
+        if not refused:
+            forget()
+
+
+def _is_after(candidate: Timeline, uses: tuple[tuple[Timeline, int], ...]) -> bool:
+    for timeline, position in uses:  # most are its own: all() would make a generator for each allocation
+        if timeline is not candidate and not candidate.is_after(timeline, position):
+            return False
+    return True
+
+
+def _use_is_over(timeline: Timeline, position: int) -> bool:
+    try:
+        return timeline.device.lost is not None or timeline.passed(position)
+    except DeviceLostError:
+        return True
+    except DeviceError:
+        return False
+
+
+def _is_empty(timeline: Timeline) -> bool:
+    try:
+        return timeline.driver.query_stream(timeline.handle)
+    except DeviceLostError:
+        return True
+    except DeviceError:
+        return False

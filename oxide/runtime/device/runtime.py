@@ -1,0 +1,406 @@
+"""The runtime in force: one driver, its devices, the default device and policy, and how completion is found.
+
+``init_device_contexts`` sets it up, or the first operation does with the defaults. ``install`` puts a driver of
+the caller's in place, which is how the tests run everything over a recording, failing or stepping driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
+
+from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
+from oxide.dropping import WeakTable
+from oxide.environment import word
+from oxide.errors import DeviceError, DeviceLostError
+from oxide.messages import written
+from oxide.native import Given, caused
+from oxide.runtime.device.address_ranges import AddressRanges
+from oxide.runtime.device.fault_records import FaultPages, FaultRecordPool
+from oxide.runtime.device.forking import forked_error, watch_forks
+from oxide.runtime.device.reclaim import Reclaimer
+from oxide.runtime.device.statistics import Counters
+from oxide.runtime.device.timeline import Timeline
+from oxide.runtime.host_memory.pinned import PinnedPool
+from oxide.runtime.host_memory.staging import StagingRing
+from oxide.runtime.locks import new_lock
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.policy import SchedulingPolicy
+    from oxide.runtime.submission.stream import LooseResults, Stream
+
+CompletionMode = Literal["adaptive", "poll", "callback"]
+_COMPLETION_MODES = ("adaptive", "poll", "callback")
+OrderingMode = Literal["wait", "strict"]
+_ORDERING_MODES = ("wait", "strict")
+
+
+@final
+class Device:
+    """One device. ``devices()`` lists them; two are the same device exactly when they are the same object."""
+
+    def __init__(self, runtime: Runtime, number: int) -> None:
+        self.id = number
+        self.runtime = runtime
+        self.driver = runtime.driver
+        self._info: DeviceInfo | None = None
+        self.spare_events: deque[EventHandle] = deque()
+        self.spare_timelines: deque[Timeline] = deque()
+        self._timelines: list[Timeline] = []
+        self.loose: set[LooseResults] = set()  # what async_on submitted, of each stream that somebody holds
+        # What is allocated, by address: bytes, shape and dtype. For the message of an allocation that fails.
+        self.live: dict[int, tuple[int, tuple[int, ...], Any]] = {}
+        self.staging = StagingRing(self)
+        self.lost: DeviceLostError | None = None
+        # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
+        self.functions: WeakTable[Any, FunctionHandle] = WeakTable()
+        self.loaded: dict[Any, FunctionHandle] = self.functions.entries
+        self.loading_beside: set[object] = set()  # the loads that go on beside an event loop
+        self.load_turn = threading.Lock()
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Name, memory and limits."""
+        if self._info is None:
+            self._info = self.driver.device_info(self.id)
+        return self._info
+
+    @property
+    def name(self) -> str:
+        """The device's own name."""
+        return self.info.name
+
+    @property
+    def kind(self) -> str:
+        """``"cuda"`` or ``"cpu"``."""
+        return self.driver.name
+
+    @property
+    def label(self) -> str:
+        """``cuda:0`` and the like."""
+        return f"{self.driver.name}:{self.id}"
+
+    def new_stream(self) -> Stream:
+        """A stream of the caller's own, given back when it is dropped."""
+        from oxide.runtime.submission.stream import Stream
+
+        return Stream(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Device cannot be pickled or copied; devices() lists those of each process")
+
+    def __repr__(self) -> str:
+        if self._info is None and sys.is_finalizing():  # it would take modules that are gone
+            return f"<oxide.Device {self.label}>"
+        return f"<oxide.Device {self.label} {self.name}>"
+
+    # What the runtime uses
+
+    def take_event(self) -> EventHandle:
+        try:
+            return self.spare_events.popleft()
+        except IndexError:
+            return self.driver.create_event(self.id, timing=False)
+
+    def take_timeline(self) -> Timeline:
+        """A stream to use: one that was given back and has run dry, else a new one."""
+        for _ in range(len(self.spare_timelines)):
+            try:
+                timeline = self.spare_timelines.popleft()
+            except IndexError:
+                break
+            if timeline.seen_dry():
+                return timeline
+            self.spare_timelines.append(timeline)
+        timeline = Timeline(self)
+        self._timelines.append(timeline)
+        return timeline
+
+    def foreign_timeline(self, address: int) -> Timeline:
+        """The history, from now, of a stream that another library made, known by its number.
+
+        A new one each time: a number may be another stream's by then.
+        """
+        return Timeline(self, self.driver.foreign_stream(self.id, address))
+
+    @property
+    def timelines(self) -> list[Timeline]:
+        """Every stream made so far; a copy."""
+        return list(self._timelines)
+
+    def raise_lost(self, error: DeviceLostError) -> NoReturn:
+        """Raises ``error``, which ends this device if it is the first; a later one is raised with the first's cause."""
+        if self.lost is None:
+            self.lost = error
+            raise error
+        first = self.lost
+        cause = first.__cause__ or first
+        raise caused(DeviceLostError(f"{self.label} was lost: {first}"), cause) from cause
+
+    def raise_if_lost(self) -> None:
+        """Raises what ended this device, if something did."""
+        if self.lost is not None:
+            self.raise_lost(self.lost)
+
+    def close(self) -> None:
+        """Gives streams and events back; only when the runtime ends."""
+        while self._timelines:
+            with contextlib.suppress(DeviceLostError):
+                self._timelines.pop().destroy()
+        while self.spare_events:
+            with contextlib.suppress(DeviceLostError):
+                self.driver.destroy_event(self.spare_events.popleft())
+
+
+@final
+class Runtime:
+    """Everything that lives as long as one driver is installed. ``configure`` may be called again at any time."""
+
+    default_device: Device
+    devices: tuple[Device, ...]
+    policy: SchedulingPolicy
+    completion: CompletionMode
+    ordering: OrderingMode
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.submission = new_lock()  # held while buffers' uses are read, work is submitted and uses are noted
+        self.loading = threading.Lock()
+        self.shared_ranges = AddressRanges()
+        self.forked = False  # this process is a fork of the one that set the runtime up
+        self.counters = Counters()
+        self.reclaimer = Reclaimer(driver)
+        self.pinned = PinnedPool(driver)
+        self.fault_records = FaultRecordPool(driver)
+        self.fault_pages = FaultPages(driver)
+        self._found = tuple(Device(self, number) for number in range(driver.device_count()))
+        self._watch = watch_forks(self)
+
+    def configure(
+        self,
+        default_device: Given[int],
+        num_devices: Given[int | None],
+        policy: SchedulingPolicy | None,
+        completion: Given[CompletionMode | None],
+        ordering: Given[OrderingMode | None] = None,
+    ) -> None:
+        """What ``init_device_contexts`` says. Raises, changing nothing, if any of it is wrong."""
+        from oxide.runtime.device.policy import SchedulingPolicy
+        from oxide.runtime.device.scheduling import StreamPoolRoundRobin
+        from oxide.runtime.operations.placement import PolicyOf
+
+        found = len(self._found)
+        count = found if num_devices is None else num_devices
+        kind = self.driver.name
+        hint = "; OXIDE_CPU_DEVICES sets their number" if kind == "cpu" else ""
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= found:
+            allowed = "1" if found == 1 else f"an int from 1 to {found}"
+            raise DeviceError(
+                f"num_devices, how many devices to set up, is {written(count)}; it must be {allowed}, as there "
+                f"{_are(found)} {kind} device{_s(found)}{hint}"
+            )
+        if isinstance(default_device, bool) or not isinstance(default_device, int) or not 0 <= default_device < found:
+            allowed = "0" if found == 1 else f"an int from 0 to {found - 1}"
+            raise DeviceError(
+                f"default_device, the number of the device that operations run on, is {written(default_device)}; it "
+                f"must be {allowed}, as there {_are(found)} {kind} device{_s(found)}, numbered from 0{hint}"
+            )
+        if isinstance(policy, type):
+            raise TypeError(f"policy is the class {policy.__name__}; give an object of it, as in {policy.__name__}(…)")
+        if policy is not None and not isinstance(policy, SchedulingPolicy):
+            raise TypeError(
+                f"policy is {type(policy).__name__} {written(policy):.80}; it must have a method next_stream(device), "
+                "as StreamPoolRoundRobin(4) and SingleStream() have"
+            )
+        if isinstance(policy, PolicyOf):
+            raise TypeError(
+                f"policy is {policy!r}, which takes its streams from the runtime's policy and cannot be that itself; "
+                "default_device is the device that operations run on, and policy_of is for op.schedule"
+            )
+        mode: CompletionMode = _mode(completion, "completion", _COMPLETION_MODES)
+        order: OrderingMode = _mode(ordering, "ordering", _ORDERING_MODES)
+        # A default device past num_devices widens the list: the device's own numbering is what the user knows.
+        self.devices = self._found[: max(count, default_device + 1)]
+        self.default_device = self.devices[default_device]
+        self.policy = policy if policy is not None else StreamPoolRoundRobin()
+        self.completion = mode
+        self.ordering = order
+
+    def device(self, number: Given[int]) -> Device:
+        """The device of that number. Raises ``DeviceError`` for one that is not there."""
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.devices):
+            raise DeviceError(
+                f"there is no device {written(number)}; init_device_contexts set up 0 to {len(self.devices) - 1}"
+            )
+        return self.devices[number]
+
+    def settle(self) -> None:
+        """Waits for what is pending and gives back what is cached. In a forked child nothing is its own to give."""
+        if self.forked:
+            return
+        for device in self._found:
+            for loose in device.loose.copy():
+                loose.wait()
+        if self.reclaimer.awaited():
+            gc.collect()  # an exception's traceback, as of an interrupt, may hold what nothing awaits any more
+        self.reclaimer.drain()
+        staging = [device.staging.trim for device in self._found]
+        trims = [self.pinned.trim, *staging, self.fault_records.trim, self.fault_pages.trim]
+        for trim in trims:
+            with contextlib.suppress(DeviceLostError):  # then it goes with the process
+                trim()
+
+    def close(self) -> None:
+        """Waits for what is pending, then gives everything back."""
+        try:
+            self.settle()
+        finally:
+            for device in self._found:
+                device.close()
+
+
+_lock = threading.RLock()
+_current: Runtime | None = None
+_installed = False
+
+
+def init_device_contexts(
+    default_device: Given[int] = 0,
+    num_devices: Given[int] = 1,
+    policy: SchedulingPolicy | None = None,
+    *,
+    completion: Given[CompletionMode | None] = None,
+    ordering: Given[OrderingMode | None] = None,
+) -> None:
+    """Sets up ``num_devices`` devices (0, 1, …) and makes ``default_device`` the one that operations run on.
+
+    ``policy`` picks the streams (``StreamPoolRoundRobin(4)`` if none is given). ``completion`` is how an awaited
+    operation finds out that the device is done: ``"adaptive"`` polls briefly, then sleeps until a host callback;
+    ``"poll"`` and ``"callback"`` do one of the two (``OXIDE_COMPLETION`` sets the default). ``ordering`` is what
+    happens where a box is used on one stream after another: ``"wait"`` makes the second stream wait, ``"strict"``
+    raises an ``OrderingError`` instead (``OXIDE_ORDERING`` sets the default). May be called again: what was
+    submitted before still completes.
+
+    ``OXIDE_DEVICE=cuda|cpu`` picks the kind of device; unset, a CUDA device if there is one, else the CPU device.
+    Raises ``DeviceError`` for a device that is not there. The name is cuda-async's.
+    """
+    _set_up(default_device, num_devices, policy, completion, ordering)
+
+
+def _set_up(
+    default_device: Given[int],
+    num_devices: Given[int | None],
+    policy: SchedulingPolicy | None = None,
+    completion: Given[CompletionMode | None] = None,
+    ordering: Given[OrderingMode | None] = None,
+) -> None:
+    global _current
+    with _lock:
+        if _current is not None and _current.forked:
+            raise forked_error()
+        runtime = _current if _current is not None else Runtime(_choose_driver(default_device))
+        runtime.configure(default_device, num_devices, policy, completion, ordering)
+        _current = runtime
+
+
+def not_in_force(what: str, hint: str) -> DeviceError:
+    """The error for what was made under a runtime that another took the place of."""
+    return DeviceError(f"{what} belongs to a runtime that is not in force; {hint}")
+
+
+def devices() -> tuple[Device, ...]:
+    """The devices that are set up, by number: all there are, unless ``init_device_contexts`` said otherwise."""
+    return current_runtime().devices
+
+
+def current_runtime() -> Runtime:
+    """The runtime in force; the first call sets the default one up."""
+    runtime = _current
+    if runtime is None:
+        with _lock:
+            if _current is None:
+                _set_up(0, None)  # every device there is
+            runtime = _current
+            assert runtime is not None
+    if runtime.forked:
+        raise forked_error()
+    return runtime
+
+
+def install(
+    driver: Driver,
+    *,
+    default_device: Given[int] = 0,
+    num_devices: Given[int | None] = None,
+    policy: SchedulingPolicy | None = None,
+    completion: Given[CompletionMode | None] = None,
+    ordering: Given[OrderingMode | None] = None,
+) -> Runtime:
+    """Puts ``driver`` in place of the runtime in force until ``uninstall``; by default with all its devices."""
+    global _current
+    runtime = Runtime(driver)
+    runtime.configure(default_device, num_devices, policy, completion, ordering)
+    with _lock:
+        _previous.append(_current)
+        _current = runtime
+    return runtime
+
+
+def uninstall() -> None:
+    """Ends the runtime that ``install`` put in place and goes back to the one before."""
+    global _current
+    with _lock:
+        if not _previous:
+            raise RuntimeError("uninstall() without install()")
+        runtime, _current = _current, _previous.pop()
+    if runtime is not None:
+        runtime.close()
+
+
+_previous: list[Runtime | None] = []
+
+
+def _are(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _mode(asked: str | None, what: str, modes: tuple[str, ...]) -> Any:
+    """What was asked for, else what the environment says, else the first of ``modes``."""
+    mode = word(f"OXIDE_{what.upper()}", modes) or modes[0] if asked is None else asked
+    if mode not in modes:
+        raise ValueError(f"{what} is {mode!r}; it must be one of {', '.join(modes)}")
+    return mode
+
+
+def _choose_driver(device: int) -> Driver:
+    asked = os.environ.get("OXIDE_DEVICE", "")
+    if asked not in ("", "cuda", "cpu"):
+        raise DeviceError(f"OXIDE_DEVICE is {asked!r}; it must be cuda or cpu, or unset")
+    if asked != "cpu":
+        from oxide.driver.cuda.early import start_early
+        from oxide.driver.cuda.probe import unavailable_reason
+
+        if type(device) is int and device >= 0:  # whatever else it is, configure() says what is wrong with it
+            start_early(device)
+        reason = unavailable_reason()
+        if reason is None:
+            from oxide.driver.cuda import CudaDriver
+
+            return CudaDriver()
+        if asked == "cuda":
+            raise DeviceError(f"OXIDE_DEVICE=cuda, but there is no CUDA device: {reason}")
+        print(
+            f"oxide: no CUDA device ({reason}); using the CPU device. OXIDE_DEVICE=cpu silences this.", file=sys.stderr
+        )
+    from oxide.driver.cpu import CpuDriver
+
+    return CpuDriver()

@@ -1,0 +1,91 @@
+"""Copies between two places in host memory, done by the device's host-function thread in stream order.
+
+An upload's data must get from ordinary into page-locked memory before the device can take it, and 64 MiB take 6 ms:
+too long for an event loop. So a native host function does it. It takes the copy from a table, allocates nothing and
+never asks for the GIL. Where the machine has cores to spare it shares a large copy out (``copy_pool``); else it is a
+stub that calls the C library's ``memcpy``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from oxide.runtime.host_memory.copy_pool import PIECE_BYTES, copy_function, copy_pool
+from oxide.runtime.loop.alarm import native_function
+
+if TYPE_CHECKING:
+    from oxide.driver.base import Driver, StreamHandle
+
+
+@final
+class Moves:
+    """A table of ``count`` copies to come; keep it until the last has been done."""
+
+    __slots__ = ("_address", "_next", "_table")
+
+    def __init__(self, count: int) -> None:
+        self._table = np.empty((count, 4), np.uintp)
+        self._address = int(self._table.ctypes.data)
+        self._next = 0
+
+    def submit(self, driver: Driver, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        """The next copy, in stream order; both ranges must stay until then."""
+        row, self._next = self._next, self._next + 1
+        pool = copy_pool() if nbytes > 2 * PIECE_BYTES else None
+        self._table[row] = (destination, source, nbytes, _memcpy_address() if pool is None else pool.address)
+        function = move_function() if pool is None else copy_function()
+        driver.launch_native_host_function(function, self._address + row * 4 * self._table.itemsize, stream)
+
+
+def move_function() -> int:
+    """The address of ``void move(void *row)``: it copies what a row of the table says."""
+    global _move
+    if _move is None:
+        _move = native_function(_MACHINE_CODE, _IR, "oxide_move")
+    return _move[0]
+
+
+_move: tuple[int, Any] | None = None
+_memcpy: int | None = None
+
+
+def _memcpy_address() -> int:
+    global _memcpy
+    if _memcpy is None:
+        _memcpy = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value
+        assert _memcpy is not None
+    return _memcpy
+
+
+_MACHINE_CODE = {
+    "x86_64": bytes.fromhex(
+        "488b5710"  # mov rdx, [rdi + 16]
+        "488b7708"  # mov rsi, [rdi + 8]
+        "488b4718"  # mov rax, [rdi + 24]
+        "488b3f"  # mov rdi, [rdi]
+        "ffe0"  # jmp rax
+    ),
+    "aarch64": bytes.fromhex(
+        "030c40f9"  # ldr x3, [x0, #24]
+        "018840a9"  # ldp x1, x2, [x0, #8]
+        "000040f9"  # ldr x0, [x0]
+        "60001fd6"  # br x3
+    ),
+}
+
+_IR = """
+define void @oxide_move(ptr %row) {
+  %source_field = getelementptr i64, ptr %row, i64 1
+  %size_field = getelementptr i64, ptr %row, i64 2
+  %memcpy_field = getelementptr i64, ptr %row, i64 3
+  %destination = load ptr, ptr %row
+  %source = load ptr, ptr %source_field
+  %size = load i64, ptr %size_field
+  %memcpy = load ptr, ptr %memcpy_field
+  %ignored = call ptr %memcpy(ptr %destination, ptr %source, i64 %size)
+  ret void
+}
+"""

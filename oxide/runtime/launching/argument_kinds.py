@@ -1,0 +1,66 @@
+"""Which specialization of a generic kernel is launched: found by the kinds of the arguments that its types follow from.
+
+The arguments' kinds (a buffer's dtype, a number's type, a function's code and the types it captures) make a key, and
+what a key led to once is found in the kernel's own table: one look at each open argument and one at a dictionary.
+Everything else goes the long way, ``specializing``, which is imported with the first generic kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature.device_function import is_function
+from oxide.compiler.signature.signature import UntypedParameter
+from oxide.compiler.specialization import Specialization
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.launching.untyped import argument_type_of
+from oxide.runtime.operations.arc import Arc
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
+
+
+def known_specialization(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization | None:
+    """The specialization for arguments of kinds that the kernel was launched with before; else None."""
+    if len(arguments) != len(kernel.parameters):
+        return None
+    return kernel.by_arguments.get(kinds(kernel, arguments))
+
+
+def kinds(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What of the arguments the choice of a specialization depends on."""
+    parts: list[Any] = []
+    for place in kernel.open_places:
+        argument = arguments[place]
+        if type(argument) is Arc:
+            argument = argument.value
+        if type(kernel.parameters[place]) is UntypedParameter:
+            if type(argument) is DeviceBox:
+                parts.append((argument._argument or argument.as_argument()).kind)
+            else:
+                parts.append(argument_type_of(argument))
+        elif type(argument) is DeviceBox:
+            parts.append(argument.dtype)
+        elif is_function(argument):
+            parts.append(_kind_of()(argument))
+        elif isinstance(argument, DeviceOperation):
+            spec = argument.spec()
+            parts.append((DeviceOperation, spec.dtype if isinstance(spec, BoxSpec) else None))
+        elif isinstance(argument, np.ndarray):
+            parts.append((np.ndarray, argument.dtype))
+        else:
+            parts.append(type(argument))
+    return tuple(parts)
+
+
+_found_kind_of: Any = None  # what only kernels that take functions need, loaded with the first
+
+
+def _kind_of() -> Any:
+    global _found_kind_of
+    if _found_kind_of is None:
+        from oxide.compiler.signature.closures import kind_of
+
+        _found_kind_of = kind_of
+    return _found_kind_of

@@ -1,0 +1,515 @@
+"""Kernel launches as operations: the one place where the compiler and the runtime meet.
+
+Everything that can be wrong with a launch is checked when the operation is built, before anything is submitted:
+the number of arguments, their types and dtypes, the grid and the block, and what the kernel's own text demands of
+them. Only what an argument that is itself an operation will yield has to wait, where it cannot be known before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature.device_function import is_function
+from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
+from oxide.compiler.signature.untyped_arguments import arrays_in
+from oxide.compiler.specialization import Specialization
+from oxide.driver.base import FunctionHandle, KernelResources
+from oxide.errors import ArgumentError, LaunchError
+from oxide.messages import written
+from oxide.native import Given, caused
+from oxide.runtime.awaiting.loading import announce, loaded_function
+from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.launching.aliasing import refuse_shared_outputs
+from oxide.runtime.launching.argument_kinds import known_specialization
+from oxide.runtime.launching.binding import Plan, bind
+from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.launching.untyped import check_argument, take_strides
+from oxide.runtime.operations.arc import Arc
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.submission.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from oxide.compiler.signature.contracts import Contract
+    from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
+    from oxide.runtime.device.runtime import Device
+
+_NO_RECORD: Final = bytes(8)  # the address, for a kernel in which nothing can fail
+
+
+@final
+class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
+    """A launch of a kernel. Yields the tuple of its arguments in order: you get back what you put in."""
+
+    _known: tuple[Spec, ...] | None = None  # what the arguments are, once that was looked up
+    _numbers: tuple[Any, ...] = ()  # what is known of the arguments that are numbers, tuples and functions
+    _open_contracts: tuple[Contract, ...] = ()  # those that execution has to check
+    _output: int | None = None  # the place of the argument that the grid may follow from
+
+    def __init__(
+        self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...], plan: Plan | None
+    ) -> None:
+        """``plan`` is the kernel's only one, where that is known."""
+        self._kernel = kernel
+        self._config = config
+        self._arguments = arguments
+        if plan is None:
+            plan = self._plan_for(kernel, arguments)
+        self._plan = plan
+        special = self._specialization = plan.special
+        self._binding = bind(plan, arguments)
+        if self._binding is None and (other := take_strides(special, arguments)) is not special:
+            plan = self._plan = _plan_of(other)
+            special = self._specialization = other
+            self._binding = bind(plan, arguments)
+        if self._binding is not None:  # the fast path: see binding.py
+            if config is None and plan.outputs and kernel.default_block is not None:
+                place = self._output = plan.outputs[0]
+                output_box = arguments[place]
+                config = self._config = self._inferred(
+                    output_box.value.shape if isinstance(output_box, Arc) else output_box.shape
+                )
+            if config is not None:
+                if plan.fitting is not config:
+                    self._check_shape(config)
+                self._unused = True
+                return
+        parts = _consume(arguments)
+        parameters = special.parameters
+        if len(arguments) != len(parameters):
+            raise _wrong_count(kernel, arguments)
+        known = self._known = self.spec()
+        self._numbers = tuple(map(_numbers, parameters, arguments))
+        self._refuse_shared_outputs(arguments)
+        if kernel.contracts:
+            self._check_contracts(known)
+        output = next(
+            (index for index, parameter in enumerate(parameters) if parameter.kind in ("disjoint", "tiles")), None
+        )
+        self._output = output
+        if config is None:
+            if kernel.default_block is None:
+                raise LaunchError(
+                    f"kernel {kernel.name} was launched without a grid and block: write "
+                    f"{kernel.name}[grid, block](…), or declare @kernel(block=…)"
+                )
+            if output is None:
+                raise LaunchError(
+                    f"kernel {kernel.name} has no DisjointSlice for the grid to follow from: write "
+                    f"{kernel.name}[grid, block](…)"
+                )
+            spec = known[output]
+            if isinstance(spec, BoxSpec):
+                self._config = self._inferred(spec.shape)
+        if self._config is not None:
+            self._check_shape(self._config)
+        super().__init__(*parts)
+
+    @staticmethod
+    def _plan_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Plan:
+        special: Specialization | None = None
+        if kernel.is_generic:
+            special = known_specialization(kernel, arguments)
+        if special is None:
+            _consume(arguments)
+            special = KernelLaunch._specialize(kernel, arguments)
+        plan = _plan_of(special)
+        if not kernel.is_generic:
+            kernel.only_plan = plan
+        return plan
+
+    @staticmethod
+    def _specialize(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
+        """The specialization for arguments that were not seen before. Raises ``ArgumentError``, ``CompileError``."""
+        if not kernel.is_generic:
+            return kernel.specialize()
+        if len(arguments) != len(kernel.parameters):
+            raise _wrong_count(kernel, arguments)
+        for parameter, argument in zip(kernel.parameters, arguments, strict=True):
+            _check(kernel, parameter, argument)
+        from oxide.runtime.launching.specializing import specialize_for
+
+        return specialize_for(kernel, arguments)
+
+    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
+        if binding is None or config is None or (binding.device is not device and binding.device is not None):
+            return self._bind_and_execute(context)
+        # Nearly every launch finds its function here, and so without a call of ours.
+        function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
+        params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
+        self._submit(context, function, config, params, binding.reads, binding.writes)
+        return self._arguments
+
+    def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        """For arguments that are operations, and for what has to be refused."""
+        kernel, specialization, device = self._kernel, self._specialization, context.device
+        results: list[Any] = []
+        values: list[Any] = []
+        reads: list[Allocation] = []
+        writes: list[Allocation] = []
+        if self._binding is not None:
+            self._require_device(device)
+        for parameter, argument, number in zip(specialization.parameters, self._arguments, self._numbers, strict=True):
+            if isinstance(argument, DeviceOperation):
+                argument = argument.run(context)
+                _check(kernel, parameter, argument)
+                number = _numbers(parameter, argument)
+            results.append(argument)
+            if isinstance(parameter, NumbaParameter):
+                plain = argument.value if isinstance(argument, Arc) else argument
+                for array in arrays_in(parameter.type, plain):
+                    require_device(array, device, f"kernel {kernel.name}, parameter {parameter.name}")
+                    writes.append(array._allocation)
+                values.append(parameter.type.flatten(plain))
+                continue
+            if number is not None:
+                values.append(number)
+                continue
+            box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
+            require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
+            values.append((box.ptr, box.size))
+            (reads if parameter.kind == "slice" else writes).append(box._allocation)
+        self._refuse_shared_outputs(results)
+        if self._open_contracts:
+            known = {
+                (parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"): (
+                    int(value) if parameter.kind == "scalar" else value[1]
+                )
+                for parameter, value in zip(specialization.parameters, values, strict=True)
+                if isinstance(parameter, Parameter) and parameter.lifted is None
+                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
+            }
+            for parameter, value in zip(specialization.parameters, values, strict=True):
+                if parameter.kind == "tuple":
+                    known |= _integers(parameter, value)
+            for contract in self._open_contracts:
+                contract.check(kernel.name, known)
+        config = self._config
+        if config is None:
+            assert self._output is not None
+            output = results[self._output]
+            config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
+            self._check_shape(config)
+        specialization = take_strides(specialization, results)
+        function = loaded_function(specialization, device)
+        params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
+        self._submit(context, function, config, params, reads, writes)
+        return tuple(results)
+
+    def _submit(
+        self,
+        context: ExecutionContext,
+        function: FunctionHandle,
+        config: LaunchConfig,
+        params: bytes,
+        reads: list[Allocation],
+        writes: list[Allocation],
+    ) -> None:
+        driver, stream = context.driver, context.timeline.handle
+        context.keep(function)
+        submitted = False
+        with context.submission_lock:
+            context.begin(reads, writes)
+            try:
+                driver.launch(
+                    function, config._given_grid, config._given_block, config._shared_mem_bytes, params, stream
+                )
+                submitted = True
+            except LaunchError as error:
+                raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
+            finally:
+                context.end(reads, writes, submitted=submitted)
+
+    def _require_device(self, device: Device) -> None:
+        """Raises for boxes that are all on another device."""
+        for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True):
+            box = argument.value if isinstance(argument, Arc) else argument
+            if isinstance(box, DeviceBox):
+                require_device(box, device, f"kernel {self._kernel.name}, parameter {parameter.name}")
+
+    def spec(self) -> tuple[Spec, ...]:
+        if self._known is not None:
+            return self._known
+        return tuple(
+            [
+                _check(self._kernel, parameter, argument)
+                for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True)
+            ]
+        )
+
+    def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
+        """A thread for each ``items_per_thread`` elements or tiles of the output, the last of which may not be whole:
+        along x, or along y and x for a block of two axes."""
+        block, items = self._kernel.default_block, self._kernel.items_per_thread
+        assert block is not None
+        assert self._output is not None
+        output = self._specialization.parameters[self._output]
+        assert isinstance(output, Parameter)
+        tile = output.tile
+        if len(tile) < 2 and block[1] == block[2] == 1:
+            each = items[0] * (tile[0] if tile else 1)
+            return LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])
+        if len(tile) == 2 and len(shape) == 2:
+            shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
+        if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
+            x, y = block[0] * items[0], block[1] * items[1]
+            return LaunchConfig((max(1, -(-shape[1] // x)), max(1, -(-shape[0] // y))), block)
+        raise LaunchError(
+            f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
+            f"write {self._kernel.name}[grid, block](…)"
+        )
+
+    def _refuse_shared_outputs(self, arguments: Sequence[Any]) -> None:
+        outputs = []
+        for parameter, argument in zip(self._specialization.parameters, arguments, strict=True):
+            box = argument.value if isinstance(argument, Arc) else argument
+            if parameter.kind in ("disjoint", "tiles", "atomic") and isinstance(box, DeviceBox):
+                outputs.append((parameter, box))
+        if len(outputs) > 1:
+            refuse_shared_outputs(self._kernel.name, outputs)
+
+    def _check_contracts(self, specs: tuple[Spec, ...]) -> None:
+        """Checks the contracts of which all is known; the others wait for what an operation yields."""
+        known: dict[str, int] = {}
+        certain: set[str] = set()
+        for parameter, argument, spec in zip(self._specialization.parameters, self._arguments, specs, strict=True):
+            if isinstance(parameter, NumbaParameter):
+                continue
+            operation = isinstance(argument, DeviceOperation)
+            if parameter.kind == "tuple":
+                if not operation:
+                    assert parameter.lifted is not None
+                    known |= (integers := _integers(parameter, parameter.lifted.words(argument)))
+                    certain |= integers.keys()
+                continue
+            name = parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"
+            if isinstance(spec, BoxSpec):
+                known[name] = math.prod(spec.shape)
+            elif parameter.kind == "scalar" and parameter.dtype.kind in "iu" and not operation:
+                known[name] = int(parameter.convert(argument))
+            if not operation:
+                certain.add(name)
+        for contract in self._kernel.contracts:
+            if contract.names <= known.keys():
+                contract.check(self._kernel.name, known)
+        # The kernel's memory safety rests on them, so what an operation announced is checked again when it is there.
+        self._open_contracts = tuple(c for c in self._kernel.contracts if not c.names <= certain)
+
+    def _check_shape(self, config: LaunchConfig) -> None:
+        """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
+        needs = self._plan
+        _, grid_y, grid_z = config._grid
+        _, block_y, block_z = config._block
+        if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
+            raise LaunchError(
+                f"kernel {self._kernel.name} uses thread.index_1d(), which needs a launch with y and z of 1, got "
+                f"grid {config.grid}, block {config.block}: launch it along x, or use thread.index_2d(width)"
+            )
+        if needs.uses_index_2d and not grid_z == block_z == 1:
+            raise LaunchError(
+                f"kernel {self._kernel.name} uses thread.index_2d(), which needs a launch with z of 1, got "
+                f"grid {config.grid}, block {config.block}"
+            )
+        needs.fitting = config
+
+    def title(self) -> object:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<oxide launch of {self._kernel.name}>"
+
+
+@final
+class ConfiguredKernel:
+    """A kernel and the content of the brackets; calling it makes the launch operation."""
+
+    __slots__ = ("_config", "_kernel", "_plan")
+
+    def __init__(self, kernel: Kernel, config: Given[object | None]) -> None:
+        self._kernel = kernel
+        self._plan: Plan | None = kernel.only_plan
+        if isinstance(config, tuple) and len(config) == 2:
+            try:
+                config = LaunchConfig(*config)
+            except LaunchError as error:
+                raise caused(LaunchError(f"kernel {kernel.name}: {error}"), None) from None
+        if config is not None and not isinstance(config, LaunchConfig):
+            raise LaunchError(
+                f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
+                f"A policy or sync_on picks the stream"
+            )
+        self._config: LaunchConfig | None = config
+
+    def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch:
+        """An operation that launches the kernel with this configuration and yields the arguments.
+
+        Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
+        """
+        kernel, plan = self._kernel, self._plan
+        if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
+            args = kernel.positional(args, kwargs)
+        launch = KernelLaunch(kernel, self._config, args, plan)
+        if plan is None:
+            self._plan = kernel.only_plan
+        return launch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConfiguredKernel, (self._kernel, self._config)
+
+    def __copy__(self) -> ConfiguredKernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConfiguredKernel:
+        return self
+
+
+def resources(
+    special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
+) -> KernelResources:
+    """What ``Specialization.resources`` gives."""
+    from oxide.runtime.launching.resources import resources_of
+
+    return resources_of(special, block, shared_mem_bytes)
+
+
+Kernel.configured = ConfiguredKernel
+Specialization.resource_reader = staticmethod(resources)
+
+
+def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
+    """The operations among the arguments: whatever is wrong with the launch, they were used for something."""
+    parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
+    for part in parts:
+        part.consume()
+    return parts
+
+
+def _plan_of(special: Any) -> Plan:
+    plan: Plan | None = special.plan
+    if plan is None:
+        announce(special)
+        plan = special.plan = Plan(special)
+    return plan
+
+
+def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
+    count = len(kernel.parameters)
+    return ArgumentError(
+        f"kernel {kernel.name} takes {count} argument{'s' * (count != 1)} "
+        f"({', '.join(parameter.name for parameter in kernel.parameters)}), got {len(arguments)}"
+    )
+
+
+def _numbers(parameter: Closed, argument: Any) -> Any:
+    """What the kernel gets for a number, a tuple or a function: read when the launch is built, as the numbers that a
+    function captures may be others by the time it runs. None for a box, and for what an operation has yet to yield."""
+    if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
+        return None
+    if parameter.lifted is not None:
+        return parameter.lifted.words(argument)
+    return parameter.convert(argument) if parameter.kind == "scalar" else None
+
+
+def _integers(parameter: Parameter, words: tuple[Any, ...]) -> dict[str, int]:
+    """The integers of a tuple, by their names, for a contract."""
+    assert parameter.lifted is not None
+    named = zip(parameter.lifted.parts, words, strict=True)
+    return {part.name: int(word) for part, word in named if part.dtype.kind in "iu"}
+
+
+def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
+    """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
+    if isinstance(parameter, NumbaParameter | UntypedParameter):
+        check_argument(parameter, argument)
+        if isinstance(argument, DeviceOperation):
+            return argument.spec()
+        given = argument.value if isinstance(argument, Arc) else argument
+        return BoxSpec(given.shape, given.dtype) if isinstance(given, DeviceBox) else None
+    if parameter.kind == "function":
+        if is_function(argument):
+            if isinstance(parameter, Parameter) and parameter.lifted is not None:
+                parameter.lifted.words(argument)
+            return None
+        raise ArgumentError(
+            f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}, the argument is "
+            f"{type(argument).__name__} {written(argument):.80}; pass a function: a lambda, a def or a @device function"
+        )
+    if TYPE_CHECKING:
+        assert not isinstance(parameter, OpenFunction)
+    if isinstance(parameter, Parameter) and parameter.lifted is not None:
+        if not isinstance(argument, DeviceOperation):
+            parameter.lifted.words(argument)
+            return None
+        spec: Spec = argument.spec()
+        if isinstance(spec, BoxSpec):
+            raise ArgumentError(
+                f"kernel {kernel.name}, parameter {parameter.name}: expected {parameter.annotation}, got an operation "
+                f"that yields {_found(spec)}"
+            )
+        return None
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        if parameter.kind == "scalar":
+            if isinstance(spec, (BoxSpec, tuple)):
+                raise _refusal(kernel, parameter, "an operation that yields " + _found(spec))
+            return spec
+        if isinstance(spec, BoxSpec):
+            _check_dtype(kernel, parameter, spec.dtype)
+        elif isinstance(spec, tuple):
+            raise _refusal(
+                kernel, parameter, "an operation that yields a tuple; pick one with first(), last() or unzip()"
+            )
+        return spec
+    if parameter.kind == "scalar":
+        parameter.convert(argument)
+        return None
+    box = argument.value if isinstance(argument, Arc) else argument
+    if isinstance(box, DeviceBox):
+        _check_dtype(kernel, parameter, box.dtype)
+        if not box.is_contiguous:
+            element = parameter.scalar.name if isinstance(parameter, Parameter) else parameter.variable
+            raise _refusal(
+                kernel,
+                parameter,
+                f"a strided view, of shape {box.shape} and strides {box.strides} bytes: {parameter.annotation} takes "
+                f"contiguous memory; dup(view) makes a contiguous box, and Array[{element}, {box.ndim}] takes strides",
+            )
+        # Of an open parameter this is known, and looked at again, once it is closed.
+        if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
+            raise _refusal(
+                kernel,
+                parameter,
+                f"one at an address that is no multiple of {parameter.alignment}, where the tiles of "
+                f"{parameter.annotation} begin; partition a box at multiples of a tile, or write this piece by a "
+                "DisjointSlice without a layout",
+            )
+        return BoxSpec(box.shape, box.dtype)
+    if isinstance(box, np.ndarray):
+        raise _refusal(
+            kernel, parameter, "a NumPy array, which is in host memory; copy it to the device with h2d(array)"
+        )
+    if isinstance(box, tuple):
+        raise _refusal(kernel, parameter, "a tuple, as a launch yields all its arguments; pick one of them")
+    raise _refusal(kernel, parameter, f"{type(argument).__name__} {written(argument):.80}")
+
+
+def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
+    if isinstance(parameter, Parameter) and dtype != parameter.dtype:
+        raise _refusal(
+            kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
+        )
+
+
+def _refusal(kernel: Kernel, parameter: Parameter | OpenParameter, found: str) -> ArgumentError:
+    kind = "a scalar" if parameter.kind == "scalar" else "a device buffer"
+    of = parameter.dtype if isinstance(parameter, Parameter) else parameter.variable
+    return ArgumentError(f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {of}, got {found}")
+
+
+def _found(spec: Spec) -> str:
+    return f"a box of {spec.dtype}" if isinstance(spec, BoxSpec) else "a tuple"

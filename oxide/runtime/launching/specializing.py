@@ -1,0 +1,53 @@
+"""Which specialization of a generic kernel a launch's arguments call for, the first time: then ``kinds`` finds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
+from oxide.compiler.signature.type_variables import Evidence, close_by_arguments
+from oxide.compiler.specialization import Specialization
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.launching.argument_kinds import kinds
+from oxide.runtime.launching.untyped import untyped_arguments
+from oxide.runtime.operations.arc import Arc
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
+
+
+def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
+    """The specialization for arguments that are of kinds which their parameters take, made if need be.
+
+    Raises ``ArgumentError`` where they do not agree, and ``CompileError``.
+    """
+    declared = kernel.parameters
+    found = {
+        parameter.name: _evidence(parameter, argument)
+        for parameter, argument in zip(declared, arguments, strict=True)
+        if isinstance(parameter, OpenParameter)
+    }
+    functions = {
+        parameter.name: argument
+        for parameter, argument in zip(declared, arguments, strict=True)
+        if isinstance(parameter, OpenFunction)
+    }
+    typed = untyped_arguments(kernel, arguments)
+    special = kernel.specialization(close_by_arguments(kernel.name, declared, found, functions, typed))
+    kernel.by_arguments[kinds(kernel, arguments)] = special
+    return special
+
+
+def _evidence(parameter: OpenParameter, argument: Any) -> Evidence:
+    """What an argument, which is one that the parameter takes, says of its type."""
+    if isinstance(argument, Arc):
+        argument = argument.value
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        return Evidence(spec.dtype if isinstance(spec, BoxSpec) and parameter.kind != "scalar" else None)
+    if parameter.kind != "scalar":
+        return Evidence(argument.dtype if isinstance(argument, DeviceBox) else None)
+    if isinstance(argument, np.generic) or (isinstance(argument, np.ndarray) and argument.ndim == 0):
+        return Evidence(argument.dtype)
+    return Evidence(number=type(argument) if type(argument) in (bool, int, float) else None)

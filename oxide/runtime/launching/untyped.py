@@ -1,0 +1,166 @@
+"""Arguments of parameters without an annotation, and of ``Array`` ones: their types, and what of them is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature.signature import NumbaParameter, UntypedParameter
+from oxide.compiler.signature.untyped_arguments import (
+    ArgumentType,
+    ArrayType,
+    NumberType,
+    RecordType,
+    laid_out,
+    of_box,
+    type_of,
+)
+from oxide.compiler.specialization import Specialization
+from oxide.errors import ArgumentError
+from oxide.messages import written
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.operations.arc import Arc
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
+
+
+def argument_type_of(argument: Any) -> ArgumentType | None:
+    """The type of an argument of a parameter without an annotation, or None if no kernel takes it."""
+    if isinstance(argument, Arc):
+        argument = argument.value
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        return of_box(spec.dtype, len(spec.shape)) if isinstance(spec, BoxSpec) else None
+    return type_of(argument, _box_type)
+
+
+def _box_type(argument: Any) -> ArrayType | RecordType | None:
+    return (
+        of_box(argument.dtype, argument.ndim, not argument.is_contiguous) if isinstance(argument, DeviceBox) else None
+    )
+
+
+def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
+    """By parameter, the types of the arguments that have no annotation; those of one of the kernel's explicit
+    signatures, if it has any. Raises ``ArgumentError``."""
+    typed = {
+        parameter.name: _typed(parameter, argument)
+        for parameter, argument in zip(kernel.parameters, arguments, strict=True)
+        if isinstance(parameter, UntypedParameter)
+    }
+    if kernel.signatures:
+        typed = dict(zip(typed, _signature(kernel, tuple(typed.values())), strict=True))
+    return typed
+
+
+def _typed(parameter: UntypedParameter, argument: Any) -> ArgumentType:
+    check_argument(parameter, argument)
+    found = argument_type_of(argument)
+    assert found is not None
+    return found
+
+
+def take_strides(special: Specialization, arguments: Sequence[Any]) -> Specialization:
+    """The specialization for the arguments that are strided views, where ``special``, which was found without looking
+    at that, takes contiguous boxes: an ``Array`` annotation and an explicit signature say nothing of strides.
+
+    Raises ``CompileError``.
+    """
+    parameters = tuple(
+        NumbaParameter(parameter.kernel, parameter.name, laid_out(parameter.type, _plain(argument), _strided))
+        if isinstance(parameter, NumbaParameter)
+        else parameter
+        for parameter, argument in zip(special.parameters, arguments, strict=False)
+    )
+    if len(parameters) < len(special.parameters) or parameters == special.parameters:
+        return special
+    return special.kernel.specialization(parameters)
+
+
+def _strided(kind: ArrayType, argument: Any) -> bool:
+    fits = isinstance(argument, DeviceBox) and (argument.ndim, argument.dtype.itemsize) == (
+        kind.ndim,
+        kind.dtype.itemsize,
+    )
+    return kind.strided or (fits and not argument.is_contiguous)
+
+
+def _plain(argument: Any) -> Any:
+    return argument.value if isinstance(argument, Arc) else argument
+
+
+def check_argument(parameter: UntypedParameter | NumbaParameter, argument: Any) -> None:
+    """Raises ``ArgumentError`` for an argument that is not of the parameter's type, or of none that kernels take."""
+    found = argument_type_of(argument)
+    if isinstance(parameter, NumbaParameter):
+        if isinstance(argument, DeviceOperation) and argument.spec() is None:
+            return  # what it yields is checked when it is there
+        if found is not None:
+            if not converts(found, parameter.type):
+                raise ArgumentError(
+                    f"kernel {parameter.kernel}, parameter {parameter.name}: expected {parameter.type}, got {found}"
+                )
+            return
+    if found is None:
+        raise _refusal(parameter.kernel, parameter.name, argument)
+
+
+def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
+    """Why no kernel takes an argument."""
+    what = f"kernel {kernel}, parameter {name}: "
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        if isinstance(spec, tuple):
+            return ArgumentError(f"{what}an operation that yields a tuple; pick one with first(), last() or unzip()")
+        return ArgumentError(
+            f"{what}the parameter has no annotation and the operation does not say beforehand what it yields; annotate "
+            f"the parameter, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
+        )
+    if isinstance(argument, np.ndarray):
+        return ArgumentError(
+            f"{what}a NumPy array, which is in host memory; copy it to the device with h2d(array), and the result back "
+            "with d2h(box)"
+        )
+    if isinstance(argument, np.void):
+        return ArgumentError(f"{what}a record, which is in host memory; copy it to the device with h2d(record)")
+    if type(argument) is int:
+        return ArgumentError(
+            f"{what}{written(argument)} does not fit in 64 bits, and an int is passed as an i64 or a u64; annotate the "
+            "parameter f32 or f64, or pass a float"
+        )
+    return ArgumentError(
+        f"{what}{type(argument).__name__} {written(argument):.80}; kernels take numbers, members of enumerations, "
+        "None, device buffers, and tuples of these"
+    )
+
+
+def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[ArgumentType, ...]:
+    """The explicit signature that arguments of certain types are taken by: the same, or the first they convert to."""
+    plain = tuple(laid_out(kind, None, lambda *_: False) for kind in found)  # see take_strides
+    if plain in kernel.signatures:
+        return plain
+    for types in kernel.signatures:
+        if len(types) == len(found) and all(map(converts, found, types)):
+            return types
+    listed = "; ".join(f"({', '.join(map(str, types))})" for types in kernel.signatures)
+    raise ArgumentError(
+        f"kernel {kernel.name} takes {listed}; the arguments are ({', '.join(map(str, found))}); convert them"
+    )
+
+
+def converts(found: ArgumentType, wanted: ArgumentType) -> bool:
+    """Whether an argument of one type is taken where a signature says another: numbers convert, integers among
+    themselves by wrapping, but not to integers what has a fraction."""
+    if isinstance(found, NumberType) and isinstance(wanted, NumberType):
+        return _ORDER[found.dtype.kind] <= _ORDER[wanted.dtype.kind]
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        one, other = found.dtype, wanted.dtype
+        # numba-cuda does not look at the elements' type where there is one signature; a sign is all it may change here.
+        same = one == other or (one.kind in "iu" and other.kind in "iu" and one.itemsize == other.itemsize)
+        return same and found.ndim == wanted.ndim  # strides are no part of what a parameter is declared to be
+    return found == wanted
+
+
+_ORDER = {"b": 0, "i": 0, "u": 0, "f": 1, "c": 2, "m": 3, "M": 4}

@@ -1,0 +1,338 @@
+"""Operations made of operations."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+
+import numpy as np
+
+from oxide.messages import written
+from oxide.native import Given
+from oxide.runtime.device.places import add_note_once, origin, part_note
+from oxide.runtime.device.timeline import Mark
+from oxide.runtime.operations.operation import DeviceOperation, Spec, Value, no_function, require_operation
+from oxide.runtime.submission.once import Once
+from oxide.runtime.submission.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from oxide.runtime.device.fault_records import Report
+
+_DEEP = 16  # shared operations behind one another, from which on they are not run one inside the other
+
+T = TypeVar("T")
+U = TypeVar("U")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+
+class Stage(DeviceOperation[U]):
+    """An operation that goes on from another's result. A chain of them is walked, not recursed into: its length is
+    not bounded by Python's stack."""
+
+    def __init__(self, source: DeviceOperation[Any], name: str, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            source.consume()  # it was used, if wrongly
+            raise no_function(function, name)
+        self.source = source
+        self.stage: int = source.stage + 1 if isinstance(source, Stage) else 2
+        self._name = name
+        self._function = function
+        source.consume()
+        self._unused = True  # what DeviceOperation.__init__ does, for one part
+        if source._placed:
+            self.place_as(source)
+
+    @abstractmethod
+    def follow(self, context: ExecutionContext, result: Any) -> U:
+        """What this stage makes of its source's result."""
+
+    def execute(self, context: ExecutionContext) -> U:
+        stages: list[Stage[Any]] = [self]
+        source = self.source
+        while isinstance(source, Stage):  # a chain is on one device, so what run() would do for each is done
+            stages.append(source)
+            source = source.source
+        result = source.run(context)
+        stages.reverse()
+        outer = context.place
+        for stage in stages:
+            context.place = (stage._name, origin(stage._function), stage.stage, outer)
+            try:
+                result = stage.follow(context, result)
+            except Exception as error:
+                add_note_once(error, part_note(stage._name, stage._function, stage.stage))
+                raise
+        context.place = outer
+        last: U = result
+        return last
+
+    def whereabouts(self) -> None:
+        return None
+
+
+@final
+class AndThen(Stage[U]):
+    """Runs the operation that a function makes of the result, on the same stream."""
+
+    def __init__(
+        self, source: DeviceOperation[Any], function: Callable[..., Any], name: str, *, with_context: bool = False
+    ) -> None:
+        self._with_context = with_context
+        super().__init__(source, name, function)
+
+    def follow(self, context: ExecutionContext, result: Any) -> U:
+        made = self._function(context, result) if self._with_context else self._function(result)
+        # Asked here first: it saves the call. And with a type, the compiled form needs no look-up for ``run``.
+        following: DeviceOperation[U] = (
+            made if isinstance(made, DeviceOperation) else require_operation(made, self._name)
+        )
+        return following.run(context)
+
+
+@final
+class Map(Stage[U]):
+    """A host function of the result."""
+
+    def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
+        super().__init__(source, "map", function)
+
+    def follow(self, context: ExecutionContext, result: Any) -> U:
+        mapped: U = self._function(result)
+        return mapped
+
+
+@final
+class Inspect(Stage[T]):
+    """Shows the result to a host function."""
+
+    def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
+        self._known = source.spec()
+        super().__init__(source, "inspect", function)
+
+    def follow(self, context: ExecutionContext, result: Any) -> T:
+        self._function(result)
+        shown: T = result
+        return shown
+
+    def spec(self) -> Spec:
+        return self._known
+
+
+@final
+class Element(DeviceOperation[Any]):
+    """One element of a tuple."""
+
+    def __init__(self, source: DeviceOperation[Any], index: int) -> None:
+        self._source = source
+        self._index = index
+        super().__init__(source)
+        self.place_as(source)
+
+    @property
+    def source(self) -> DeviceOperation[Any]:
+        """What yields the tuple."""
+        return self._source
+
+    def execute(self, context: ExecutionContext) -> Any:
+        result = self._source.run(context)
+        if not isinstance(result, tuple) or not -len(result) <= self._index < len(result):
+            raise TypeError(
+                f"element {self._index} is asked of {type(result).__name__} {result!r}; "
+                f"first, last and unzip take an operation that yields a tuple long enough"
+            )
+        return result[self._index]
+
+    def whereabouts(self) -> None:
+        return None
+
+    def spec(self) -> Spec:
+        known = self._source.spec()
+        if isinstance(known, tuple) and -len(known) <= self._index < len(known):
+            element: Spec = known[self._index]
+            return element
+        return None
+
+
+@final
+class Zip(DeviceOperation[tuple[Any, ...]]):
+    """Several operations, one after the other on one stream, to one tuple."""
+
+    def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
+        self._parts = parts
+        super().__init__(*parts)
+        if parts and all(part._placed and part._placement == parts[0]._placement for part in parts):
+            self.place_as(parts[0])
+
+    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        results = []
+        outer, count = context.place, len(self._parts)
+        for number, part in enumerate(self._parts, 1):
+            context.place = ("zip", count, number, outer)
+            try:
+                results.append(part.run(context))
+            except Exception as error:
+                add_note_once(error, part_note("zip", count, number))
+                raise
+        context.place = outer
+        return tuple(results)
+
+    def whereabouts(self) -> None:
+        return None
+
+    def spec(self) -> Spec:
+        return tuple([part.spec() for part in self._parts])
+
+
+@overload
+def zip(a: DeviceOperation[A], /) -> DeviceOperation[tuple[A]]: ...
+@overload
+def zip(a: DeviceOperation[A], b: DeviceOperation[B], /) -> DeviceOperation[tuple[A, B]]: ...
+@overload
+def zip(a: DeviceOperation[A], b: DeviceOperation[B], c: DeviceOperation[C], /) -> DeviceOperation[tuple[A, B, C]]: ...
+@overload
+def zip(
+    a: DeviceOperation[A], b: DeviceOperation[B], c: DeviceOperation[C], d: DeviceOperation[D], /
+) -> DeviceOperation[tuple[A, B, C, D]]: ...
+@overload
+def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: ...
+def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
+    """Any number of operations to one that yields the tuple of their results. They run on one stream, in order."""
+    for operation in operations:
+        if isinstance(operation, DeviceOperation):
+            operation.consume()  # also where another is refused
+    for position, operation in enumerate(operations):
+        if not isinstance(operation, DeviceOperation):
+            raise TypeError(
+                f"zip takes operations, but argument {position} is {type(operation).__name__}; value(x) makes one of it"
+            )
+    return Zip(operations)
+
+
+def unzip(operation: Given[DeviceOperation[Any]], n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
+    """An operation for each element of the tuple that ``operation`` yields; it runs once for all of them.
+
+    ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
+    Raises ``TypeError`` where it is neither known nor given, or given wrong.
+    """
+    if not isinstance(operation, DeviceOperation):
+        raise TypeError(f"unzip takes an operation that yields a tuple, not {type(operation).__name__}")
+    operation.consume()
+    if n is not None and (isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0):
+        raise TypeError(f"unzip(op, n={written(n)}): n, how many elements the tuple has, is an int of 0 or more")
+    known = operation.spec()
+    length = len(known) if isinstance(known, tuple) else None
+    if n is None and length is None:
+        raise TypeError(f"unzip cannot know how many elements {operation!r} will yield; say it: unzip(op, n=2)")
+    if n is not None and length is not None and n != length:
+        raise TypeError(f"unzip(op, n={written(n)}): {operation!r} yields {length} elements")
+    source = Shared(operation, captured=True)
+    count = n if n is not None else length
+    assert count is not None
+    elements = tuple(Element(source, index) for index in range(count))
+    for element in elements:
+        element.consume()  # it is usual to want only some of them
+    return elements
+
+
+@final
+class Shared(DeviceOperation[T]):
+    """Runs its source once, for whoever runs it first; everyone gets the same result, or the same error.
+
+    The first to run it submits the source on its own stream; the others find the outcome, and make their streams wait
+    for the mark behind it. Who comes while another thread is submitting the source waits for that: a thread blocks, a
+    task of an event loop sleeps and can be cancelled. Its operation is then submitted from the start: functions in it
+    that come before the shared operation are called again. A consumer that is cancelled takes nothing from the others:
+    the result is kept here, and what the source used is kept by the first's submission.
+
+    In a capture the source runs too, beside the graph; or with ``captured`` it becomes part of the graph, once in each,
+    unless it was run before.
+    """
+
+    def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:
+        self._source: DeviceOperation[T] | None = source
+        self._captured = captured
+        self._once = Once()
+        self._known = source.spec()
+        self._result: T
+        self._error: BaseException | None = None
+        self._trace: TracebackType | None = None  # of its first raising: what follows is each consumer's own
+        self._mark: Mark | None = None
+        self._faults: list[Report] = []
+        super().__init__(source)
+        self.place_as(source)
+
+    def execute(self, context: ExecutionContext) -> T:
+        if self._source is not None:
+            self._run_deep_sources(context)
+            if self._captured and context.recording is not None:
+                recorded: T = context.recording.once(self, functools.partial(self._source.run, context))
+                return recorded
+        if self._once.enter():
+            done = False
+            try:
+                assert self._source is not None
+                self._run_source(self._source, context)
+                self._source = None
+                done = True
+            finally:
+                self._once.leave(done=done)
+        if self._error is not None:
+            raise self._error.with_traceback(self._trace)
+        if self._mark is not None:
+            context.timeline.wait_for(self._mark.timeline, self._mark.position)
+        context.watch_faults(self._faults)
+        return self._result
+
+    def whereabouts(self) -> None:
+        return None
+
+    def _run_deep_sources(self, context: ExecutionContext) -> None:
+        """Where this goes on from a shared operation, that from another and so on, runs those from the first: one
+        inside the other they would need Python's stack, and each keeps its outcome for the next."""
+        pending: list[Shared[Any]] = []
+        source: DeviceOperation[Any] | None = self._source
+        while source is not None:
+            if isinstance(source, Shared):
+                pending.append(source)
+            elif not isinstance(source, (Stage, Element)):
+                break
+            source = source.source
+        if len(pending) > _DEEP:
+            pending.reverse()
+            for shared_operation in pending:
+                with suppress(Exception):  # it is raised again where the next asks for the result
+                    shared_operation.run(context)
+
+    @property
+    def source(self) -> DeviceOperation[T] | None:
+        """What it runs; None once that has been done."""
+        return self._source
+
+    def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
+        inner = ExecutionContext(context.stream)
+        inner.levels = context.levels
+        try:
+            self._result = source.run(inner)
+            inner.wait_for_joined()
+            self._mark = context.timeline.mark()
+        except Exception as error:
+            self._error, self._trace = error, error.__traceback__
+        finally:
+            context.absorb(inner)
+            self._faults = inner.faults
+
+    def spec(self) -> Spec:
+        return self._known
+
+
+def shared(x: DeviceOperation[T] | T) -> DeviceOperation[T]:
+    """``x.shared()`` of an operation; a plain value as an operation that yields that object to each."""
+    return x.shared() if isinstance(x, DeviceOperation) else Value(x)

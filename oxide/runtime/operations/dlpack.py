@@ -1,0 +1,316 @@
+"""DLPack's capsules: made of a box, and read with suspicion.
+
+A capsule holds the address of a structure that foreign code filled in, rightly or wrongly. So all of it is read and
+judged before anything is taken over. A capsule that is refused is left as it was, and lets go of its tensor when it
+dies, as one that nobody wanted does. The structures are those of DLPack 1.0, or those before it for a consumer that
+does not say it takes them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from oxide.dropping import calls_drop, nothing
+from oxide.runtime.device import reclaim
+from oxide.runtime.operations.foreign_layout import MOST_AXES, ForeignLayout
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.memory import DeviceBox
+
+VERSION = (1, 0)
+CPU, CUDA = 1, 2  # DLDeviceType
+
+_WHAT = "from_dlpack"
+
+# DLDataTypeCode and bits of each of NumPy's types. bfloat16 comes in as uint16, the type of its storage.
+_CODES: Final[dict[str, tuple[int, int]]] = {
+    **{f"i{bits // 8}": (0, bits) for bits in (8, 16, 32, 64)},
+    **{f"u{bits // 8}": (1, bits) for bits in (8, 16, 32, 64)},
+    **{f"f{bits // 8}": (2, bits) for bits in (16, 32, 64)},
+    **{f"c{bits // 8}": (5, bits) for bits in (64, 128)},
+    "b1": (6, 8),
+}
+_BFLOAT = 4
+_DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
+    (_BFLOAT, 16): np.dtype(np.uint16),
+    **{code: np.dtype(name) for name, code in _CODES.items() if name != "b1"},
+    _CODES["b1"]: np.dtype(np.bool_),
+}
+_CODE_NAMES = ("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool")
+
+
+class _Tensor(ctypes.Structure):
+    """``DLTensor``."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_TENSOR = struct.Struct("@PiiiBBHPPQ")  # the same, to be read at once
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    """``DLManagedTensor``, of DLPack before 1.0."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _ManagedVersioned(ctypes.Structure):
+    """``DLManagedTensorVersioned``, of DLPack 1.x. Consumers take it for memory that they may write."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_READ_ONLY = 1  # in flags
+
+_KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
+    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),  # what most libraries give, so it is first
+    b"dltensor": (_Managed, b"used_dltensor"),
+}
+_python = ctypes.pythonapi
+# A capsule keeps the pointer to its name: these are never freed.
+_USED_NAMES = {name: ctypes.create_string_buffer(used) for name, (_, used) in _KINDS.items()}
+_USED = {name: ctypes.addressof(buffer) for name, buffer in _USED_NAMES.items()}
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+    ("PyCapsule_New", _python)
+)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
+_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetName", _python))
+
+
+# Out
+
+_HEADER_BYTES = 32
+
+_exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the tensor
+
+
+def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """DLPack's code and bits of a dtype. Raises ``BufferError`` for one that it has no type for."""
+    code = _CODES.get(f"{dtype.kind}{dtype.itemsize}") if dtype.isnative else None
+    if code is None:
+        raise BufferError(f"DLPack has no type for {dtype}")
+    return code
+
+
+def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> object:
+    """A capsule of a box that lies on ``device``."""
+    name = b"dltensor_versioned" if versioned else b"dltensor"
+    kind = _KINDS[name][0]
+    collect_exported()
+    # The capsule's name, a word for the list of those that are done, and the tensor.
+    memory = ctypes.create_string_buffer(name, _HEADER_BYTES + ctypes.sizeof(kind))
+    ctypes.c_int64.from_buffer(memory, _HEADER_BYTES - 8).value = -1
+    managed: Any = kind.from_buffer(memory, _HEADER_BYTES)
+    if versioned:
+        managed.major, managed.minor = VERSION
+    tensor = managed.tensor
+    # Strides too: consumers were slow to take the null pointer that means C-contiguous.
+    itemsize, ndim = box.dtype.itemsize, len(box.shape)
+    numbers = (ctypes.c_int64 * (2 * ndim))(*box.shape, *[step // itemsize for step in box.strides])
+    tensor.data = box.ptr
+    tensor.device_type, tensor.device_id = device
+    tensor.ndim = ndim
+    (tensor.code, tensor.bits), tensor.lanes = require_code(box.dtype), 1
+    start = ctypes.addressof(numbers)
+    tensor.shape = ctypes.cast(start, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(start + 8 * ndim, ctypes.POINTER(ctypes.c_int64))
+    managed.deleter, drop_capsule = _functions()
+    address = ctypes.addressof(managed)
+    _exported[address] = (memory, numbers, box)
+    return _new_capsule(address, address - _HEADER_BYTES, drop_capsule)
+
+
+_done = ctypes.c_int64(0)
+"""The tensor that was done last, 0 for none; the word before it has the one before. Those up to ``_collected`` have
+been collected, and the memory of that one is kept, so that no other tensor gets its address."""
+_collected: tuple[int, Any] = (0, None)
+_graves: dict[int, Any] = {}
+_collecting = threading.Lock()
+
+
+def collect_exported() -> None:
+    """Lets go of the boxes that consumers are done with. May be interrupted at any place."""
+    global _collected
+    if _collecting.locked():  # by another thread, or by this one, in which the garbage collector runs
+        return
+    with _collecting:
+        last = _done.value
+        tensor = last
+        while tensor != _collected[0]:
+            _graves[tensor] = _exported.get(tensor)
+            tensor = ctypes.c_int64.from_address(tensor - 8).value
+        if last != _collected[0]:
+            _collected = last, _graves[last][0]
+        for tensor in list(_graves):
+            _exported.pop(tensor, None)
+        _graves.clear()
+
+
+reclaim.collectors.append(collect_exported)
+
+_IR = """
+define void @oxide_done(ptr %tensor) {{
+  %word = getelementptr i8, ptr %tensor, i64 -8
+  %own = ptrtoint ptr %tensor to i64
+  %state = load i64, ptr %word
+  %alive = icmp eq i64 %state, -1
+  br i1 %alive, label %again, label %end
+again:
+  %before = load atomic i64, ptr inttoptr (i64 {done} to ptr) monotonic, align 8
+  store i64 %before, ptr %word
+  %pair = cmpxchg ptr inttoptr (i64 {done} to ptr), i64 %before, i64 %own seq_cst monotonic
+  %taken = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %taken, label %end, label %again
+end:
+  ret void
+}}
+define void @oxide_drop_capsule(ptr %capsule) {{
+  %name = call ptr inttoptr (i64 {get_name} to ptr)(ptr %capsule)
+  %tensor = call ptr inttoptr (i64 {get_pointer} to ptr)(ptr %capsule, ptr %name)
+  %own_name = getelementptr i8, ptr %tensor, i64 -{header}
+  %unused = icmp eq ptr %name, %own_name
+  br i1 %unused, label %done, label %end
+done:
+  call void @oxide_done(ptr %tensor)
+  br label %end
+end:
+  ret void
+}}
+"""
+
+
+@cache
+def _functions() -> tuple[int, int]:
+    """The addresses of the tensor's deleter and the capsule's destructor: the consumer is done, from any thread and at
+    any moment; and the capsule dies, which a consumer that took the tensor has renamed.
+
+    They are native. A function of Python's would not do, however it is called: an interrupt in it would be lost, and so
+    would the exception on whose way an array is dropped.
+    """
+    from oxide.compiler.cpu.native import compile_host_function
+
+    get_name, get_pointer = (
+        ctypes.cast(function, ctypes.c_void_p).value
+        for function in (_python.PyCapsule_GetName, _python.PyCapsule_GetPointer)
+    )
+    done = ctypes.addressof(_done)
+    ir = _IR.format(done=done, get_name=get_name, get_pointer=get_pointer, header=_HEADER_BYTES)
+    made = [compile_host_function(ir, name) for name in ("oxide_done", "oxide_drop_capsule")]
+    for kept in (made, _exported, _done):
+        _python.Py_IncRef(ctypes.py_object(kept))  # a consumer may be done after this module's end
+    return made[0][0], made[1][0]
+
+
+# In
+
+
+@final
+class ImportedTensor:
+    """Another library's tensor. Once it is taken, it is let go when this is dropped."""
+
+    __slots__ = ("_address", "_capsule", "_drop", "_managed", "_name", "layout")
+
+    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+        """Reads what an array on ``device``, as it said, gave. Raises ``BufferError``; the capsule stays as it was."""
+        self._drop: Any = nothing
+        self._capsule = capsule
+        name, address = _unused_name(capsule)
+        kind, _ = _KINDS[name]
+        managed: Any = kind.from_address(address)
+        self._name, self._address, self._managed = name, address, managed
+        if kind is _ManagedVersioned:
+            if managed.major != VERSION[0]:  # of which nothing else can be read
+                raise BufferError(
+                    f"{_WHAT}: a tensor of DLPack version {managed.major}.{managed.minor}; version 1 is understood"
+                )
+            if managed.flags & _READ_ONLY:
+                raise BufferError(f"{_WHAT}: the array is read-only, and a box can be written; use h2d")
+        self.layout = _layout_of(managed.tensor, device)
+
+    def take(self) -> ImportedTensor:
+        """Makes the tensor this object's. Raises ``BufferError`` where another thread was quicker."""
+        capsule, used = self._capsule, _USED[self._name]
+        deleter = self._managed.deleter
+        drop = partial(_deleter_at(deleter), self._address) if deleter else nothing
+        if not _is_valid(id(capsule), self._name):
+            raise BufferError(f"{_WHAT}: the capsule was taken by another thread meanwhile")
+        self._drop = drop  # no call, so that no interrupt comes between this and the next
+        _rename(capsule, used)
+        self._capsule = None  # which ends here: its destructor may go as soon as the deleter is called
+        return self
+
+    def __del__(self) -> None:
+        self._drop()
+
+
+calls_drop(ImportedTensor)
+
+
+@lru_cache(maxsize=64)
+def _deleter_at(address: int) -> Callable[[int], None]:
+    """A library's function that lets a tensor go, which is the same for all its tensors."""
+    return _Deleter(address)
+
+
+def _unused_name(capsule: Any) -> tuple[bytes, int]:
+    """What a capsule that nobody has taken yet is called, and the address that it holds."""
+    for name, (_, used) in _KINDS.items():
+        try:
+            return name, _pointer(id(capsule), name)
+        except ValueError:  # of another name, or no capsule
+            pass
+        if _is_valid(id(capsule), used):
+            raise BufferError(f"{_WHAT}: __dlpack__ gave a capsule that was taken before, {used.decode()}")
+    raise BufferError(f"{_WHAT}: __dlpack__ gave no DLPack capsule, but {type(capsule).__name__}")
+
+
+def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
+    """Where a tensor lies. Raises ``BufferError``."""
+    data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack_from(tensor)
+    if kind != announced[0] or (kind != CPU and number != announced[1]):  # host memory has no number
+        raise BufferError(
+            f"{_WHAT}: the tensor is on DLPack device {(kind, number)}, and its array's __dlpack_device__ says "
+            f"{announced}"
+        )
+    if not 0 <= ndim <= MOST_AXES:
+        raise BufferError(f"{_WHAT}: the tensor has {ndim} axes; 0 to {MOST_AXES} are understood")
+    dtype = _DTYPES.get((code, bits))
+    if dtype is None or lanes != 1:
+        name = _CODE_NAMES[code] if code < len(_CODE_NAMES) else "unknown"
+        raise BufferError(
+            f"{_WHAT}: no dtype for type code {code} ({name}), {bits} bits, {lanes} lanes; convert the array first"
+        )
+    if ndim and not shape_at:
+        raise BufferError(f"{_WHAT}: the tensor has {ndim} axes, and the address of its shape is 0")
+    shape = tuple(tensor.shape[:ndim]) if ndim else ()
+    strides = tensor.strides[:ndim] if ndim and strides_at and 0 not in shape else None
+    # 0 with an offset is no address either.
+    return ForeignLayout(_WHAT, data + byte_offset if data else 0, shape, strides, dtype, dtype.itemsize)

@@ -1,0 +1,106 @@
+"""Where another library's array lies in memory, believed only where it can be true.
+
+A description comes from foreign code: a DLPack tensor, or the numbers of ``__cuda_array_interface__``. Nothing can be
+known of whether the memory is there, but all that follows from the numbers is checked before they are used: that the
+array fits into an address space, that its elements are aligned and apart, and that there is an address at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from oxide.messages import written
+from oxide.runtime.device.strides import contiguous_strides, may_share_elements, span
+
+MOST_AXES = 64
+"""What a NumPy array, as ``d2h`` makes one, can have."""
+
+_LARGEST = 2**63 - 1
+_LOWEST_ADDRESS = 4096  # no system gives out the first page
+_HIGHEST_ADDRESS = 2**57  # the most that a page table of five levels reaches
+
+
+@final
+class ForeignLayout:
+    """An array's first element, shape and dtype; ``strides`` in bytes, None where it is C-contiguous; and the
+    ``nbytes`` from the address ``low`` on that hold its elements."""
+
+    __slots__ = ("address", "dtype", "low", "nbytes", "shape", "strides")
+
+    def __init__(
+        self,
+        what: str,
+        address: int,
+        shape: tuple[int, ...],
+        strides: Sequence[int] | None,
+        dtype: np.dtype[Any],
+        unit: int = 1,
+    ) -> None:
+        """``what`` is the function that was called with the array; ``strides`` count ``unit`` bytes, and are None for
+        one in C order.
+
+        Raises ``BufferError`` for what cannot be, and for what a box cannot stand for.
+        """
+        self.shape = shape
+        self.dtype = dtype
+        self.strides: tuple[int, ...] | None = None
+        itemsize = dtype.itemsize
+        number = itemsize  # of bytes, of the axes looked at so far: the stride of the next one in C order
+        contiguous = True
+        for axis in range(len(shape) - 1, -1, -1):
+            size = shape[axis]
+            if size < 0:
+                raise BufferError(f"{what}: the array's shape is {written(shape)}, and a size is 0 or more")
+            if strides is not None and size > 1 and strides[axis] * unit != number:
+                contiguous = False
+            number *= size or 1
+        if number > _LARGEST:
+            raise BufferError(
+                f"{what}: the array's shape is {written(shape)} with {itemsize} bytes an element, which is beyond the "
+                "2**63 - 1 bytes that memory can have"
+            )
+        self.address = self.low = self.nbytes = 0
+        if 0 in shape:  # without elements: there need be no memory
+            return
+        self.address = address
+        low, high = 0, number
+        if strides is not None and not contiguous:
+            usual = contiguous_strides(shape, itemsize)  # what an axis of one element says is not looked at
+            self.strides = tuple(
+                [step * unit if size > 1 else other for size, step, other in zip(shape, strides, usual, strict=True)]
+            )
+            low, high = span(shape, self.strides, itemsize)
+        self.low, self.nbytes = address + low, high - low
+        if address == 0:
+            raise BufferError(f"{what}: the array's address is 0, and it has elements: its shape is {shape}")
+        if self.low < _LOWEST_ADDRESS or self.low + self.nbytes > _HIGHEST_ADDRESS:
+            raise BufferError(
+                f"{what}: the array, of shape {shape} and strides {written(self._steps())} bytes, at address "
+                f"{address:#x}, does not lie where a process or a device has memory"
+            )
+        if address % dtype.alignment:
+            raise BufferError(
+                f"{what}: the array begins at address {address:#x}, and {dtype} elements lie at multiples of "
+                f"{dtype.alignment}; copy it"
+            )
+        if self.strides is not None:
+            self._check_steps(what)
+
+    def _check_steps(self, what: str) -> None:
+        steps, itemsize = self._steps(), self.dtype.itemsize
+        if any(step % itemsize for step in steps):
+            raise BufferError(
+                f"{what}: the array's strides are {steps} bytes, and those of a box are multiples of an element's "
+                f"{itemsize}; copy it"
+            )
+        if may_share_elements(self.shape, steps, itemsize):
+            raise BufferError(
+                f"{what}: elements of the array share memory, as its shape is {self.shape} and its strides are {steps} "
+                "bytes: a box can be written, element by element; copy it"
+            )
+
+    def _steps(self) -> tuple[int, ...]:
+        return self.strides or contiguous_strides(self.shape, self.dtype.itemsize)

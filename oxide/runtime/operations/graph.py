@@ -1,0 +1,391 @@
+"""CUDA graphs: an operation captured once and launched again and again, as one submission.
+
+Launching a graph costs the host a few µs however many kernels it holds. In exchange everything in it is fixed: the
+kernels, their scalar arguments and the addresses. What changes between launches is what is *in* the buffers. The
+names and the meaning are those of cuda-async's ``CudaGraph``; a capture runs nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+from oxide.driver.base import GraphHandle
+from oxide.dropping import calls_drop
+from oxide.errors import DeviceError, GraphError
+from oxide.native import Given
+from oxide.runtime.device.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage, GraphFaultReport
+from oxide.runtime.device.runtime import Device
+from oxide.runtime.host_memory.staging import ReadingAtSubmission
+from oxide.runtime.locks import new_lock
+from oxide.runtime.operations.operation import DeviceOperation, require_stream
+from oxide.runtime.submission.capture import Recording
+from oxide.runtime.submission.nesting import raise_if_nested
+from oxide.runtime.submission.stream import Stream
+from oxide.runtime.submission.submission import ExecutionContext, Submission, submit
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.fault_records import Report
+    from oxide.runtime.device.timeline import Timeline
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@final
+class CudaGraph(Generic[T]):
+    """A captured operation. ``op.graph()``, ``op.graph_on(stream)`` and ``CudaGraph.scope(stream)`` make one.
+
+    It keeps every buffer that it uses, those it was given and those made while it was captured, until it is closed or
+    dropped *and* the device is past its last launch. A launch is ordered with all other operations by the buffers that
+    the graph reads and writes, whatever streams they run on.
+
+    ``h2d`` inside a captured operation reads its array again at each launch, when the launch is submitted: it is copied
+    then, by the submitting thread, whatever its size (about 0.15 ms for a MiB). ``d2h`` inside one yields one array,
+    which every launch fills again. Functions given to ``and_then`` and ``map`` are called once, at the capture. A
+    kernel's fault is raised by the launch it happened in.
+    """
+
+    def __init__(self, stream: Stream, captured: _Captured, output: T) -> None:
+        self.stream = stream
+        self._captured: _Captured | None = captured
+        self._output: T | None = output
+        # Updates whose faults no launch has looked at yet, with the reports that are their own.
+        self._updates: deque[tuple[Submission[Any], list[Report]]] = deque()
+        self._passed_on: list[Report] = []
+        self._updated: tuple[Timeline, int] | None = None  # what the next launch runs after, whatever it uses
+
+    def take_output(self) -> T | None:
+        """What the captured operation yielded, handles that launches fill; the first time. From then on None."""
+        output, self._output = self._output, None
+        return output
+
+    def update(self, operation: Given[DeviceOperation[U]]) -> U:
+        """Runs ``operation`` on the graph's stream and returns its result at once, in flight: new inputs, say, with
+        ``memcpy(box, array)``. Host arrays have been read when this returns, whatever their size. The launches that
+        follow run after it and use what it wrote. A fault of its kernels is raised by the next launch, and by
+        ``graph.stream.synchronize()``. Raises ``GraphError`` once the graph is closed.
+        """
+        if not isinstance(operation, DeviceOperation):
+            raise TypeError(
+                f"graph.update takes an operation, not {type(operation).__name__}; memcpy(box, array) makes one that "
+                f"fills a box of the graph's"
+            )
+        operation.consume()
+        self._require_open()
+        passed_on: list[Report] = []
+        self._passed_on = passed_on
+        with ReadingAtSubmission():
+            submission = submit(operation, self.stream)
+        self._updated = self.stream._timeline, submission.mark.position
+        self.stream._adopt(submission)
+        # Asked each time: what is over is not passed on to the next launch, and its page-locked memory is used again.
+        while self._updates and self._updates[0][0].finished_well():
+            self._updates.popleft()
+        if submission.faults:  # without kernels, none can come
+            # An update that launches the graph has taken earlier updates' reports over. They go no further: passed on
+            # from one to the next, the list would only grow.
+            own = [report for report in submission.faults if report not in passed_on]
+            if own:
+                self._updates.append((submission, own))
+        return submission.result_in_flight
+
+    def launch(self) -> DeviceOperation[None]:
+        """An operation that runs the graph once, on whichever stream of the graph's device it is run on.
+
+        Launches of one graph run one after the other. As part of an operation on another device it runs on its own.
+        Raises ``GraphError`` once the graph is closed, at building and at running.
+        """
+        self._require_open()
+        return GraphLaunch(self)
+
+    def close(self) -> None:
+        """Gives the graph and its buffers up; launches in flight still run. May be called again."""
+        self._captured = self._output = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the graph was closed."""
+        return self._captured is None
+
+    @property
+    def device(self) -> Device:
+        """The device that the graph runs on."""
+        return self.stream.device
+
+    @staticmethod
+    def scope(stream: Given[Stream]) -> GraphScope:
+        """``with CudaGraph.scope(stream) as s: s.record(op)``, and then ``s.graph``: operations recorded one by one.
+
+        Inside, nothing is allocated on the device and nothing runs: see ``GraphScope``.
+        """
+        return GraphScope(require_stream(stream))
+
+    def __enter__(self) -> CudaGraph[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
+
+    def _follow_updates(self, context: ExecutionContext) -> None:
+        """A launch runs after the updates before it and reports their faults; if it comes to nothing, the next does."""
+        if self._updated is not None:
+            context.timeline.wait_for(*self._updated)
+        while self._updates:
+            try:
+                taken = self._updates.popleft()
+            except IndexError:  # another thread's launch took it
+                break
+            context.if_given_up(partial(self._updates.append, taken))
+            _, reports = taken
+            context.watch_faults(reports)
+            self._passed_on += reports
+
+    def _require_open(self) -> _Captured:
+        captured = self._captured
+        if captured is None:
+            raise GraphError("the graph was closed, and its buffers may be gone; capture the operation again")
+        return captured
+
+
+@final
+class GraphScope:
+    """Records operations into a graph, in order: ``CudaGraph.scope(stream)`` makes one, ``graph`` is the outcome.
+
+    Launches, ``memcpy``, ``d2h`` and what combines them can be recorded. Refused with a ``GraphError`` that says why:
+    operations that make boxes, running an operation (``sync``, ``await``, …) in the task or thread that records, and
+    using the stream. An exception that leaves the ``with`` leaves no graph; the stream is as good as before.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._recording = Recording(stream, allocates=False)
+        self._drop: Any = partial(setattr, self._recording, "is_open", False)
+        self._context = ExecutionContext(stream, self._recording)
+        self._inside = False
+        self._graph: CudaGraph[None] | None = None
+
+    def __enter__(self) -> GraphScope:
+        if not self._recording.is_open:
+            raise GraphError("the scope was used before; make a new one with CudaGraph.scope(stream)")
+        self._recording.stream.device.raise_if_lost()
+        self._recording.__enter__()
+        self._inside = True
+        return self
+
+    def record(self, operation: Given[DeviceOperation[U]]) -> U:
+        """Records what ``operation`` submits and returns what it yields: handles, filled when the graph is launched.
+
+        An operation that raises records nothing.
+        """
+        recording = self._recording
+        if not isinstance(operation, DeviceOperation):
+            raise TypeError(f"record takes an operation, not {type(operation).__name__}")
+        operation.consume()
+        if not self._inside:
+            raise GraphError("record works inside its scope: the graph is made when the with block ends")
+        before = recording.so_far()
+        try:
+            return operation.run(self._context)
+        except BaseException:
+            recording.rewind(*before)
+            raise
+
+    @property
+    def graph(self) -> CudaGraph[None]:
+        """The graph. Raises ``GraphError`` inside the scope, and after one that an exception left."""
+        if self._graph is None:
+            raise GraphError(
+                "the graph is there when the scope has ended"
+                if self._recording.is_open
+                else "the scope ended with an exception, so there is no graph"
+            )
+        return self._graph
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inside = False
+        self._recording.__exit__(kind, error, trace)
+        if error is not None:
+            _discard(self._context)
+        else:
+            self._graph = _finish(self._context, self._recording, None)
+
+    def __del__(self) -> None:
+        self._drop()
+
+
+calls_drop(GraphScope)
+
+
+@final
+class GraphLaunch(DeviceOperation[None]):
+    """See ``CudaGraph.launch``."""
+
+    def __init__(self, graph: CudaGraph[Any]) -> None:
+        self._graph = graph
+        super().__init__()
+        self._placed, self._placement = True, graph.device
+
+    def execute(self, context: ExecutionContext) -> None:
+        captured = self._graph._require_open()
+        if context.recording is not None:
+            raise GraphError("the launch of a graph cannot be captured into another; record the operations themselves")
+        self._graph._follow_updates(context)
+        captured.launch(context)
+
+    def title(self) -> object:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<oxide launch of {self._graph!r}>"
+
+
+@final
+class _Captured:
+    """A graph's handle and all that the device needs while it runs. Held by the graph and by every launch in flight;
+    with the last of them goes the handle, and then the buffers."""
+
+    def __init__(self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any]) -> None:
+        self._drop: Any = partial(device.runtime.reclaimer.retire_graph, handle)
+        self._handle = handle
+        self._kept = kept
+        self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
+        self._writes = list(recording.writes)
+        self._known = recording.known  # held
+        self._at_launch = recording.at_launch
+        self._kernels = {
+            number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
+        }
+        self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels
+        self._lock = new_lock()
+        self._strict = device.runtime.ordering == "strict"
+        self._last: tuple[Timeline, int] | None = None  # the launch before, where that is not found by what it used
+        self._page: FaultPage | None = None
+        self._used = 0  # of the page's records
+
+    def launch(self, context: ExecutionContext) -> None:
+        """Submits one launch: uploads, and the graph.
+
+        Each launch has a record of its own. The invariant, under the lock: while there is a ``_page``, the fault record
+        is zero and the cursor points to the page's record number ``_used``, once the device is past all that was
+        submitted. There is none where that is not so, before the first launch and after one whose submission failed, or
+        where the page has no record left: then a new page is begun, in stream order before the graph.
+        """
+        driver, timeline = context.driver, context.timeline
+        context.keep(self)
+        with self._lock:  # another thread's uploads and its record must not come between these and the graph
+            if self._last is not None:
+                timeline.wait_for(*self._last)
+            if self._at_launch:
+                with ReadingAtSubmission():
+                    for submit_upload in self._at_launch:
+                        submit_upload(context)
+            page, number = self._page, self._used
+            new: FaultPage | None = None
+            if self._record:
+                if page is None:
+                    new = page = context.runtime.fault_pages.acquire()
+                    number = 0
+                context.watch_faults([GraphFaultReport(page, number, self._kernels, context.place)])
+                self._page = None  # until the launch is submitted for certain
+            with context.submission_lock:
+                context.begin(self._reads, self._writes)  # of which the record is one
+                try:
+                    if new is not None:
+                        driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
+                        cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
+                        driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
+                    driver.launch_graph(self._handle, timeline.handle)
+                finally:
+                    # Even if it failed: a fill that was submitted runs before those of the next launch, on any stream.
+                    context.end(self._reads, self._writes, submitted=True)
+            if self._strict:  # the order of launches is promised, so it is no mistake to need it
+                self._last = timeline, timeline.advance()
+            number += 1
+            if number < PAGE_RECORDS:  # else the page can be used again as soon as the launches are over
+                self._used = number
+                self._page = page
+
+    def __del__(self) -> None:
+        self._drop()
+
+
+calls_drop(_Captured)
+
+
+def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
+    """What ``op.graph_on(stream)`` does."""
+    recording = Recording(require_stream(stream), allocates=True)
+    context = ExecutionContext(stream, recording)
+    try:
+        with recording:
+            try:
+                output = operation.run(context)
+            except BaseException as error:
+                _discard(context)
+                raise_if_nested(error, operation)
+                raise
+    finally:
+        recording.is_open = False
+    return _finish(context, recording, output)
+
+
+def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
+    """Captures ``operation`` and throws that away: all that it launches is compiled and loaded, and nothing is run."""
+    operation.consume()
+    recording = Recording(require_stream(stream), allocates=True)
+    context = ExecutionContext(stream, recording)
+    with recording:
+        try:
+            operation.run(context)
+        except BaseException as error:
+            raise_if_nested(error, operation)
+            raise
+        finally:
+            _discard(context)
+
+
+def _finish(context: ExecutionContext, recording: Recording, output: T) -> CudaGraph[T]:
+    """Makes the graph of a recording, and waits for what ran beside it: sources of shared operations."""
+    context.runtime.reclaimer.sweep()  # earlier graphs, where nothing is run in between
+    try:
+        captured = _instantiate(context.device, recording, [*context.kept, output])
+        mark = context.timeline.mark()
+        mark.synchronize()
+    except BaseException:
+        _discard(context)
+        raise
+    for report in context.faults:
+        report.raise_fault()
+    return CudaGraph(context.stream, captured, output)
+
+
+def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Captured:
+    driver = device.driver
+    stream = driver.create_stream(device.id)
+    try:
+        driver.begin_capture(stream)
+        try:
+            recording.replay_into(driver, stream)
+        except BaseException:
+            with suppress(DeviceError):
+                driver.destroy_graph(driver.end_capture(stream))
+            raise
+        return _Captured(device, driver.end_capture(stream), recording, kept)
+    finally:
+        driver.destroy_stream(stream)
+
+
+def _discard(context: ExecutionContext) -> None:
+    """Keeps what ran beside a capture, of which nothing comes, until the device is past it."""
+    with suppress(DeviceError):
+        context.wait_for_joined()
+    context.runtime.reclaimer.strand(context.timeline, [*context.kept, *context.faults])

@@ -1,0 +1,336 @@
+"""Memory shared with other libraries without a copy: DLPack, ``__cuda_array_interface__``, ``__array_interface__``.
+
+Out: the consumer's stream is made to wait for the box's uses so far (on the CPU device, the calling thread). In: the
+producer makes one of oxide's streams wait for its own, and from there every use of the box is ordered as usual. What
+either side does with the memory afterwards the other cannot see: oxide's own side is declared with ``ctx.reads`` and
+``ctx.writes``. Two boxes on one memory, however it came, have one history (``device/address_ranges.py``). What a
+producer says of its memory is judged before any of it is used (``foreign_layout.py``, ``dlpack.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from oxide.errors import DeviceError, OxideError
+from oxide.host_arrays import refuse_masked
+from oxide.messages import written
+from oxide.runtime.device.memory import Allocation, DeviceBox
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.operations import dlpack
+from oxide.runtime.operations.dlpack import CPU, CUDA, VERSION
+from oxide.runtime.operations.foreign_layout import MOST_AXES, ForeignLayout
+from oxide.runtime.operations.operation import picked_stream
+from oxide.runtime.operations.transfers import require_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oxide.runtime.device.address_ranges import Known
+    from oxide.runtime.device.runtime import Device, Runtime
+    from oxide.runtime.device.timeline import Timeline
+
+_NO_SYNCHRONISATION = -1
+_LEGACY_DEFAULT_STREAM = 1
+
+
+def from_dlpack(x: Any) -> DeviceBox:
+    """A box on the memory of another library's array, without a copy; ``x`` has ``__dlpack__``.
+
+    The array is on a device of the runtime's: a CUDA array with CUDA, a host array (NumPy's, say) on the CPU device.
+    The box of one that is not C-contiguous is a strided view. The memory is kept until the box is dropped and no longer
+    in use. Uses of the array by its own library after this call are that library's to order.
+
+    Raises ``TypeError`` for what has no ``__dlpack__``, ``DeviceError`` for another kind of device, ``ValueError`` for
+    a masked array in which something is masked, and ``BufferError`` for an array that cannot be written, whose elements
+    share memory, or whose description cannot be true.
+    """
+    if type(x) is not np.ndarray:  # which has both, and no mask
+        if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+            raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")
+        refuse_masked(x, "from_dlpack")
+    runtime = current_runtime()
+    announced = kind, number = _announced_device(x)
+    wanted = CUDA if runtime.driver.name == "cuda" else CPU
+    if kind != wanted:
+        raise DeviceError(
+            f"from_dlpack: the array is on DLPack device type {kind}, and the runtime's devices are "
+            f"{runtime.driver.name} devices (type {wanted}); copy it to the host and use h2d"
+        )
+    timeline: Timeline | None = None
+    if kind == CPU:
+        capsule = _ask(x)
+    else:
+        timeline = picked_stream(runtime.policy, runtime.device(number))._timeline
+        capsule = _ask(x, stream=timeline.name())
+    tensor = dlpack.ImportedTensor(capsule, announced)
+    return _box_on(runtime, tensor.layout, timeline, tensor.take, "from_dlpack", written=timeline is not None)
+
+
+def from_cuda_array_interface(x: Any) -> DeviceBox:
+    """A box on the memory of an object with ``__cuda_array_interface__``, without a copy; as ``from_dlpack``.
+
+    Where the interface names a stream, uses of the box wait for what that stream holds now.
+    """
+    what = "from_cuda_array_interface"
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if not isinstance(interface, dict):
+        raise TypeError(f"{what} takes an object with the interface, not {type(x).__name__}")
+    runtime = current_runtime()
+    if runtime.driver.name != "cuda":
+        raise DeviceError(f"{what}: the runtime's devices are no CUDA devices; set OXIDE_DEVICE=cuda")
+    layout, stream = _read_interface(interface, what)
+
+    def ordered(timeline: Timeline) -> None:
+        if stream is not None:
+            theirs = timeline.device.foreign_timeline(stream)
+            timeline.wait_for(theirs, theirs.mark().position)
+            theirs.forget_marks()
+
+    return _box_on(runtime, layout, None, lambda: x, what, written=True, order=ordered)
+
+
+def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout, int | None]:
+    """Where an array lies, and the stream that it is ordered by. Raises ``BufferError``, ``TypeError`` for a dtype that
+    no box has."""
+
+    def refusal(name: str, expected: str) -> BufferError:
+        return BufferError(f"{what}: {name} is {written(interface.get(name))}; the interface has {expected}")
+
+    def is_integers(given: Any) -> bool:
+        return isinstance(given, (tuple, list)) and all(
+            isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in given
+        )
+
+    shape: Any = interface.get("shape")
+    strides: Any = interface.get("strides")
+    data: Any = interface.get("data")
+    if not is_integers(shape) or len(shape) > MOST_AXES:
+        raise refusal("shape", f"a tuple of {MOST_AXES} ints at most")
+    if strides is not None and not (is_integers(strides) and len(strides) == len(shape)):
+        raise refusal("strides", f"None or a tuple of as many ints as the shape, {len(shape)}")
+    if not isinstance(data, (tuple, list)) or len(data) != 2 or not is_integers(data[:1]) or data[0] < 0:
+        raise refusal("data", "a pair of an address and whether it is read-only")
+    try:
+        dtype = np.dtype(interface.get("typestr"))
+    except (TypeError, ValueError):
+        dtype = None
+    if dtype is None or not dtype.itemsize or not isinstance(interface.get("typestr"), str):
+        raise refusal("typestr", "a type as NumPy writes it, such as '<f4'")
+    require_data(dtype, what)
+    if data[1] or interface.get("mask") is not None:
+        raise BufferError(f"{what}: a box can be written and has no mask, the array cannot or has")
+    stream: Any = interface.get("stream")
+    if stream is not None and not (is_integers((stream,)) and stream > 0):
+        raise refusal("stream", "None or a stream's number, 1 for the default stream")
+    sizes = tuple(map(int, shape))
+    steps = None if strides is None else list(map(int, strides))
+    return ForeignLayout(what, int(data[0]), sizes, steps, dtype), None if stream is None else int(stream)
+
+
+def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
+    """The allocation that other boxes on this memory have. Raises ``BufferError`` where they have several."""
+    known = runtime.shared_ranges.overlapping(address, nbytes) if nbytes else []
+    if len(known) > 1:
+        raise BufferError(
+            f"the array's memory, {nbytes} bytes at {address:#x}, overlaps boxes that were imported one by one "
+            f"({', '.join(each.allocation.label for each in known)}), whose uses are not ordered as one: import the "
+            f"whole array first and then its pieces, or drop those boxes before"
+        )
+    return known[0] if known else None
+
+
+def _box_on(
+    runtime: Runtime,
+    layout: ForeignLayout,
+    timeline: Timeline | None,
+    take: Callable[[], object],
+    what: str,
+    *,
+    written: bool,
+    order: Callable[[Timeline], None] | None = None,
+) -> DeviceBox:
+    """A box on another library's memory, ordered as one with other boxes on it; ``take`` gives what keeps the memory.
+
+    ``written``: the library has made ``timeline`` wait for its work, or ``order`` does so with the one that is picked.
+    """
+    known = _known(runtime, layout.low, layout.nbytes)
+    covered = known is not None and runtime.shared_ranges.covers(known, layout.low, layout.nbytes)
+    adopted = False
+    device = runtime.default_device if timeline is None else timeline.device
+    try:
+        if layout.nbytes and not covered:
+            ordinal = runtime.driver.adopt(layout.low, layout.nbytes)
+            adopted = True
+            found = device if ordinal == device.id else runtime.device(ordinal)
+        else:
+            found = known.allocation.device if known is not None else device
+        if timeline is None:
+            timeline = picked_stream(runtime.policy, found)._timeline
+        elif found is not device:
+            raise BufferError(
+                f"{what}: the array's memory is on {found.label}, and it says that it is on {device.label}"
+            )
+        if order is not None:
+            order(timeline)
+        owner = take()
+    except BaseException:
+        if adopted:
+            runtime.driver.disown(layout.low, layout.nbytes)
+        raise
+    return _box(known, covered, timeline, layout, owner, written=written)
+
+
+def _box(
+    known: Known | None, covered: bool, timeline: Timeline, layout: ForeignLayout, owner: object, *, written: bool
+) -> DeviceBox:
+    shape, dtype, strides, offset = layout.shape, layout.dtype, layout.strides, layout.address - layout.low
+    if known is None:
+        use = (timeline, timeline.advance()) if written else None
+        allocation = Allocation.of_another_library(timeline, layout.low, shape, dtype, owner, use, layout.nbytes)
+        box = DeviceBox(allocation, shape, dtype, offset, strides)
+        box._become_known()
+        return box
+    runtime, allocation = timeline.device.runtime, known.allocation
+    if not covered:
+        allocation.extend(layout.low, layout.nbytes, owner)
+        runtime.shared_ranges.add(allocation, layout.low, layout.nbytes)
+    if written:
+        with runtime.submission:
+            allocation.note_foreign_write(timeline)
+    box = DeviceBox(allocation, shape, dtype, layout.address - allocation.address, strides)
+    box._known = known
+    return box
+
+
+def _announced_device(x: Any) -> tuple[int, int]:
+    """What an array says it is on. Raises ``BufferError`` for what is no DLPack device."""
+    try:
+        found = x.__dlpack_device__()
+    except (BufferError, OxideError):
+        raise
+    except Exception as error:
+        raise BufferError(f"from_dlpack: __dlpack_device__ failed: {type(error).__name__}: {error}") from error
+    if type(found) is tuple and len(found) == 2 and type(found[0]) is type(found[1]) is int:  # as nearly always
+        return found
+    if not _is_pair(found):
+        raise BufferError(
+            f"from_dlpack: __dlpack_device__ gave {written(found):.80}; it must be a pair of ints, a device's type "
+            "and its number"
+        )
+    return int(found[0]), int(found[1])
+
+
+def _is_pair(given: object) -> bool:
+    """Whether what should be a pair of ints is one."""
+    return (
+        isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], int) and isinstance(given[1], int)
+    )
+
+
+def _ask(x: Any, **stream: int) -> Any:
+    try:
+        try:
+            if not stream:  # said for itself, as "**" of nothing takes as long as the array's whole answer
+                return x.__dlpack__(max_version=VERSION)
+            return x.__dlpack__(max_version=VERSION, **stream)
+        except TypeError:  # from before version 1, which brought the argument
+            return x.__dlpack__(**stream)
+    except (BufferError, OxideError):
+        raise
+    except Exception as error:
+        raise BufferError(f"from_dlpack: __dlpack__ failed: {type(error).__name__}: {error}") from error
+
+
+# What DeviceBox offers
+
+
+def dlpack_device(device: Device) -> tuple[int, int]:
+    """DLPack's name for a device. All memory of CPU devices is host memory."""
+    return (CUDA, device.id) if device.kind == "cuda" else (CPU, 0)
+
+
+def to_dlpack(
+    box: DeviceBox,
+    stream: int | None,
+    max_version: tuple[int, int] | None,
+    dl_device: tuple[int, int] | None,
+    copy: bool | None,
+) -> object:
+    """The capsule. See ``DeviceBox.__dlpack__``."""
+    _require_pair("max_version", max_version)
+    _require_pair("dl_device", dl_device)
+    if copy:
+        raise BufferError("a box is exported without a copy only; dup(box) copies it")
+    if dl_device is not None and tuple(dl_device) != dlpack_device(box.device):
+        raise BufferError(f"the box is on {box.device.label}, not on DLPack device {dl_device}; d2h copies it")
+    dlpack.require_code(box.dtype)
+    if stream is not None and (isinstance(stream, bool) or not isinstance(stream, int)):
+        raise TypeError(f"__dlpack__: stream is {written(stream)}; it must be a stream's number, or None")
+    if box.device.kind == "cuda":
+        if stream == 0:
+            raise BufferError("stream 0 is ambiguous: pass 1 for the legacy default stream, 2 for the thread's own")
+        if stream is not None and stream < _NO_SYNCHRONISATION:
+            raise BufferError(f"stream {written(stream)} is none; pass -1 for no synchronisation")
+        if stream != _NO_SYNCHRONISATION:
+            theirs = box.device.foreign_timeline(_LEGACY_DEFAULT_STREAM if stream is None else stream)
+            _order_after_uses(box, theirs)
+        box._become_known().exported = True
+    elif stream is not None:
+        raise BufferError(f"a box on {box.device.label} is host memory, which has no stream; pass stream=None")
+    else:
+        box._become_known()
+        _wait_for_uses(box)
+    versioned = max_version is not None and max_version[0] >= VERSION[0]
+    return dlpack.export(box, dlpack_device(box.device), versioned=versioned)
+
+
+def _require_pair(name: str, given: object) -> None:
+    if given is not None and not _is_pair(given):
+        raise TypeError(f"__dlpack__: {name} is {written(given)}; it must be a tuple of two ints, or None")
+
+
+def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
+    """Version 3: its stream is the one to wait for, None where nothing is pending."""
+    if box.device.kind != "cuda":
+        raise AttributeError(f"a box on {box.device.label} has __array_interface__")
+    pending = [use for use in _uses(box) if not use[0].passed(use[1])]
+    stream = None
+    if pending:
+        timeline = pending[0][0]
+        for other, position in pending[1:]:
+            timeline.wait_for(other, position)
+        stream = timeline.name()
+    box._become_known().exported = True
+    return {**_description(box), "stream": stream, "version": 3}
+
+
+def array_interface(box: DeviceBox) -> dict[str, Any]:
+    """Version 3; waits for the box's uses."""
+    if box.device.kind != "cpu":
+        raise AttributeError(f"a box on {box.device.label} has __cuda_array_interface__; d2h copies it to the host")
+    box._become_known()
+    _wait_for_uses(box)
+    return {**_description(box), "version": 3}
+
+
+def _description(box: DeviceBox) -> dict[str, Any]:
+    strides = None if box.is_contiguous else box.strides
+    return {"shape": box.shape, "typestr": box.dtype.str, "data": (box.ptr, False), "strides": strides}
+
+
+def _uses(box: DeviceBox) -> tuple[tuple[Timeline, int], ...]:
+    with box.device.runtime.submission:
+        return box._allocation.uses()
+
+
+def _order_after_uses(box: DeviceBox, timeline: Timeline) -> None:
+    for other, position in _uses(box):
+        timeline.wait_for(other, position)
+
+
+def _wait_for_uses(box: DeviceBox) -> None:
+    for timeline, position in _uses(box):
+        if not timeline.passed(position):
+            (timeline.covering(position) or timeline.mark()).synchronize()

@@ -1,0 +1,120 @@
+"""Copies where one of two boxes is a strided view, by a kernel on the device that both are on.
+
+A driver's own copies take a pitch or two, so that a transposition would be a copy for each row; a kernel takes any
+strides in one launch. The axes that one step can stand for are merged first, and an element's bytes are an axis too:
+so the kernel moves the longest words that both boxes are multiples of, and a row of short elements costs what one of
+long ones does. What is left are four axes in nearly all programs, and a launch for each index of those beyond.
+
+Loaded with the first copy of this kind: the kernel is compiled then, once a machine, as any kernel is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from oxide.compiler.kernel import kernel
+from oxide.language.slices import DisjointSlice, Slice
+from oxide.language.thread import index_1d
+from oxide.language.types import i64, u8, u16, u32, u64
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.launching.launch_config import LaunchConfig
+
+if TYPE_CHECKING:
+    from oxide.runtime.submission.submission import ExecutionContext
+
+T = TypeVar("T", u8, u16, u32, u64)
+
+Axes = list[tuple[int, int, int]]
+"""Sizes, with the strides of the destination and of the source in bytes."""
+
+_AXES = 4  # that the kernel takes
+_BLOCK = 256
+_LONGEST_WORD = 8
+
+
+@kernel(unchecked=True)
+def copy_strided(
+    out: DisjointSlice[T],
+    source: Slice[T],
+    count: i64,
+    size_1: i64,
+    size_2: i64,
+    size_3: i64,
+    out_start: i64,
+    out_0: i64,
+    out_1: i64,
+    out_2: i64,
+    out_3: i64,
+    source_start: i64,
+    source_0: i64,
+    source_1: i64,
+    source_2: i64,
+    source_3: i64,
+) -> None:
+    """A word for each thread, of ``count``; what the last axis but the first counts is what is left of the number."""
+    number = i64(index_1d().get())
+    if number < count:
+        third = number // size_3
+        at_3 = number - third * size_3
+        second = third // size_2
+        at_2 = third - second * size_2
+        at_0 = second // size_1
+        at_1 = second - at_0 * size_1
+        word = source.unchecked[source_start + at_0 * source_0 + at_1 * source_1 + at_2 * source_2 + at_3 * source_3]
+        out.unchecked_mut[out_start + at_0 * out_0 + at_1 * out_1 + at_2 * out_2 + at_3 * out_3] = word
+
+
+copy_strided.sanitizable = False
+
+
+def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+    """Copies a box into one of its shape and dtype on the same device, whose bytes are others."""
+    axes = _merged(destination, source)
+    word = _word(axes, destination, source)
+    *outer, (run, _, _) = axes
+    axes = [*outer, (run // word, word, word)]
+    beyond, axes = axes[:-_AXES], axes[-_AXES:]
+    axes = [(1, 0, 0)] * (_AXES - len(axes)) + axes
+    out, out_start = _words(destination, word)
+    words, source_start = _words(source, word)
+    sizes = [size for size, _, _ in axes]
+    count = math.prod(sizes)
+    config = LaunchConfig.for_num_elems(count, _BLOCK)
+    out_steps, source_steps = ([step // word for step in steps] for steps in list(zip(*axes, strict=True))[1:])
+    for place in itertools.product(*(range(size) for size, _, _ in beyond)):
+        moved = [sum(at * axis[side] for at, axis in zip(place, beyond, strict=True)) // word for side in (1, 2)]
+        copy_strided[config](
+            out, words, count, *sizes[1:], out_start + moved[0], *out_steps, source_start + moved[1], *source_steps
+        ).run(context)
+
+
+def _merged(destination: DeviceBox, source: DeviceBox) -> Axes:
+    """The axes of a copy, the last of which is a run of bytes, contiguous on both sides."""
+    merged: Axes = [(destination.dtype.itemsize, 1, 1)]
+    axes: list[tuple[int, int, int]] = list(zip(destination.shape, destination.strides, source.strides, strict=True))
+    for size, out, step in reversed(axes):
+        inner, inner_out, inner_step = merged[0]
+        if out == inner * inner_out and step == inner * inner_step:
+            merged[0] = size * inner, inner_out, inner_step
+        elif size > 1:
+            merged.insert(0, (size, out, step))
+    return merged
+
+
+def _word(axes: Axes, destination: DeviceBox, source: DeviceBox) -> int:
+    """The bytes that are moved at once: the longest word that all is a multiple of."""
+    *outer, (run, _, _) = axes
+    steps = [step for _, *both in outer for step in both]
+    return math.gcd(_LONGEST_WORD, run, destination.ptr, source.ptr, *steps)
+
+
+def _words(box: DeviceBox, word: int) -> tuple[DeviceBox, int]:
+    """All that a view spans as a box of words, and which of these its first element begins with."""
+    whole = box._bytes()
+    words = DeviceBox(whole._allocation, (whole.size // word,), np.dtype(f"u{word}"), whole._offset)
+    words._known = box._known
+    return words, (box.ptr - whole.ptr) // word

@@ -1,0 +1,318 @@
+"""Many operations at once: gather, as_completed, spawn."""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+from oxide.dropping import calls_drop, nothing
+from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
+from oxide.messages import written
+from oxide.native import Given, caused, mypyc_attr
+from oxide.runtime.awaiting.completion import checkpoint, reactor_of, wait_any
+from oxide.runtime.awaiting.future import DeviceFuture, ready_to_submit, would_keep
+from oxide.runtime.awaiting.unrun import note
+from oxide.runtime.device.places import add_note_once
+from oxide.runtime.device.timeline import Mark, Timeline
+from oxide.runtime.loop.event_loops import EventLoop, current_loop, running_loop_name
+from oxide.runtime.loop.turns import current_turn
+from oxide.runtime.operations.operation import DeviceOperation
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import trio
+
+T = TypeVar("T")
+
+
+async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -> tuple[Any, ...]:
+    """Submits all, then waits for all: the tuple of their results, in order. Always a checkpoint.
+
+    The first error, in the order of the arguments, is raised; then, or when the task is cancelled, what was
+    submitted keeps its memory until the device is past it. An error that is found before all are submitted is raised
+    at once, and the rest is not submitted.
+    """
+    for operation in operations:
+        _require_operation(operation, "gather")
+    futures: list[DeviceFuture[Any]] = []
+    finished = 0
+    loop = current_loop()
+    await loop.checkpoint_if_cancelled()
+    try:
+        for operation in operations:
+            future = _future(operation)
+            turn = current_turn()
+            if would_keep(turn, future.stream):
+                turn = await ready_to_submit(loop, future.stream)
+            futures.append(future)
+            if (once := future.start(turn)) is not None:
+                await future.start_after(loop, once)
+            if future.submission is None:
+                future.outcome()  # a failed submission: submit no more
+            if not len(futures) % _TURNS:
+                finished = _finish_first(futures, finished)
+        if not futures:
+            await loop.checkpoint()
+        # What is done already needs no trip through the loop (4 µs under trio), but others must get their turns.
+        return tuple(
+            [
+                future.outcome() if number % _TURNS and _is_done(future) else await future
+                for number, future in enumerate(futures)
+            ]
+        )
+    except BaseException:
+        for future in futures:
+            _leave(future)
+        futures.clear()  # what a traceback holds is not dropped: see dead_work
+        raise
+
+
+def as_completed(
+    operations: Iterable[DeviceOperation[T] | DeviceFuture[T]], *, limit: Given[int | None] = None
+) -> AsyncIterator[T]:
+    """``async for result in as_completed(ops, limit=8)``: results as they finish, at most ``limit`` in flight.
+
+    ``operations`` may be a generator, which is asked for the next operation when there is room for one: it need not
+    end if there is a limit. An error ends the iteration and is raised; then, or when the task is cancelled, what was
+    submitted keeps its memory until the device is past it, and the rest is not submitted.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ValueError(f"as_completed(limit={written(limit)}): the limit must be an integer of 1 or more, or None")
+    if isinstance(operations, Sequence):
+        operations = tuple(operations)
+        for operation in operations:
+            _require_operation(operation, "as_completed")  # at once, where they are there
+    return _AsCompleted(iter(operations), limit)
+
+
+_NO_MORE: Any = object()
+
+
+@final
+class _AsCompleted(AsyncIterator[T]):
+    """What is in flight is kept by stream: a stream passes its marks in order, so only the first of each is asked."""
+
+    def __init__(self, waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
+        self._waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]] | None = waiting  # None: there is no more
+        self._limit = limit
+        self._started = count()
+        self._running: dict[Timeline, list[tuple[int, int, Mark, DeviceFuture[T]]]] = {}  # heaps, by position
+        self._in_flight = 0
+        self._settled: deque[DeviceFuture[T]] = deque()  # what has its outcome already, as a failed submission
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        loop = current_loop()
+        await loop.checkpoint_if_cancelled()
+        try:
+            while self._waiting is not None and (
+                self._limit is None or self._in_flight + len(self._settled) < self._limit
+            ):
+                operation = next(self._waiting, _NO_MORE)
+                if operation is _NO_MORE:
+                    self._waiting = None
+                    break
+                _require_operation(operation, "as_completed")
+                future = _future(operation)
+                turn = current_turn()
+                if would_keep(turn, future.stream):
+                    turn = await ready_to_submit(loop, future.stream)
+                if (once := future.start(turn)) is not None:
+                    await future.start_after(loop, once)
+                self._note_started(future)
+            if self._settled or not self._in_flight:
+                await checkpoint(loop)
+                if not self._settled:
+                    raise StopAsyncIteration
+                return _outcome_in_iteration(self._settled.popleft())
+            return await self._next(loop)
+        except BaseException:
+            for heap in self._running.values():
+                for *_, future in heap:
+                    _leave(future)
+            self._in_flight = 0
+            self._running.clear()
+            self._settled.clear()
+            self._waiting = None
+            raise
+
+    def _note_started(self, future: DeviceFuture[T]) -> None:
+        submission = future.submission
+        if submission is None:
+            self._settled.append(future)
+            return
+        mark = submission.mark
+        heapq.heappush(self._running.setdefault(mark.timeline, []), (mark.position, next(self._started), mark, future))
+        self._in_flight += 1
+
+    async def _next(self, loop: EventLoop) -> T:
+        heads = sorted([heap[0] for heap in self._running.values()], key=_serial)
+        try:
+            await wait_any(loop, heads[0][3].stream.device.runtime, [mark for _, _, mark, _ in heads])
+        except DeviceError as error:
+            add_note_once(error, f"while as_completed waited for {self._in_flight} operations")
+            raise
+        for _, _, mark, future in heads:
+            if mark.passed():
+                heap = self._running[mark.timeline]
+                heapq.heappop(heap)
+                if not heap:
+                    del self._running[mark.timeline]
+                self._in_flight -= 1
+                return _outcome_in_iteration(future)
+        raise AssertionError("wait_any returned before any mark was passed")
+
+
+def _outcome_in_iteration(future: DeviceFuture[T]) -> T:
+    """Its outcome. What would end the iteration as if all were done becomes a ``RuntimeError``, as in a generator."""
+    try:
+        return future.outcome()
+    except StopAsyncIteration as error:
+        raise caused(RuntimeError("an operation given to as_completed raised StopAsyncIteration"), error) from error
+
+
+def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
+    return entry[1]
+
+
+def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFuture[T]]) -> JoinHandle[T]:
+    """Runs an operation as a task of a trio nursery. ``await handle`` gives its result or raises its error.
+
+    An error goes to the handle while somebody holds it; one whose handle was thrown away is raised in the nursery,
+    as any task's is.
+    """
+    if not hasattr(nursery, "start_soon"):
+        raise TypeError(
+            f"spawn takes a trio nursery, not {type(nursery).__name__}; under asyncio, use a task or gather"
+        )
+    if running_loop_name() != "trio":
+        raise NoEventLoopError(
+            "spawn was called outside of trio, or in another thread than the nursery's; from a thread of trio's, "
+            "trio.from_thread.run_sync(spawn, nursery, operation) calls it where the nursery is"
+        )
+    _require_operation(operation, "spawn")
+    future = _future(operation)
+    handle: JoinHandle[T] = JoinHandle()
+    nursery.start_soon(_run, future, handle._state, weakref.ref(handle), name=f"oxide.spawn {operation!r}")
+    return handle
+
+
+@final
+@mypyc_attr(native_class=False)  # `spawn` refers to it weakly
+class JoinHandle(Generic[T]):
+    """A spawned operation's result to come. May be awaited by several tasks, and again."""
+
+    def __init__(self) -> None:
+        self._drop: Any = nothing
+        self._state: _JoinState[T] = _JoinState()
+
+    def done(self) -> bool:
+        """Whether awaiting would give the outcome at once."""
+        return self._state.finished.is_set()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> T:
+        await self._state.finished.wait()
+        self._state.taken = True
+        self._drop = nothing
+        if self._state.error is not None:
+            raise self._state.error.with_traceback(self._state.trace)
+        return self._state.result
+
+    def __del__(self) -> None:
+        self._drop()
+
+
+calls_drop(JoinHandle)
+
+
+class _JoinState(Generic[T]):
+    result: T
+
+    def __init__(self) -> None:
+        import trio
+
+        self.finished = trio.Event()
+        self.error: BaseException | None = None
+        self.trace: TracebackType | None = None  # of the error's first raising
+        self.taken = False
+
+    def _complaint(self) -> str | None:
+        """The warning that the error was never seen, if it was not."""
+        if self.error is None or self.taken:
+            return None
+        return f"a spawned operation failed and its handle was never awaited: {self.error!r}"
+
+
+async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.ref[JoinHandle[T]]) -> None:
+    try:
+        state.result = await future
+    except Exception as error:
+        if handle() is None:
+            raise
+        state.error, state.trace = error, error.__traceback__
+        _hold_to_account(handle(), state)
+    except BaseException:
+        state.error = OperationCancelledError("the spawned operation was cancelled with its nursery")
+        raise
+    finally:
+        state.finished.set()
+
+
+def _hold_to_account(handle: JoinHandle[Any] | None, state: _JoinState[Any]) -> None:
+    """Dropping the handle warns from now on. Not in ``_run``, whose frame the error holds."""
+    if handle is not None and not isinstance(state.error, OperationCancelledError):
+        handle._drop = partial(note, state)
+
+
+def _require_operation(operation: object, what: str) -> None:
+    if isinstance(operation, (DeviceOperation, DeviceFuture)):
+        operation.consume()
+    else:
+        raise TypeError(f"{what} takes operations, not {type(operation).__name__}; value(x) makes one of a plain value")
+
+
+def _future(operation: DeviceOperation[T] | DeviceFuture[T]) -> DeviceFuture[T]:
+    if isinstance(operation, DeviceFuture):
+        return operation
+    future = operation.into_future()
+    future.consume()
+    return future
+
+
+_TURNS = 16  # results that gather takes before it lets other tasks run
+
+
+def _finish_first(futures: list[DeviceFuture[Any]], finished: int) -> int:
+    """Takes the outcomes of those that are done, from the first on; how many have theirs. What a run needs (buffers
+    that it uploads from, fault records) then serves those that are submitted later."""
+    while finished < len(futures) and _is_done(futures[finished]):
+        futures[finished].outcome()
+        finished += 1
+    return finished
+
+
+def _is_done(future: DeviceFuture[Any]) -> bool:
+    submission = future.submission
+    try:
+        return submission is None or submission.mark.passed()
+    except DeviceError:
+        return False  # awaiting it makes this its outcome
+
+
+def _leave(future: DeviceFuture[Any]) -> None:
+    """Abandons what was submitted and has it swept when the device is past it."""
+    submission = future.submission
+    if submission is not None:
+        future.abandon()
+        reactor_of(current_loop()).notice(submission.mark)

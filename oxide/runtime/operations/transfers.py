@@ -1,0 +1,453 @@
+"""Operations that make device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
+
+Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks; see
+``host_memory/pinned.py`` for what that saves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from oxide.errors import GraphError
+from oxide.language.types import as_dtype, f32
+from oxide.messages import dtype_name, written
+from oxide.native import Given
+from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
+from oxide.runtime.device.memory import (
+    Allocation,
+    DeviceBox,
+    number_of_elements,
+    parse_shape,
+    require_device,
+    require_runtime,
+)
+from oxide.runtime.host_memory import staging
+from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
+from oxide.runtime.host_memory.staging import download, upload
+from oxide.runtime.operations.arc import Arc
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.submission.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from oxide.language.types import ScalarType
+
+    DType = ScalarType | np.dtype[Any] | type | str
+    Shape = Given[int | tuple[int, ...]]
+
+_KINDS: Final = "biufc"
+_F32: Final = f32
+_FLOAT32: Final = np.dtype(np.float32)
+
+
+def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
+    """An uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` where a graph
+    is captured that may own no memory."""
+    if context.recording is not None:
+        context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
+    nbytes = number_of_elements(shape) * dtype.itemsize
+    allocation = Allocation(context.timeline, nbytes, shape, dtype)
+    allocation.visible = context.visible
+    allocation.obtain()
+    return DeviceBox(allocation, shape, dtype)
+
+
+def _announce(array: NDArray[Any]) -> None:
+    """An upload of this array was built."""
+    if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
+        announce_large_copy()
+
+
+def _note_run(nbytes: int) -> None:
+    """A copy of host memory was submitted, or captured."""
+    if nbytes > staging.SMALL_BYTES:
+        large_copy_was_run()
+
+
+def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
+    context.at_launch(lambda now: upload(now, box, array))  # not in execute, where it would cost every upload
+
+
+@final
+class HostToDevice(DeviceOperation[DeviceBox]):
+    """See ``h2d``."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        _announce(array)
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        array = self._array
+        box = new_box(context, array.shape, array.dtype)
+        if box.nbytes:
+            if context.recording is None:
+                upload(context, box, array)
+            else:
+                _upload_at_launch(context, box, array)
+            _note_run(box.nbytes)
+        return box
+
+    def spec(self) -> Spec:
+        return BoxSpec(self._array.shape, self._array.dtype)
+
+    def __repr__(self) -> str:
+        return f"<oxide operation h2d of {describe(self._array.shape, self._array.dtype)}>"
+
+
+def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
+    """Copies an array to the device: a box of the array's shape and dtype, in C order whatever the array's strides.
+
+    The array is read when the operation runs, each time it runs, and must not change until the run has completed: a
+    large one is staged while the device works, and one of ``pinned_empty`` is read by the device itself. Raises
+    ``TypeError`` for a dtype that is no number, date or string of a fixed length, and no structure of these, and
+    ``ValueError`` for a masked array in which something is masked.
+    """
+    if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
+        raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
+    if isinstance(array, DeviceOperation):
+        raise TypeError("h2d takes a host array, not an operation; use and_then")
+    host = array if type(array) is np.ndarray else _host_array(array, "h2d")
+    require_data(host.dtype, "h2d")
+    return HostToDevice(host)
+
+
+@final
+class DeviceToHost(DeviceOperation["NDArray[Any]"]):
+    """See ``d2h``."""
+
+    def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
+        self._box = box
+        super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
+        if isinstance(box, DeviceOperation):
+            self.place_as(box)
+        elif require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
+            announce_large_copy()
+
+    def execute(self, context: ExecutionContext) -> NDArray[Any]:
+        box = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "d2h")
+        require_device(box, context.device, "d2h")
+        if not box.nbytes:
+            return np.empty(box.shape, box.dtype)
+        if box.nbytes > AT_ONCE_BYTES:
+            large_copy_was_run()
+        return download(context, contiguous(context, box))
+
+
+def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[NDArray[Any]]:
+    """Copies a box to the host: a new NumPy array of its shape and dtype, filled once the run has completed. What is
+    copied of a strided view is its elements, in C order.
+
+    The array is in page-locked memory, which goes back to a pool when it is dropped; beyond ``OXIDE_PINNED_LIMIT``
+    it is an ordinary one, filled through a small ring of pinned memory.
+    Takes a box, an ``Arc`` of one, or an operation that yields one. Raises ``TypeError`` for anything else.
+    """
+    return DeviceToHost(box)
+
+
+@final
+class Full(DeviceOperation[DeviceBox]):
+    """See ``full``."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        # Every driver fills bytes fastest, and zero bytes are zero in every dtype.
+        self._pattern = element if any(element) else b"\0"
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        box = new_box(context, self._shape, self._dtype)
+        if box.nbytes:
+            count = box.nbytes // len(self._pattern)
+            with context.submission_lock, context.ordered([], [box._allocation]):
+                context.driver.fill(box.ptr, self._pattern, count, context.timeline.handle)
+        return box
+
+    def spec(self) -> Spec:
+        return BoxSpec(self._shape, self._dtype)
+
+    def __repr__(self) -> str:
+        return f"<oxide operation full of {describe(self._shape, self._dtype)}>"
+
+
+@final
+class Empty(DeviceOperation[DeviceBox]):
+    """See ``empty``."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        return new_box(context, self._shape, self._dtype)
+
+    def spec(self) -> Spec:
+        return BoxSpec(self._shape, self._dtype)
+
+    def __repr__(self) -> str:
+        return f"<oxide operation empty of {describe(self._shape, self._dtype)}>"
+
+
+def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """A box whose elements are anything until they are written: for an output that a kernel writes in full."""
+    return Empty(parse_shape(shape, "empty"), _data_dtype(dtype, "empty"))
+
+
+def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """A box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not fit."""
+    resolved = as_dtype(dtype, "full")
+    _require_number(resolved, "full")
+    if not isinstance(x, (int, float, complex, np.number, np.bool_)):
+        raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
+    if resolved.itemsize > 8:
+        raise TypeError(f"full: {resolved} elements are wider than 8 bytes; use h2d(numpy.full(…))")
+    return Full(parse_shape(shape, "full"), resolved, _element(x, resolved))
+
+
+def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
+    """A number as a box of ``dtype`` holds it. Raises ``OverflowError`` or ``TypeError``."""
+    if dtype.kind in "iuf" and x.imag != 0:
+        raise TypeError(f"full: {x!r} is no {dtype}; give a real number, or a complex dtype")
+    number: Any = x.real if dtype.kind in "iuf" else x
+    finite = not isinstance(number, (float, complex, np.inexact)) or bool(np.isfinite(number))
+    if dtype.kind in "iu":
+        if number != number or (finite and int(number) != number):
+            raise TypeError(f"full: {x!r} is no {dtype}; give a whole number, or a dtype of floating point")
+        limits = np.iinfo(dtype)
+        if not finite or not limits.min <= int(number) <= limits.max:
+            raise OverflowError(
+                f"full: {written(x)} does not fit {dtype}, which holds {limits.min} to {limits.max}; give one of "
+                "these, or another dtype"
+            )
+        return np.array(int(number), dtype).tobytes()
+    try:
+        with np.errstate(over="ignore"):
+            element = np.array(number, dtype)
+        held = not finite or bool(np.isfinite(element))
+    except OverflowError:  # an integer beyond every float
+        held = False
+    if not held:
+        raise OverflowError(f"full: {written(x)} is too large for {dtype}; give a smaller one, or a wider dtype")
+    return element.tobytes()
+
+
+def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """A box of zeros; ``shape`` is an int or a tuple."""
+    return Full(parse_shape(shape, "zeros"), _data_dtype(dtype, "zeros"), b"\0")
+
+
+def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """A box of ones; ``shape`` is an int or a tuple."""
+    return full(parse_shape(shape, "ones"), 1, as_dtype(dtype, "ones"))
+
+
+@final
+class Duplicate(DeviceOperation[DeviceBox]):
+    """See ``dup``."""
+
+    def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
+        self._box = box
+        super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
+        if isinstance(box, DeviceOperation):
+            self.place_as(box)
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        source = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "dup")
+        require_device(source, context.device, "dup")
+        copy = new_box(context, source.shape, source.dtype)
+        copy_box(context, copy, source)
+        return copy
+
+
+def dup(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[DeviceBox]:
+    """A copy of a box on its device, in C order also where the box is a strided view. Takes a box, an ``Arc`` of one,
+    or an operation that yields one."""
+    if not isinstance(box, DeviceOperation):
+        require_box(box, "dup")
+    return Duplicate(box)
+
+
+@final
+class Memcpy(DeviceOperation[DeviceBox]):
+    """See ``memcpy``."""
+
+    def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
+        self._destination = destination
+        self._source = source
+        if isinstance(source, np.ndarray):
+            _announce(source)
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        destination, source = self._destination, self._source
+        if isinstance(source, DeviceBox):
+            require_runtime(destination, context.device, "memcpy")
+            require_runtime(source, context.device, "memcpy")
+            if context.device not in (destination.device, source.device):
+                require_device(destination, context.device, "memcpy")
+            copy_box(context, destination, source)
+        else:
+            require_device(destination, context.device, "memcpy")
+            if context.recording is not None:
+                raise GraphError(
+                    "memcpy from a host array cannot be captured: a graph cannot tell when to read the array. Copy it "
+                    "between launches, with graph.update(memcpy(box, array))"
+                )
+            if source.nbytes:
+                whole = destination if destination.is_contiguous else new_box(context, source.shape, source.dtype)
+                upload(context, whole, source)
+                _note_run(source.nbytes)
+                copy_box(context, destination, whole)
+        return destination
+
+
+def memcpy(
+    dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
+) -> DeviceOperation[DeviceBox]:
+    """Copies ``src`` into ``dst``, of the same dtype and as many elements, and yields ``dst``. It allocates nothing.
+
+    Numbers of elements are compared and shapes are not: the elements are copied in C order, and ``dst`` keeps its
+    shape. Either may be a strided view, and the two may overlap: ``src`` is read as it was before. ``src`` is a box or
+    a NumPy array, which is read until the operation has completed: do not change it before. The two boxes may be on
+    different devices if the operation runs on one of them; on that of ``dst``, where it is a strided view. Raises
+    ``TypeError`` where the dtypes differ, ``ValueError`` where the numbers of elements do or where something in ``src``
+    is masked, and ``DeviceError`` when it is run on another device.
+    """
+    destination = require_box(dst, "memcpy")
+    source: DeviceBox | NDArray[Any]
+    if isinstance(src, np.ndarray):
+        source = src if type(src) is np.ndarray else _host_array(src, "memcpy")
+    else:
+        source = require_box(src, "memcpy")
+    if destination.dtype != source.dtype:
+        raise TypeError(f"memcpy: dst is {destination.dtype}, src is {source.dtype}")
+    if destination.size != source.size:
+        raise ValueError(
+            f"memcpy: dst has {destination.size} elements, src has {source.size}; it takes as many, of any shape"
+        )
+    return Memcpy(destination, source)
+
+
+def _host_array(array: ArrayLike, what: str) -> NDArray[Any]:
+    """What is no plain array as the array that is copied: see ``host_arrays``. A plain one is not even asked."""
+    from oxide.host_arrays import host_array
+
+    return host_array(array, what)
+
+
+def require_box(thing: object, what: str) -> DeviceBox:
+    """The box, out of its ``Arc`` if it is in one. Raises ``TypeError``."""
+    box = thing.value if isinstance(thing, Arc) else thing
+    if isinstance(box, DeviceBox):
+        return box
+    hint = "; h2d copies a host array to the device" if isinstance(box, np.ndarray) else ""
+    hint = hint or ("; pick one with first(), last() or unzip()" if isinstance(box, tuple) else "")
+    raise TypeError(f"{what} takes a DeviceBox, not {type(box).__name__}{hint}")
+
+
+def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+    """Copies a box into another of its size, in C order, on the same device or on two."""
+    if not source.nbytes or _is_same(destination, source):
+        return
+    if not (destination.is_contiguous and source.is_contiguous) or _overlap(destination, source):
+        _copy_views(context, destination, source)
+        return
+    _copy_bytes(context, destination, source)
+
+
+def _copy_bytes(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+    """The copy of one contiguous box into another."""
+    to, origin, stream = destination.device, source.device, context.timeline.handle
+    with context.submission_lock, context.ordered([source._allocation], [destination._allocation]):
+        if to is origin:
+            context.driver.copy_on_device(destination.ptr, source.ptr, source.nbytes, stream)
+        else:
+            context.driver.copy_peer(destination.ptr, to.id, source.ptr, origin.id, source.nbytes, stream)
+
+
+def _copy_views(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+    """``copy_box`` where a box is a strided view, or where the two have bytes in common."""
+    if source.device is not destination.device:
+        if destination.is_contiguous and source.device is context.device:
+            source = contiguous(context, source)
+        else:  # what the view lies in goes over as it is, and is taken apart where it has arrived
+            require_device(destination, context.device, "a copy into a strided view of another device's box")
+            source = _arrived(context, source)
+    elif _overlap(destination, source):
+        source = contiguous(context, source, copied=True)
+    if source.shape != destination.shape:
+        if destination.is_contiguous:
+            destination = destination.reshape(source.shape)
+        else:
+            source = contiguous(context, source).reshape(destination.shape)
+    if destination.is_contiguous and source.is_contiguous:
+        _copy_bytes(context, destination, source)
+        return
+    from oxide.runtime.operations.strided_copy import copy_with_strides
+
+    copy_with_strides(context, destination, source)
+
+
+def _arrived(context: ExecutionContext, source: DeviceBox) -> DeviceBox:
+    """Another device's box as one here, of its shape and strides."""
+    low, high = source._span()
+    there = source._bytes()
+    here = new_box(context, (high - low,), there.dtype)
+    _copy_bytes(context, here, there)
+    strides = None if source.is_contiguous else source.strides
+    return DeviceBox(here._allocation, source.shape, source.dtype, source.ptr - low, strides)
+
+
+def contiguous(context: ExecutionContext, box: DeviceBox, *, copied: bool = False) -> DeviceBox:
+    """The elements in C order, in memory of their own: the box itself where it is so, unless it is to be ``copied``."""
+    if box.is_contiguous and not copied:
+        return box
+    copy = new_box(context, box.shape, box.dtype)
+    copy_box(context, copy, box)
+    return copy
+
+
+def _is_same(destination: DeviceBox, source: DeviceBox) -> bool:
+    """Whether two boxes of one size are the same elements in the same order."""
+    return source.ptr == destination.ptr and (
+        (source.is_contiguous and destination.is_contiguous)
+        or (source.shape == destination.shape and source.strides == destination.strides)
+    )
+
+
+def _overlap(destination: DeviceBox, source: DeviceBox) -> bool:
+    (low, high), (begin, end) = destination._span(), source._span()
+    return destination.device is source.device and low < end and begin < high
+
+
+def _require_number(dtype: np.dtype[Any], what: str) -> None:
+    if dtype.kind not in _KINDS or not dtype.isnative:
+        raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
+
+
+def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """What messages call an array."""
+    return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype_name(dtype)}"
+
+
+def _data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
+    """A box's dtype. Raises ``TypeError`` for what is none."""
+    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
+    require_data(resolved, what)
+    return resolved
+
+
+def require_data(dtype: np.dtype[Any], what: str) -> None:
+    """What may be in device memory: numbers, dates, strings of a fixed length, and structures of these."""
+    if dtype.isbuiltin == 1 and dtype.kind in _KINDS:  # nearly all, asked for each upload
+        return
+    if dtype.fields is not None:
+        for field, *_ in dtype.fields.values():
+            require_data(field.base, what)
+    elif dtype.kind not in "mMSU" or not dtype.isnative:
+        _require_number(dtype, what)

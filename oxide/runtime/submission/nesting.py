@@ -1,0 +1,37 @@
+"""What is said of operations that are nested too deep.
+
+An operation runs those that it is made of inside its own ``execute``, so each level of nesting takes a few frames of
+Python's stack. What programs build without a bound is walked instead and may have any length: chains of ``and_then``,
+``map`` and ``inspect``, and ``shared`` operations that follow one another.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oxide.runtime.operations.operation import DeviceOperation
+
+_RUN_FILE = "runtime/operations/operation.py"  # where DeviceOperation.run is, one frame for each level
+
+_LEAST = 30
+"""Fewer levels are not what used the stack up: some function of the program's is."""
+
+
+def raise_if_nested(error: BaseException, operation: DeviceOperation[Any]) -> None:
+    """Raises a ``RecursionError`` that explains itself if ``error`` is one that nested operations brought about."""
+    if not isinstance(error, RecursionError):
+        return
+    trace, depth = error.__traceback__, 0
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        depth += code.co_name == "run" and code.co_filename.endswith(_RUN_FILE)
+        trace = trace.tb_next
+    if depth >= _LEAST:
+        raise RecursionError(
+            f"{operation!r} has more than {depth} operations inside one another, which Python's stack of "
+            f"{sys.getrecursionlimit()} frames does not hold. Chains of and_then, map and inspect may have any length, "
+            f"and shared() may follow shared(); make nested zips flat, zip(a, b, c), give a launch the boxes of "
+            f"earlier launches in an and_then, and write a function that returns its own and_then as a loop"
+        ) from None

@@ -1,0 +1,471 @@
+"""A submission: one execution of an operation on a stream, and the context that the operation executes in.
+
+Its life: *submitted*, then *finished* (the device is past it: its outcome is known) or *abandoned* (nobody waits
+any more: what it uses goes into the limbo), exactly once. From submission to that point the reclaimer holds what
+the device may still use, so nothing depends on what the program keeps or drops.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
+
+from oxide.dropping import calls_drop, nothing
+from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
+from oxide.native import Given
+from oxide.runtime.device.fault_records import REPORT_RECORDS
+from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.device.places import add_note_once
+from oxide.runtime.operations.arc import Arc
+from oxide.runtime.submission.capture import Recording, refuse_in_capture
+from oxide.runtime.submission.nesting import raise_if_nested
+from oxide.runtime.submission.stream import Stream
+
+if TYPE_CHECKING:
+    from oxide.compiler.specialization import Specialization
+    from oxide.driver.base import Driver
+    from oxide.runtime.device.dead_work import Run, Visible
+    from oxide.runtime.device.fault_records import FaultReport, Report
+    from oxide.runtime.device.places import Place
+    from oxide.runtime.device.runtime import Device, Runtime
+    from oxide.runtime.device.timeline import Mark, Timeline
+    from oxide.runtime.operations.operation import DeviceOperation
+
+T = TypeVar("T")
+
+_WORD: Final = struct.Struct("@Q")
+_recursion_limit: Final = sys.getrecursionlimit  # compiled, a constant takes no look-up
+
+
+@final
+class ExecutionContext:
+    """What an operation executes in: ``stream``, of ``device``. ``with_context`` hands it out."""
+
+    # Every part of an operation looks at these, so they are found without a call; what few runs need is made for those.
+    __slots__ = (
+        "_declared",
+        "_faults",
+        "_if_given_up",
+        "_joined",
+        "_kept",
+        "_report",
+        "_using",
+        "device",
+        "driver",
+        "levels",
+        "place",
+        "recording",
+        "runtime",
+        "stream",
+        "submission_lock",
+        "timeline",
+        "visible",
+    )
+
+    def __init__(self, stream: Stream, recording: Recording | None = None, visible: Visible | None = None) -> None:
+        """``visible`` is the token of a run that may be dropped: see ``dead_work``."""
+        self.stream = stream
+        self.visible = visible
+        self.device: Device = stream.device
+        self.recording = recording
+        self.place: Place | None = None
+        self.levels = _recursion_limit()  # that operations may still be nested
+        self.runtime: Runtime = stream.device.runtime
+        self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
+        if visible is not None:
+            self.driver = self.driver.for_run(visible.run)
+        self.timeline: Timeline = stream._timeline
+        self.submission_lock = self.runtime.submission
+        self._joined: tuple[Mark, ...] = ()
+        self._kept: list[Any] = []
+        self._faults: list[Report] = []
+        self._if_given_up: tuple[Callable[[], None], ...] = ()
+        self._report: FaultReport | None = None
+        self._using: tuple[list[Allocation], list[Allocation]] | None = None  # since ``begin``: see ``interrupted``
+        self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
+
+    def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
+        """Declares that work which oxide does not see, put on ``stream`` from now until this run has been submitted,
+        reads ``boxes``: it runs after their last write, and later writes run after it.
+
+        For functions of ``with_context`` that call other libraries on ``stream.handle``. Raises ``OrderingError``
+        once the run has been submitted, and under strict ordering where a wait would be needed; ``GraphError`` in a
+        capture, which leaves other libraries' work out; ``TypeError`` or ``DeviceError`` for what is no box of
+        this device.
+        """
+        self._declare(boxes, writes=False)
+
+    def writes(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
+        """``reads`` for work that writes ``boxes``: it runs after all their uses, and later uses run after it."""
+        self._declare(boxes, writes=True)
+
+    @property
+    def device_id(self) -> int:
+        """The device's number."""
+        return self.device.id
+
+    # What operations use
+
+    def keep(self, thing: object) -> None:
+        """Keeps ``thing`` alive until the device is past this submission."""
+        self._kept.append(thing)
+
+    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> Ordered:
+        """``with ctx.submission_lock, ctx.ordered(reads, writes):`` submits work that reads and writes these buffers:
+        it is ordered after their earlier uses on any stream, and later uses are ordered after it. Call nothing of a
+        user's inside. The lock is in the caller's own ``with`` for the reason in ``locks``."""
+        return Ordered(self, reads, writes)
+
+    def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
+        """``ordered`` without its object, for launches, with the lock held: what is submitted between this and ``end``
+        is ordered after the buffers' earlier uses; in a capture, each launch of the graph will be."""
+        if self.recording is not None:
+            self.recording.note_uses(reads, writes)
+            return
+        timeline = self.timeline
+        self._using = (reads, writes)
+        if timeline.end is not None:
+            timeline.close()
+        # Most memory is used on one stream only. That is seen here, and takes no call.
+        for allocation in reads:
+            if allocation.written_by is not timeline or allocation.claims:
+                allocation.order_read(timeline)
+        for allocation in writes:
+            if allocation.written_by is not timeline or allocation.claims or allocation.reads:
+                allocation.order_write(timeline)
+        if self.visible is not None:
+            for allocation in writes:
+                if allocation.visible is not self.visible:
+                    self.visible.run.used_by_others = True
+
+    def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
+        """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was. Another
+        library's memory may be imported again when its boxes are gone: it is known for what it is until then."""
+        if submitted and self.recording is None:
+            timeline = self.timeline
+            position = timeline.advance()
+            for allocation in reads:
+                allocation.reads[timeline] = position
+                if allocation.adopted:
+                    self._kept.append(allocation.known_to_others())
+                if allocation.visible is not None and allocation.visible is not self.visible:
+                    allocation.visible.run.used_by_others = True
+            for allocation in writes:  # note_write, without a call
+                if allocation.adopted:
+                    self._kept.append(allocation.known_to_others())
+                if allocation.visible is not None and allocation.visible is not self.visible:
+                    allocation.visible.run.used_by_others = True
+                allocation.written_by = timeline
+                allocation._written_at = position
+                if allocation.reads:
+                    allocation.reads.clear()
+            self._using = None
+
+    def interrupted(self) -> None:
+        """Notes the uses that an interrupt kept from being noted: it may have come when the work was submitted, and
+        memory that is dropped would be freed on another stream meanwhile."""
+        using = self._using
+        if using is not None:
+            with self.submission_lock:
+                self.end(*using, submitted=True)
+
+    def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
+        """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
+        the rest of it. For uploads, which read host memory when they are submitted."""
+        if self.recording is None:
+            function(self)
+        else:
+            self.recording.at_launch.append(function)
+
+    def join(self, other: ExecutionContext) -> None:
+        """Makes this run end after ``other``'s work, which is on a stream of its own, and takes over what it keeps."""
+        try:
+            other.wait_for_joined()
+            mark = other.timeline.mark()
+            other.settle(mark.position)
+            self._joined += (mark,)
+        except BaseException:
+            other.settle(other.timeline.advance())
+            self.runtime.reclaimer.strand(other.timeline, [*other.kept, *other.faults])
+            raise
+        self.absorb(other)
+
+    def wait_for_joined(self) -> None:
+        """Orders this stream after the work that was joined."""
+        for mark in self._joined:
+            self.timeline.wait_for(mark.timeline, mark.position)
+        self._joined = ()
+
+    def fault_address(self, specialization: Specialization) -> int:
+        """Where a kernel of this submission reports a fault."""
+        address: int = _WORD.unpack(self.fault_word(specialization))[0]
+        return address
+
+    def fault_word(self, specialization: Specialization) -> bytes:
+        """``fault_address``, as a kernel's parameters end with it."""
+        if self.recording is not None:
+            return _WORD.pack(self.recording.fault_address(specialization, self.place))
+        report = self._report
+        if report is None or len(report.launches) == REPORT_RECORDS:
+            report = self._report = self.runtime.fault_records.acquire()
+            self._faults.append(report)
+        return report.next_word(specialization, self.place)
+
+    def absorb(self, other: ExecutionContext) -> None:
+        """Takes over what another context on the same stream keeps and reports."""
+        if other._declared and self._declared is not None:
+            self._declared += other._declared
+        other._declared = None
+        self._kept.extend(other._kept)
+        self.watch_faults(other._faults)
+        self._if_given_up += other._if_given_up
+        self._joined += other._joined
+
+    def watch_faults(self, faults: list[Report]) -> None:
+        """Reports another submission's faults too: this one uses its results."""
+        self._faults.extend(faults)
+        self._report = None  # what is launched from now on is asked after these
+
+    def if_given_up(self, function: Callable[[], None]) -> None:
+        """Has ``function`` called if the run that this is part of cannot be submitted whole."""
+        self._if_given_up += (function,)
+
+    @property
+    def faults(self) -> list[Report]:
+        return self._faults
+
+    @property
+    def kept(self) -> list[Any]:
+        return self._kept
+
+    def settle(self, position: int) -> None:
+        """Everything submitted in this context lies before ``position``: the declared uses end there."""
+        declared, self._declared = self._declared, None
+        if declared:
+            with self.runtime.submission:
+                for allocation, writes in declared:
+                    allocation.settle(self.timeline, position, writes=writes)
+
+    def _declare(self, things: tuple[Any, ...], *, writes: bool) -> None:
+        name = "ctx.writes" if writes else "ctx.reads"
+        if self.recording is not None:
+            raise GraphError(
+                f"{name} cannot be captured: it declares work of another library's, which a graph would leave out. Run "
+                f"the operation before the graph, or between its launches with graph.update(op)"
+            )
+        if self._declared is None:
+            raise OrderingError(
+                f"{name} came too late: the run that this context belongs to has been submitted, and later uses of "
+                f"{', '.join(map(repr, things))} may have been ordered already. Declare it inside the function of "
+                f"with_context that uses the stream, before that function returns"
+            )
+        boxes = [thing.value if isinstance(thing, Arc) else thing for thing in things]
+        for box in boxes:
+            if not isinstance(box, DeviceBox):
+                raise TypeError(f"{name} takes boxes, not {type(box).__name__}")
+            require_device(box, self.device, name)
+        for box in boxes:
+            allocation = box._allocation
+            self.keep(box)
+            for visible in (self.visible, allocation.visible):
+                if visible is not None:
+                    visible.run.used_by_others = True
+            with self.runtime.submission:
+                (allocation.order_write if writes else allocation.order_read)(self.timeline)
+                allocation.claim(self.timeline, writes=writes)
+                self._declared += ((allocation, writes),)
+
+
+@final
+class Ordered:
+    """See ``ExecutionContext.ordered``."""
+
+    __slots__ = ("_context", "_reads", "_writes")
+
+    def __init__(self, context: ExecutionContext, reads: list[Allocation], writes: list[Allocation]) -> None:
+        self._context = context
+        self._reads = reads
+        self._writes = writes
+
+    def __enter__(self) -> None:
+        self._context.begin(self._reads, self._writes)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.end(self._reads, self._writes, submitted=error is None)
+
+
+@final
+class Submission(Generic[T]):
+    """One execution, submitted. ``submit`` makes it."""
+
+    __slots__ = ("_drop", "_faults", "_reclaimer", "_result", "_title", "_visible", "mark")
+
+    def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
+        self._drop: Any = nothing  # it is neither finished nor abandoned while this is something else
+        self._result = result
+        self._title = title
+        self._faults = context.faults
+        runtime = context.runtime
+        self._reclaimer = runtime.reclaimer
+        if context._joined:
+            context.wait_for_joined()
+        self.mark: Mark = context.timeline.mark()
+        if context._declared:
+            context.settle(self.mark.position)
+        context._declared = None
+        self._visible = context.visible
+        if self._visible is None:  # else what it yields is let go as soon as nobody can ask for it
+            context._kept.append(result)
+        context._kept.append(context._faults)
+        run = None if self._visible is None else self._visible.run
+        # First: of a mark that is not held, it does nothing.
+        self._drop = partial(self._reclaimer.abandon, (self.mark, run))
+        self._reclaimer.hold(self.mark, context._kept)
+
+    @property
+    def result_in_flight(self) -> T:
+        """The result as a handle, before the device is past the submission."""
+        return self._result
+
+    @property
+    def faults(self) -> list[Report]:
+        """What kernels of it may report, empty if none can."""
+        return self._faults
+
+    def finish(self) -> T:
+        """The result, once the device is past the submission; raises the fault that a kernel reported."""
+        if self._drop is not nothing:
+            if self._reclaimer.release(self.mark):  # of several threads, one counts it
+                self.mark.timeline.device.runtime.counters.completed.add()
+            self._drop = nothing
+        for report in self._faults:
+            if report.claimed():
+                _raise_fault(report, self._title, self.mark.timeline)
+        return self._result
+
+    def explain(self, error: BaseException) -> None:
+        """Adds the operation's name to an error that was found when the device was done."""
+        _explain(error, self._title, self.mark.timeline)
+
+    def finished_well(self) -> bool:
+        """Whether the device is past it and nothing failed."""
+        try:
+            if not self.mark.passed():
+                return False
+            self.finish()
+        except Exception:
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """Nobody waits any more: what it uses goes into the limbo."""
+        self._drop()
+        self._drop = nothing
+
+    def __del__(self) -> None:
+        self._drop()
+
+
+calls_drop(Submission)
+
+
+def submit(operation: DeviceOperation[T], stream: Stream, run: Run | None = None) -> Submission[T]:
+    """Executes ``operation`` on ``stream``: everything is submitted when this returns, nothing has been waited for.
+    With a ``run``, what nobody can see any more once it is abandoned need not be done.
+
+    If it raises, what had been submitted until then keeps its memory until the device is past it.
+    """
+    context = _context_for(operation, stream, None if run is None else run.visible())
+    try:
+        return Submission(context, operation.run(context), operation.title())
+    except BaseException as error:
+        _give_up(context, operation, error)
+        raise
+
+
+def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
+    """``submit``, wait, and finish: the result. What the device uses is held by this call, which ends when the device
+    is past it; so there is nothing to hand over and no mark to keep, which take a fifth of a short run's time."""
+    context = _context_for(operation, stream)
+    timeline, runtime = context.timeline, context.runtime
+    kept, faults = context._kept, context._faults
+    unsubmitted: ExecutionContext | None = context
+    try:  # until the device is done: an interrupt between two parts would let go of what it uses
+        result = operation.run(context)
+        if context._joined:
+            context.wait_for_joined()
+        position = timeline.advance()
+        if context._declared:
+            context.settle(position)
+        context._declared = None
+        unsubmitted = None
+        del context  # what ends here ends while the device works, and not after it
+        timeline.synchronize_past(position)
+    except BaseException as error:
+        if unsubmitted is not None:
+            _give_up(unsubmitted, operation, error)
+            raise
+        runtime.reclaimer.strand(timeline, [*kept, *faults, result])
+        runtime.counters.cancelled.add()
+        if isinstance(error, Exception):
+            _explain(error, operation.title(), timeline)
+        raise
+    runtime.counters.completed.add()
+    for report in faults:
+        if report.claimed():
+            _raise_fault(report, operation.title(), timeline)
+    return result
+
+
+def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
+    """What a run of ``operation`` on ``stream`` executes in, unless nothing can run there."""
+    operation.consume()
+    refuse_in_capture("running an operation")
+    device = stream.device
+    reclaimer = device.runtime.reclaimer
+    if device.lost is not None:
+        device.raise_if_lost()
+    if not reclaimer.idle:
+        reclaimer.sweep()
+    return ExecutionContext(stream, None, visible)
+
+
+def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:
+    """What had been submitted when ``error`` was raised keeps its memory; the error says what it was raised in."""
+    device = context.device
+    if not isinstance(error, Exception):
+        context.interrupted()
+    for function in context._if_given_up:
+        function()
+    with suppress(DeviceError):
+        context.wait_for_joined()
+    context.settle(context.timeline.advance())
+    if context._kept or context._faults:
+        context.runtime.reclaimer.strand(context.timeline, [*context._kept, *context._faults])
+    if isinstance(error, Exception) and not getattr(error, "__notes__", None):
+        add_note_once(error, f"when {operation!r} was submitted to {context.timeline.label}")
+    if isinstance(error, DeviceLostError) and device.lost is None:
+        device.lost = error
+    raise_if_nested(error, operation)
+
+
+def _raise_fault(report: Report, title: object, timeline: Timeline) -> None:
+    """Raises what a kernel reported, with the operation's name."""
+    try:
+        report.raise_fault()
+    except Exception as fault:
+        _explain(fault, title, timeline)
+        raise
+
+
+def _explain(error: BaseException, title: object, timeline: Timeline) -> None:
+    from oxide.runtime.operations.operation import named
+
+    add_note_once(error, f"found when {named(title)} had run on {timeline.label}")
