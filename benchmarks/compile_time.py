@@ -115,7 +115,7 @@ def _in_a_process(name: str, limit: float) -> dict[str, float] | str:
 
 
 def _measure(name: str) -> dict[str, float]:
-    from oxide.compiler.cpu.native import host_target
+    from oxide.compiler.ir.llvm import host_target
 
     kind, _, size = name.partition(":")
     body = "\n".join(f"        {line}" for line in KINDS[kind](int(size)))

@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
+# The compiler's folders, each of which may import those before it; what is in none may import all.
+COMPILER = ("source", "signature", "ir", "check", "frontend", "bounds", "ptx", "cpu", "sanitizer")
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)
 
 
@@ -55,6 +57,23 @@ def test_imports_point_one_way(module: Path) -> None:
         if is_within(imported, "oxide") and not any(is_within(imported, one) for one in allowed)
     ]
     assert not wrong, f"{name} may import only {', '.join(sorted(allowed))}"
+
+
+@pytest.mark.parametrize("folder", COMPILER)
+def test_the_compilers_folders_import_only_those_before_them(folder: str) -> None:
+    allowed = {f"oxide.compiler.{each}" for each in COMPILER[: COMPILER.index(folder) + 1]}
+    wrong = [
+        f"{module.relative_to(ROOT)}:{line}: {imported}"
+        for module in sorted((ROOT / "oxide/compiler" / folder).rglob("*.py"))
+        for line, imported in imports_of(module, types=True)
+        if is_within(imported, "oxide.compiler") and not any(is_within(imported, one) for one in allowed)
+    ]
+    assert not wrong
+
+
+def test_every_folder_of_the_compiler_has_its_place_in_the_order() -> None:
+    folders = {path.name for path in (ROOT / "oxide/compiler").iterdir() if (path / "__init__.py").exists()}
+    assert folders == set(COMPILER)
 
 
 @pytest.mark.parametrize("module", sorted(FOR_EVERYBODY))
@@ -125,14 +144,15 @@ def test_the_import_rules_catch_a_wrong_import(tmp_path: Path) -> None:
     ]
 
 
-def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+def imports_of(path: Path, *, types: bool = False) -> Iterator[tuple[int, str]]:
     """Line and absolute name of all that a file imports, inside functions too, ``from a import b`` as ``a.b``.
 
-    What is imported under ``if TYPE_CHECKING`` is left out: it exists for the type checker alone.
+    What is imported under ``if TYPE_CHECKING`` counts with ``types`` alone.
     """
     parts = module_name(path.relative_to(ROOT)).split(".") if path.is_relative_to(ROOT) else []
     package = parts if path.name == "__init__.py" else parts[:-1]
-    for node in _executed(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree) if types else _executed(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name

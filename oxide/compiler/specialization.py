@@ -126,7 +126,8 @@ class Specialization:
     def native_asm(self) -> str:
         """The assembly for this machine's CPU."""
         from oxide.compiler.check.numba_errors import placed_errors
-        from oxide.compiler.cpu.native import host_target, native_assembly
+        from oxide.compiler.cpu.native import native_assembly
+        from oxide.compiler.ir.llvm import host_target
 
         kernel = self.kernel
         with placed_errors(kernel.name, kernel.function):

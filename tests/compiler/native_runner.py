@@ -13,7 +13,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from oxide.compiler.cpu.native import host_target
+from oxide.compiler.ir.llvm import host_target
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.source.faults import RECORD, read_fault
 from oxide.compiler.specialization import Specialization

@@ -16,6 +16,7 @@ import oxide
 import oxide_kernels
 from oxide import DisjointSlice, Slice, kernel, warp
 from oxide.compiler.check import advice, constructs, misuse
+from oxide.compiler.signature import annotation_advice
 from oxide.driver.base import KernelResources
 from oxide.language import arrays
 from tests.compiler.test_wrong_kernels import snapshots
@@ -49,8 +50,8 @@ def texts() -> Iterator[str]:
         yield from table.values()
     for style in (False, True):
         yield advice.allocating(style)
-    yield advice.of_annotation(complex)
-    yield advice.of_annotation(np.ndarray)
+    yield annotation_advice.of_annotation(complex)
+    yield annotation_advice.of_annotation(np.ndarray)
     for answer in snapshots().values():
         problem = answer.split("\n")[0]
         yield problem.partition("use ")[2] or problem.partition("write ")[2]

@@ -41,6 +41,7 @@ from oxide import (
 )
 from oxide.compiler.cpu import native
 from oxide.compiler.cpu.positions import positions
+from oxide.compiler.ir.llvm import host_target
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.source.faults import RECORD, read_fault
 from oxide.compiler.specialization import Specialization
@@ -387,7 +388,7 @@ class Compared:
     def _compiled(self) -> CpuFunction:
         special = self.special
         code = native.compile_native(
-            special.portable, special.parameters, special.kernel_id, native.host_target(), unchecked=False
+            special.portable, special.parameters, special.kernel_id, host_target(), unchecked=False
         )
         return CpuFunction(0, code)
 

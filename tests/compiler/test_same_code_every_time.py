@@ -12,7 +12,7 @@ import sys
 COMPILED = """
 import hashlib
 from oxide import DisjointSlice, MatrixView, Slice, device, f32, i64, kernel, thread, u32
-from oxide.compiler.cpu.native import host_target
+from oxide.compiler.ir.llvm import host_target
 
 @device
 def one(x):

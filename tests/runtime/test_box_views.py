@@ -34,7 +34,7 @@ from oxide import (
 )
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import step_driver, use_driver
-from tests.runtime.sanitized import BOTH, error_of, on_the_cpu_device
+from tests.compiler.sanitizer.sanitized import BOTH, error_of, on_the_cpu_device
 from tests.source_lines import line_of
 
 DATA = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)

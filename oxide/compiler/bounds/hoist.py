@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import llvmlite.binding as llvm
 
-from oxide.compiler.ir.optimise import run_passes
+from oxide.compiler.ir.llvm import run_passes
 from oxide.compiler.ir.patterns import BOUNDS_CHECK, BRANCH, called_by, fails_an_assert
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.ssa import LABEL, Function, Loop
@@ -121,7 +121,7 @@ def _inlined(kernel: PortableKernel) -> str:
 
 
 def _run(module: Any, passes: Sequence[str]) -> str:
-    from oxide.compiler.cpu.native import host_machine, host_target
+    from oxide.compiler.ir.llvm import host_machine, host_target
 
     run_passes(module, host_machine(host_target()), passes, speed_level=1)
     return str(module)

@@ -9,18 +9,13 @@ import ast
 import difflib
 import enum
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from oxide.compiler.signature.signature import FORMATS
-from oxide.language.atomic import AtomicSlice
-from oxide.language.slices import DisjointSlice, Slice
-from oxide.language.types import of_dtype
-
-_SLICES = (Slice, DisjointSlice, AtomicSlice)
+from oxide.compiler.signature.annotation_advice import dtype_name
 
 _MATHEMATICS = """acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist erf erfc exp exp2
 expm1 fabs factorial floor fma fmod frexp gamma gcd hypot isclose isfinite isinf isnan isqrt lcm ldexp lgamma log log10
@@ -148,7 +143,7 @@ def allocating(numba_style: bool) -> str:
 
 def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool = False) -> str:
     """Why a kernel cannot use an object from outside it, and what to do; ``shown`` is how the kernel names it."""
-    dtype = _dtype_name(value)
+    dtype = dtype_name(value)
     if dtype is not None and not numba_style:
         return f"{shown} is NumPy's: in a kernel the type is {dtype}"
     if type(value).__name__ == "Kernel" and hasattr(value, "specialize"):
@@ -199,35 +194,6 @@ def of_attribute(shown: str, holder: Any, attribute: str) -> str:
     )
 
 
-def of_annotation(annotation: Any) -> str:
-    """What to annotate a kernel's parameter as, which ``annotation`` is not."""
-    scalars = _scalars_for(annotation)
-    if scalars:
-        return f"annotate it as {scalars}"
-    if annotation in _SLICES:
-        return f"say of what, as in {annotation.__name__}[f32]"
-    if annotation is np.ndarray or getattr(annotation, "__origin__", annotation) in (list, np.ndarray, Sequence):
-        return "an input is Slice[f32], an output DisjointSlice[f32], and an array with axes Array[f32, 2]"
-    return (
-        f"annotate it as a scalar ({' '.join(FORMATS)}), a tuple or a NamedTuple of scalars, Slice[T], "
-        "DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, where T may be a TypeVar, or not at all"
-    )
-
-
-def of_element(annotation: Any) -> str:
-    """What the elements of a slice are, which ``annotation`` is not."""
-    scalars = _scalars_for(annotation)
-    shown = getattr(annotation, "__name__", repr(annotation))
-    return f"write {scalars}, not {shown}" if scalars else " ".join(FORMATS)
-
-
-def _scalars_for(annotation: Any) -> str:
-    """What oxide has for one of Python's or NumPy's types of numbers, or nothing."""
-    if annotation in (float, int, bool):
-        return {float: "f32 or f64", int: "i32, i64, u32 or u64", bool: "bool_"}[annotation]
-    return _dtype_name(annotation) or ""
-
-
 def of_numpy(shown: str, name: str, numba_style: bool) -> str:
     """What to use for a function of NumPy."""
     if name in _MAKERS:
@@ -258,14 +224,3 @@ def _printed(node: ast.AST) -> str:
         label = str(node.left.value).partition("%")[0].strip(" =:")
         return ", ".join([*([repr(label)] if label else []), *(ast.unparse(value) for value in values)])
     return ""
-
-
-def _dtype_name(value: Any) -> str | None:
-    """oxide's name of one of NumPy's scalar types."""
-    if not (isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))):
-        return None
-    try:
-        known = of_dtype(np.dtype(value))
-    except TypeError:
-        return None
-    return None if known is None else known.name

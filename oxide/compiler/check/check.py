@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from oxide.compiler.signature.annotation_advice import of_element
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, NumbaParameter
@@ -299,7 +300,7 @@ class _Body:
                 continue
             named = self._resolve(argument)
             if called in _ARRAYS and any(named is kind for kind in (int, float, bool)):
-                raise self._error(argument, f"the elements of {ast.unparse(node.func)}: {advice.of_element(named)}")
+                raise self._error(argument, f"the elements of {ast.unparse(node.func)}: {of_element(named)}")
             if not (is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
         if called is print and node.keywords:

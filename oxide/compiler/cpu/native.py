@@ -7,7 +7,6 @@ kernel, inlined. Their coordinates live in a structure on the stack that LLVM ta
 from __future__ import annotations
 
 import re
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ import llvmlite.binding as llvm
 from oxide.compiler.bounds import in_bounds
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
-from oxide.compiler.ir.optimise import optimise, simplify
+from oxide.compiler.ir.llvm import host_machine, host_target, optimise, simplify
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import located_in
@@ -41,18 +40,6 @@ _FAR_APART = re.compile(r"\badd (?:n[us]w )*i64 [^,\n]+, -?[1-9]\d{18}\b")
 _ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
 _REGISTERS = primitives.REGISTERS
 _CONTEXT = primitives.CONTEXT
-
-
-def host_target() -> Target:
-    """This machine's CPU, with the features it has."""
-    _initialise()
-    return Target("native", llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-
-
-def host_machine(target: Target) -> Any:
-    """LLVM's target machine for a host target, to optimise and to emit with."""
-    _initialise()
-    return _machine(target)
 
 
 def entry_of(kernel: PortableKernel) -> str:
@@ -91,8 +78,7 @@ def native_assembly(
 
 def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
     """Compiles a function of the host; its address, and what keeps it alive."""
-    _initialise()
-    machine = _machine(host_target())
+    machine = host_machine(host_target())
     module = llvm.parse_assembly(ir_text)
     module.verify()
     engine = llvm.create_mcjit_compiler(module, machine)
@@ -103,8 +89,7 @@ def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
 def _module(
     kernel: PortableKernel, entry: str, signature: tuple[Closed, ...], kernel_id: int, target: Target, unchecked: bool
 ) -> tuple[Any, Any]:
-    _initialise()
-    machine = _machine(target)
+    machine = host_machine(target)
     header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     if _ASSEMBLY.search(kernel.text):
         raise CompileError(
@@ -298,23 +283,3 @@ def _set(field: int, axis: str, value: str) -> str:
     at = f"%set.{_REGISTERS[field]}.{axis}"
     address = f"getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}"
     return f"  {at} = {address}\n  store i32 {value}, ptr {at}"
-
-
-_initialise_lock = threading.Lock()
-_initialised = False
-
-
-def _initialise() -> None:
-    global _initialised
-    with _initialise_lock:
-        if not _initialised:
-            llvm.initialize_native_target()
-            llvm.initialize_native_asmprinter()
-            _initialised = True
-
-
-def _machine(target: Target) -> Any:
-    # Position-independent, as the object is loaded wherever there is room.
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
-    )

@@ -10,7 +10,6 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -56,11 +55,10 @@ from oxide.compiler.frontend.lowering.types import (
     unary_signature,
     unify_mixed,
 )
+from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.signature.untyped_arguments import ArgumentType
-from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.source import SourcePlace
 from oxide.dropping import WeakTable
 from oxide.environment import word
 from oxide.errors import OxideError
@@ -94,17 +92,6 @@ from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
 """Whose semantics a kernel has: those of oxide's typed vocabulary, the same with numba-cuda's functions to call, or
 numba-cuda's."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoweredKernel:
-    """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, the kernel's symbol,
-    and all sites known and all places of shared arrays, in the numbering that the modules use."""
-
-    modules: tuple[str, ...]
-    symbol: str
-    sites: tuple[FaultSite, ...]
-    array_places: Mapping[int, SourcePlace]
 
 
 @global_compiler_lock

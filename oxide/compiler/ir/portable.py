@@ -20,22 +20,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llvmlite.binding as llvm
 
 from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.source import located
+from oxide.compiler.source.source import SourcePlace, located
 
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime
 from .local_memory import check_local_memory
 from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .unroll import unroll_marked_loops
 
-if TYPE_CHECKING:
-    from oxide.compiler.frontend.frontend import LoweredKernel
+
+@dataclass(frozen=True, slots=True)
+class LoweredKernel:
+    """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, the kernel's symbol,
+    and all sites known and all places of shared arrays, in the numbering that the modules use."""
+
+    modules: tuple[str, ...]
+    symbol: str
+    sites: tuple[FaultSite, ...]
+    array_places: Mapping[int, SourcePlace]
 
 
 @dataclass(frozen=True, slots=True)

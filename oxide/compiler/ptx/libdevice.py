@@ -27,7 +27,7 @@ def link_libdevice(kernel: str, module: Any) -> None:
     Raises ``CompileError`` where libdevice cannot be found, or has no such function."""
     import llvmlite.binding as llvm  # here, as a program that only looks for the file needs no LLVM
 
-    from oxide.compiler.ir.optimise import run_passes
+    from oxide.compiler.ir.llvm import gpu_machine, run_passes
 
     wanted = {f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")}
     if not wanted:
@@ -51,8 +51,7 @@ def link_libdevice(kernel: str, module: Any) -> None:
     for function in library.functions:
         if not function.is_declaration and function.name not in wanted:
             function.linkage = "internal"
-    machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine()
-    run_passes(library, machine, ("global_dead_code_eliminate",))
+    run_passes(library, gpu_machine(), ("global_dead_code_eliminate",))
     library.triple, library.data_layout = module.triple, module.data_layout
     module.link_in(library)
     for function in module.functions:

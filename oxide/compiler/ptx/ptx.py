@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -11,7 +10,7 @@ import llvmlite.binding as llvm
 from oxide.compiler.bounds import in_bounds
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.instructions import QUOTIENTS, quotient
-from oxide.compiler.ir.optimise import optimise
+from oxide.compiler.ir.llvm import gpu_machine, optimise
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
@@ -90,7 +89,7 @@ def _module(
     linking: str | None = None,
 ) -> tuple[Any, Any]:
     """The optimised module and its machine; ``linking`` is the kernel's name where libdevice is to be linked."""
-    machine = _machine(target)
+    machine = gpu_machine(target.arch, target.features or FEATURES)
     portable = llvm.parse_assembly(kernel.text)
     module = link(
         [
@@ -169,19 +168,3 @@ def _registers() -> str:
     ]
     texts.append("define ptr @oxide.fault_record(ptr %context) alwaysinline {\n  ret ptr %context\n}")
     return "\n".join(texts)
-
-
-_initialise_lock = threading.Lock()
-_initialised = False
-
-
-def _machine(target: Target) -> Any:
-    global _initialised
-    with _initialise_lock:
-        if not _initialised:
-            llvm.initialize_all_targets()
-            llvm.initialize_all_asmprinters()
-            _initialised = True
-    return llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
-        cpu=target.arch, features=target.features or FEATURES, opt=3
-    )

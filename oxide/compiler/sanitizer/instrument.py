@@ -22,7 +22,7 @@ import llvmlite.binding as llvm
 from oxide.compiler.bounds.leaving import threads_may_wait
 from oxide.compiler.cpu import native, primitives
 from oxide.compiler.ir import clearing
-from oxide.compiler.ir.optimise import run_passes
+from oxide.compiler.ir.llvm import host_machine, run_passes
 from oxide.compiler.ir.patterns import CHECK_RESULT, fails_an_assert
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.ssa import LABEL, WORD
@@ -53,7 +53,7 @@ def compile_sanitized(
     pointers, views = pointers_of(signature)
     text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(clearing.left_out(kernel.text)))
     module = llvm.parse_assembly("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
-    head, body, tail = _split(_simplified(module, native.host_machine(target)), kernel.symbol)
+    head, body, tail = _split(_simplified(module, host_machine(target)), kernel.symbol)
     instrumenter = _Instrumenter(name, kernel, pointers, views, head, body, tail)
     lines = [
         line for line in (*head, *instrumenter.lines, *tail) if not line.startswith("declare ") or "held" not in line

@@ -431,7 +431,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         scalar, tile = _tile_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
         kind = "tiles" if tile else kind
     else:
-        from oxide.compiler.check.advice import of_annotation
+        from oxide.compiler.signature.annotation_advice import of_annotation
 
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise located(
@@ -444,7 +444,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
 
         return open_parameter(function, kernel, name, kind, scalar, tile)
     if not isinstance(scalar, ScalarType):
-        from oxide.compiler.check.advice import of_element
+        from oxide.compiler.signature.annotation_advice import of_element
 
         raise located(
             function,

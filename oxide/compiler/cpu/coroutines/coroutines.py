@@ -32,7 +32,7 @@ from typing import Any
 from oxide.compiler.cpu import primitives
 from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
-from oxide.compiler.ir.optimise import run_passes
+from oxide.compiler.ir.llvm import run_passes
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed

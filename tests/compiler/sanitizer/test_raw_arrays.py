@@ -9,7 +9,7 @@ from numba import cuda, int32
 from numba.np.numpy_support import from_dtype
 
 from oxide import Array, d2h, f32, h2d, kernel, zeros
-from tests.runtime.sanitized import BOTH, error_of, on_the_cpu_device
+from tests.compiler.sanitizer.sanitized import BOTH, error_of, on_the_cpu_device
 from tests.source_lines import line_of
 
 pytestmark = on_the_cpu_device

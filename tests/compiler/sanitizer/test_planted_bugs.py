@@ -32,7 +32,7 @@ from oxide import (
     warp,
     zeros,
 )
-from tests.runtime.sanitized import BOTH, error_of, on_the_cpu_device
+from tests.compiler.sanitizer.sanitized import BOTH, error_of, on_the_cpu_device
 from tests.source_lines import line_of
 
 N = 128

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from oxide import Kernel
-from tests.runtime.sanitized import on_the_cpu_device
-from tests.runtime.sanitizer_model import (
+from tests.compiler.sanitizer.model import (
     ATOMIC,
     BARRIER,
     ELEMENTS,
@@ -30,6 +29,7 @@ from tests.runtime.sanitizer_model import (
     drawn,
     interpreter,
 )
+from tests.compiler.sanitizer.sanitized import on_the_cpu_device
 
 PROGRAMS = 250
 

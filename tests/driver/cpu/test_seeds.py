@@ -230,7 +230,7 @@ def test_every_way_to_learn_of_the_end_works(completion: str) -> None:
 
 def test_the_environment_sets_the_seed() -> None:
     program = (
-        "import numpy as np\nfrom tests.driver.test_cpu_seeds import order_of, take_numbers\n"
+        "import numpy as np\nfrom tests.driver.cpu.test_seeds import order_of, take_numbers\n"
         "print(order_of(take_numbers, 2, 40))"
     )
     environment = {**os.environ, "OXIDE_DEVICE": "cpu", "OXIDE_SEED": "11"}

@@ -1,13 +1,55 @@
-"""LLVM's passes: the optimisation pipeline, the same for both back ends, and runs of a few passes."""
+"""LLVM: its target machines, the optimisation pipeline, the same for both back ends, and runs of a few passes."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import llvmlite.binding as llvm
 from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
+
+from oxide.driver.base import Target
+
+
+def host_target() -> Target:
+    """Returns this machine's CPU, with the features it has."""
+    _initialise("native")
+    return Target("native", llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def host_machine(target: Target) -> Any:
+    """Returns LLVM's target machine for a host target, to optimise and to emit with. Its code is position-independent:
+    an object file is loaded wherever there is room."""
+    _initialise("native")
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
+    )
+
+
+def gpu_machine(arch: str = "", features: str = "") -> Any:
+    """Returns LLVM's target machine for a CUDA architecture, such as ``sm_90``."""
+    _initialise("all")
+    return llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(cpu=arch, features=features, opt=3)
+
+
+_lock = threading.Lock()
+_initialised = set[str]()
+
+
+def _initialise(which: Literal["native", "all"]) -> None:
+    """Has LLVM register its targets, once: this machine's takes 4 ms, all take 15."""
+    with _lock:
+        if which in _initialised:
+            return
+        if which == "native":
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+        else:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+        _initialised.add(which)
 
 
 def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None:

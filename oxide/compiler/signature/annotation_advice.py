@@ -1,0 +1,56 @@
+"""What to annotate a kernel's parameter as, for the errors of annotations. Loaded when one of them is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from oxide.language.atomic import AtomicSlice
+from oxide.language.slices import DisjointSlice, Slice
+from oxide.language.types import of_dtype
+
+from .signature import FORMATS
+
+_SLICES = (Slice, DisjointSlice, AtomicSlice)
+
+
+def of_annotation(annotation: Any) -> str:
+    """What to annotate a kernel's parameter as, which ``annotation`` is not."""
+    scalars = _scalars_for(annotation)
+    if scalars:
+        return f"annotate it as {scalars}"
+    if annotation in _SLICES:
+        return f"say of what, as in {annotation.__name__}[f32]"
+    if annotation is np.ndarray or getattr(annotation, "__origin__", annotation) in (list, np.ndarray, Sequence):
+        return "an input is Slice[f32], an output DisjointSlice[f32], and an array with axes Array[f32, 2]"
+    return (
+        f"annotate it as a scalar ({' '.join(FORMATS)}), a tuple or a NamedTuple of scalars, Slice[T], "
+        "DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, where T may be a TypeVar, or not at all"
+    )
+
+
+def of_element(annotation: Any) -> str:
+    """What the elements of a slice are, which ``annotation`` is not."""
+    scalars = _scalars_for(annotation)
+    shown = getattr(annotation, "__name__", repr(annotation))
+    return f"write {scalars}, not {shown}" if scalars else " ".join(FORMATS)
+
+
+def _scalars_for(annotation: Any) -> str:
+    """What oxide has for one of Python's or NumPy's types of numbers, or nothing."""
+    if annotation in (float, int, bool):
+        return {float: "f32 or f64", int: "i32, i64, u32 or u64", bool: "bool_"}[annotation]
+    return dtype_name(annotation) or ""
+
+
+def dtype_name(value: Any) -> str | None:
+    """oxide's name of one of NumPy's scalar types."""
+    if not (isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))):
+        return None
+    try:
+        known = of_dtype(np.dtype(value))
+    except TypeError:
+        return None
+    return None if known is None else known.name
