@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help mlp digits test lint format gpu-test bench bench-quick native test-native clean-native clean
+.PHONY: help docs mlp digits test lint format gpu-test bench bench-quick native test-native clean-native clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -19,6 +19,7 @@ help:
 	@echo 'make gpu-test  only the GPU tests'
 	@echo 'make native    compile the host path (a minute or two, needs a C compiler); make clean-native undoes it'
 	@echo 'make test-native  compile it, and test the runtime as it then runs'
+	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
 
@@ -48,6 +49,9 @@ bench: $(VENV)/.test
 # Fails when a contender gives a wrong result, never because of a time.
 bench-quick: $(VENV)/.test
 	$(BIN)/python -m benchmarks --quick
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 format: $(VENV)/.test
 	$(BIN)/ruff format .
@@ -86,6 +90,10 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[test]'
 	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@ $(VENV)/.run $(VENV)/.digits
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	@touch $@ $(VENV)/.run
 
 $(BIN)/python:
 	@test -n '$(PYTHON)' || { echo 'oxide needs Python 3.11 or newer, and there is none; $(NAME_ONE)' >&2; exit 1; }

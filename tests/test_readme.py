@@ -10,6 +10,7 @@ Conventions, read from the line that opens a block:
 from __future__ import annotations
 
 import doctest
+import importlib
 import inspect
 import os
 import re
@@ -25,7 +26,7 @@ from benchmarks.__main__ import GROUPS
 from oxide import errors
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"^```python(?: raises=(?P<raises>\w+))?\n(?P<code>.*?)^```\n(?:\n*```text output\n(?P<output>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
@@ -129,6 +130,31 @@ def test_the_book_names_every_variable_of_the_environment() -> None:
 def test_the_book_names_every_public_name() -> None:
     words = set(re.findall(r"\w+", "".join(read(page) for page in PAGES)))
     assert not set(oxide.__all__) - words
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "".join(read(page) for page in (ROOT / "docs" / "reference").glob("*.md"))
+    listed = re.findall(r"^::: (oxide[\w.]*)", pages, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    modules = [
+        importlib.import_module(name)
+        for name in listed
+        if name.count(".") > 1 or name in ("oxide.errors", "oxide.numba_cuda")
+    ]
+    for name in oxide.__all__:
+        value = getattr(oxide, name)
+        inside = any(value is module or getattr(module, name, None) is value for module in modules)
+        assert inside or f"oxide.{name}" in listed, name
+
+
+def test_what_the_architecture_names_is_there() -> None:
+    page = read(ROOT / "docs" / "architecture.md") + read(ROOT / "CONTRIBUTING.md")
+    named = re.findall(r"`((?:oxide|tests|compiler|runtime|driver|benchmarks)/[\w/.]+)(?:::(\w+))?`", page)
+    assert len(named) > 30
+    for path, test in named:
+        file = ROOT / path if (ROOT / path).exists() else ROOT / "oxide" / path
+        assert file.exists(), path
+        assert not test or f"def {test}(" in read(file), test
 
 
 def test_the_book_names_every_option_of_a_kernel() -> None:
