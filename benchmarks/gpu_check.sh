@@ -22,7 +22,7 @@ step memcheck 200 compute-sanitizer --tool memcheck --report-api-errors no --err
     "$python" -m examples.async_mlp
 step memcheck-api 200 compute-sanitizer --tool memcheck "$python" -m examples.async_mlp
 step overlap 100 "$python" -m benchmarks.overlap --dim 512 --batches 4
-step no-thread-waits 60 "$python" -m pytest --device cuda -q -s tests/runtime/test_no_thread_waits.py
+step no-thread-waits 60 "$python" -m pytest --device cuda -q -s tests/runtime/loop/test_no_thread_waits.py
 step graph-replay 300 "$python" -m benchmarks.graph_replay --inputs 10000
 if [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
     step peer 300 "$python" -m benchmarks.peer

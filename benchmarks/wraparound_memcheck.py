@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from oxide import BoundsError, d2h, h2d, zeros
-from tests.compiler.wraparound import Case, cases
+from tests.language.wraparound import Case, cases
 
 
 def outcome(case: Case) -> tuple[int, tuple[int, int] | None]:

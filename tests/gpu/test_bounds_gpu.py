@@ -14,8 +14,8 @@ import oxide
 from oxide import BoundsError, KernelAssertionError, LaunchConfig, d2h, h2d, zeros
 from oxide.driver.cuda import CudaDriver
 from oxide_kernels import sgemm_naive
-from tests.compiler.asserting_kernels import square_roots
-from tests.compiler.wraparound import cases
+from tests.language.asserting_kernels import square_roots
+from tests.language.wraparound import cases
 from tests.runtime.faulting_launches import require_that_faults_leak_nothing
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import trio
 
 import oxide
 from oxide import DisjointSlice, Slice, d2h, f32, h2d, kernel, thread, zeros
-from tests.runtime.test_no_thread_waits import spin
+from tests.runtime.loop.test_no_thread_waits import spin
 
 
 def test_the_first_launch_of_a_kernel_beside_a_long_one_does_not_stop_the_loop() -> None:

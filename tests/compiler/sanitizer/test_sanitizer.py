@@ -38,8 +38,8 @@ from oxide.driver.cpu import CpuDriver
 from oxide.runtime.operations.operation import with_context
 from oxide.runtime.operations.transfers import new_box
 from oxide_kernels import block_inclusive_sum, block_sum, matvec_naive, relu, sgemm_naive
-from tests.compiler.asserting_kernels import square_roots
 from tests.compiler.sanitizer.sanitized import BOTH, error_of, on_the_cpu_device
+from tests.language.asserting_kernels import square_roots
 from tests.source_lines import line_of
 
 pytestmark = on_the_cpu_device

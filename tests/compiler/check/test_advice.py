@@ -19,7 +19,7 @@ from oxide.compiler.check import advice, constructs, misuse
 from oxide.compiler.signature import annotation_advice
 from oxide.driver.base import KernelResources
 from oxide.language import arrays
-from tests.compiler.test_wrong_kernels import snapshots
+from tests.compiler.check.test_wrong_kernels import snapshots
 
 
 @kernel

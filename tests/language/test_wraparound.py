@@ -10,7 +10,7 @@ import pytest
 
 from oxide.compiler.kernel import Kernel
 from tests.compiler.native_runner import fault_of, run_blocks
-from tests.compiler.wraparound import Case, cases, counted, narrow, nested, running, stepped, unsigned
+from tests.language.wraparound import Case, cases, counted, narrow, nested, running, stepped, unsigned
 
 KERNELS = [counted, stepped, narrow, unsigned, nested, running]
 

@@ -45,8 +45,8 @@ from oxide import (
     u64,
     zeros,
 )
-from tests.compiler.test_half_precision import to_bits, to_numbers
 from tests.elementwise import binary, run, unary
+from tests.language.test_half_precision import to_bits, to_numbers
 
 RNG = np.random.default_rng(18)
 FLOATS: dict[str, Any] = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64}

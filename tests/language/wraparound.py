@@ -15,7 +15,7 @@ import numpy as np
 
 from oxide import DisjointSlice, Slice, i32, i64, kernel, thread, u32, u64
 from oxide.compiler.kernel import Kernel
-from tests.compiler.loop_interpreter import Interpreter
+from tests.compiler.bounds.loop_interpreter import Interpreter
 
 
 @kernel

@@ -27,9 +27,9 @@ from oxide import (
     zeros,
 )
 from oxide.compiler.fingerprint import fingerprint
-from tests.compiler import asserting_kernels
-from tests.compiler.asserting_kernels import calls, checked, computed, positive, square_roots, summed
 from tests.compiler.native_runner import fault_of, run_blocks
+from tests.language import asserting_kernels
+from tests.language.asserting_kernels import calls, checked, computed, positive, square_roots, summed
 
 LINE = inspect.getsourcelines(square_roots.function)[1] + 5
 

@@ -15,8 +15,8 @@ import pytest
 
 from oxide import OxideError
 from oxide.compiler.kernel import Kernel
-from tests.compiler.wrong_array_kernels import WRONG_ARRAYS
-from tests.compiler.wrong_kernels import WRONG
+from tests.compiler.check.wrong_array_kernels import WRONG_ARRAYS
+from tests.compiler.check.wrong_kernels import WRONG
 
 MISTAKES = [*WRONG, *WRONG_ARRAYS]
 SNAPSHOTS = Path(__file__).with_name("wrong_kernels.txt")

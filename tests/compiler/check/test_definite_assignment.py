@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from oxide import DisjointSlice, Slice, device, f32, i32, kernel, thread
+from tests.compiler.check.test_compile_errors import refuse
 from tests.compiler.native_runner import run
-from tests.compiler.test_compile_errors import refuse
 
 COUNT = 4
 

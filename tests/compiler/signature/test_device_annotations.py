@@ -12,8 +12,8 @@ import pytest
 
 from oxide import DisjointSlice, Slice, device, f32, f64, i32, i64, kernel, thread, u8
 from oxide.errors import CompileError
+from tests.compiler.check.test_compile_errors import refuse
 from tests.compiler.native_runner import run
-from tests.compiler.test_compile_errors import refuse
 
 
 @device

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from oxide import CompileError, DisjointSlice, MatrixView, Slice, i32, i64, kernel, thread, u32, zip_exact
 from oxide.compiler.kernel import Kernel
 from oxide.errors import KernelAssertionError
-from tests.compiler.loop_interpreter import Interpreter, TooLong
+from tests.compiler.bounds.loop_interpreter import Interpreter, TooLong
 from tests.compiler.native_runner import fault_of, run_blocks
 
 NESTS = int(os.environ.get("OXIDE_LOOP_NESTS", "30"))

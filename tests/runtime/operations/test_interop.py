@@ -18,7 +18,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu.memory import Heap
 from oxide.runtime.operations import dlpack
 from oxide.testing import step_driver, use_driver
-from tests.runtime.capsules import Exporter
+from tests.runtime.operations.capsules import Exporter
 
 
 @pytest.fixture(autouse=True)

@@ -443,7 +443,7 @@ def test_a_copy_of_a_view_says_nothing_of_what_was_never_written(monkeypatch: py
 
 
 def test_numpys_functions_do_not_take_a_box_of_a_gpu_for_a_sequence() -> None:
-    from tests.runtime.test_interop_streams import Foreign
+    from tests.runtime.operations.test_interop_streams import Foreign
 
     with use_driver(Foreign()):
         box = h2d(DATA).sync()

@@ -12,7 +12,7 @@ from numba.cuda.cudadrv import devices
 from oxide import DisjointSlice, f32, i32, kernel, thread
 from oxide.compiler.frontend import frontend
 from oxide.errors import CompileError
-from tests.compiler.test_compile_errors import refuse
+from tests.compiler.check.test_compile_errors import refuse
 
 
 def test_comparing_with_none_by_equality_is_refused() -> None:

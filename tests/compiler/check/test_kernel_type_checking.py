@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("mypy")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 HEAD = """
 from oxide import DisjointSlice, Slice, f32, kernel, thread, u32

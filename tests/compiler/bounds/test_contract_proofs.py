@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oxide import LaunchError, kernel
 from oxide.compiler.kernel import Kernel
-from tests.compiler.test_loop_checks import HEAD, build, compare
+from tests.compiler.bounds.test_loop_checks import HEAD, build, compare
 
 CONTRACTS = [
     "len(x) >= n * m",

@@ -20,7 +20,7 @@ from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory import staging
 from oxide.testing import RecordingDriver, use_driver
 from oxide_kernels import relu
-from tests.runtime.test_loading import Loading
+from tests.runtime.awaiting.test_loading import Loading
 from tests.runtime.waiting import until
 
 X = np.arange(7, dtype=np.float32)

@@ -19,8 +19,8 @@ from oxide import d2h, from_cuda_array_interface, from_dlpack, h2d, reclaim
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.operations.foreign_layout import MOST_AXES
 from oxide.testing import use_driver
-from tests.runtime.capsules import Exporter
-from tests.runtime.test_interop_streams import Described, Foreign
+from tests.runtime.operations.capsules import Exporter
+from tests.runtime.operations.test_interop_streams import Described, Foreign
 
 MEMORY = np.arange(64, dtype=np.float32)
 START = MEMORY.ctypes.data
@@ -108,8 +108,8 @@ def test_the_tensors_that_ended_the_process_do_not() -> None:
     """What was imported was read by d2h."""
     program = f"""
 import oxide
-from tests.runtime.capsules import Exporter
-from tests.runtime.test_hostile_capsules import IMPOSSIBLE, START
+from tests.runtime.operations.capsules import Exporter
+from tests.runtime.operations.test_hostile_capsules import IMPOSSIBLE, START
 for case in {DANGEROUS!r}:
     try:
         oxide.d2h(oxide.from_dlpack(Exporter(**{{"data": START, **IMPOSSIBLE[case][0]}}))).sync()

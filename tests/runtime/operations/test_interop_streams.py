@@ -13,7 +13,7 @@ import oxide
 from oxide import d2h, from_cuda_array_interface, from_dlpack, h2d
 from oxide.runtime.device.runtime import current_runtime
 from oxide.testing import DelegatingDriver, step_driver, use_driver
-from tests.runtime.capsules import Exporter
+from tests.runtime.operations.capsules import Exporter
 
 
 class Foreign(DelegatingDriver):

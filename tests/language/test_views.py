@@ -16,8 +16,8 @@ from oxide.compiler.kernel import Kernel
 from oxide.errors import BoundsError, CompileError, KernelAssertionError
 from oxide_kernels import sgemm_naive
 from tests.compiler.assembler import assembled, needs_ptxas
+from tests.compiler.bounds.test_loop_ptx import hot_loop, operations
 from tests.compiler.native_runner import fault_of, run, run_blocks
-from tests.compiler.test_loop_ptx import hot_loop, operations
 
 
 def product(views: Kernel, m: int, n: int, k: int) -> None:

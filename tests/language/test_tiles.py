@@ -32,8 +32,8 @@ from oxide import (
 from oxide.compiler.kernel import Kernel
 from oxide.errors import ArgumentError, BoundsError, CompileError, LaunchError
 from tests.compiler.assembler import assembled, needs_ptxas
+from tests.compiler.bounds.test_loop_ptx import hot_loop
 from tests.compiler.native_runner import fault_of, run_blocks
-from tests.compiler.test_loop_ptx import hot_loop
 
 INTEGER_COMPARISON = re.compile(r"setp\.\w+\.[bsu]\d")  # those of a tile's numbers are of floats
 
