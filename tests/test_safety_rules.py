@@ -47,14 +47,14 @@ HERE = "test_safety_rules.py"
 
 RULES: dict[str, tuple[str, ...]] = {
     # Parameters
-    "an input is read-only": ("compiler/test_compile_errors.py::test_a_write_through_a_slice_is_refused",),
+    "an input is read-only": ("compiler/check/test_compile_errors.py::test_a_write_through_a_slice_is_refused",),
     "every read is checked, whatever the loops": (
         "compiler/test_kernel_faults.py::test_an_index_outside_ends_the_thread_and_is_reported_exactly",
-        "compiler/test_loop_checks.py::test_any_loop_nest_gives_the_values_or_the_first_fault_of_its_interpreter",
-        "compiler/test_wraparound.py::*",
+        "compiler/bounds/test_loop_checks.py::test_any_loop_nest_gives_the_values_or_the_first_fault_of_its_interpreter",
+        "language/test_wraparound.py::*",
     ),
     "an output is reached by a ThreadIndex and nothing else": (
-        "compiler/test_compile_errors.py::test_an_integer_index_into_an_output_is_refused",
+        "compiler/check/test_compile_errors.py::test_an_integer_index_into_an_output_is_refused",
         f"{HERE}::test_an_output_has_no_other_door",
     ),
     "no two threads write the same element, through two outputs of a launch either": (
@@ -63,90 +63,92 @@ RULES: dict[str, tuple[str, ...]] = {
         f"{HERE}::test_outputs_that_begin_together_and_are_alike_share_no_element_between_threads",
     ),
     "an AtomicSlice changes through atomic methods only": (f"{HERE}::test_an_atomic_slice_has_atomic_methods_only",),
-    "a kernel returns nothing": ("compiler/test_compile_errors.py::test_unsupported_python_is_named",),
+    "a kernel returns nothing": ("compiler/check/test_compile_errors.py::test_unsupported_python_is_named",),
     # ThreadIndex
     "a ThreadIndex has no constructor and no arithmetic": (
-        "compiler/test_compile_errors.py::test_a_thread_index_cannot_be_made_or_computed_with",
+        "compiler/check/test_compile_errors.py::test_a_thread_index_cannot_be_made_or_computed_with",
         f"{HERE}::test_a_thread_index_is_not_computed_with",
     ),
     "another thread's ThreadIndex or Ref is never in hand": (f"{HERE}::test_an_index_or_reference_is_not_passed_on",),
     "the width of index_2d is the same in every thread": (
-        "compiler/test_compile_errors.py::test_a_width_that_may_differ_between_threads_is_refused",
-        "compiler/test_compile_errors.py::test_a_varying_width_is_found_through_device_functions",
-        "compiler/test_compile_errors.py::test_two_widths_in_one_kernel_are_refused",
+        "compiler/check/test_compile_errors.py::test_a_width_that_may_differ_between_threads_is_refused",
+        "compiler/check/test_compile_errors.py::test_a_varying_width_is_found_through_device_functions",
+        "compiler/check/test_compile_errors.py::test_two_widths_in_one_kernel_are_refused",
         f"{HERE}::test_the_program_that_would_race_on_element_5_does_not_compile",
         f"{HERE}::test_a_width_that_is_no_parameter_or_constant_integer_is_refused",
     ),
     "index_1d and index_2d stand for a place under no other name": (
-        "compiler/test_compile_errors.py::test_the_index_functions_cannot_be_hidden_behind_another_name",
+        "compiler/check/test_compile_errors.py::test_the_index_functions_cannot_be_hidden_behind_another_name",
     ),
     "index_1d needs a launch with y and z of 1, index_2d one with z of 1": (
-        "runtime/test_launch.py::test_a_wrong_launch_is_refused_before_anything_is_submitted",
+        "runtime/launching/test_launch.py::test_a_wrong_launch_is_refused_before_anything_is_submitted",
         f"{HERE}::test_a_kernel_of_both_indices_is_launched_along_x_only",
         f"{HERE}::test_an_index_inside_a_device_function_binds_the_launch_too",
     ),
     "get_mut is None where out of bounds, index_2d right of the last column": (
         "compiler/test_kernel_faults.py::test_the_value_of_a_reference_to_nothing_is_a_fault_and_writes_nothing",
-        "runtime/test_launch.py::test_a_none_reference_that_is_written_is_a_fault_and_touches_nothing",
+        "runtime/launching/test_launch.py::test_a_none_reference_that_is_written_is_a_fault_and_touches_nothing",
     ),
     "a static type checker refuses a kernel that forgets None": (
-        "compiler/test_kernel_type_checking.py::test_a_kernel_that_forgets_the_none_check_is_rejected",
-        "compiler/test_kernel_type_checking.py::test_the_other_rules_are_type_errors_too",
-        "compiler/test_kernel_type_checking.py::test_the_rules_of_views_tiles_and_atomics_are_type_errors_too",
+        "compiler/check/test_kernel_type_checking.py::test_a_kernel_that_forgets_the_none_check_is_rejected",
+        "compiler/check/test_kernel_type_checking.py::test_the_other_rules_are_type_errors_too",
+        "compiler/check/test_kernel_type_checking.py::test_the_rules_of_views_tiles_and_atomics_are_type_errors_too",
     ),
     # Views and tiles
     "a view is None where it would not be inside": (
-        "compiler/test_views.py::test_a_view_is_none_just_where_it_would_not_be_inside",
-        "compiler/test_views.py::test_a_view_used_without_a_look_is_a_fault_that_says_what_was_outside",
-        "compiler/test_views.py::test_any_other_index_of_a_view_is_checked",
-        "compiler/test_views.py::test_what_a_view_cannot_be_made_of_is_a_compile_error",
+        "language/test_views.py::test_a_view_is_none_just_where_it_would_not_be_inside",
+        "language/test_views.py::test_a_view_used_without_a_look_is_a_fault_that_says_what_was_outside",
+        "language/test_views.py::test_any_other_index_of_a_view_is_checked",
+        "language/test_views.py::test_what_a_view_cannot_be_made_of_is_a_compile_error",
     ),
     "views are zipped only if they are equally long": (
-        "compiler/test_views.py::test_a_zip_of_different_lengths_is_a_fault_and_ends_the_thread",
+        "language/test_views.py::test_a_zip_of_different_lengths_is_a_fault_and_ends_the_thread",
     ),
     "a tile is one thread's, and whole or None": (
-        "compiler/test_tiles.py::test_every_element_is_in_just_one_tile_or_remainder",
-        "compiler/test_tiles.py::test_every_element_of_a_matrix_is_in_just_one_tile_or_remainder",
-        "compiler/test_tiles.py::test_products_of_rows_and_widths_that_would_wrap_give_none",
-        "compiler/test_tiles.py::test_a_tile_used_without_a_look_is_a_fault",
+        "language/test_tiles.py::test_every_element_is_in_just_one_tile_or_remainder",
+        "language/test_tiles.py::test_every_element_of_a_matrix_is_in_just_one_tile_or_remainder",
+        "language/test_tiles.py::test_products_of_rows_and_widths_that_would_wrap_give_none",
+        "language/test_tiles.py::test_a_tile_used_without_a_look_is_a_fault",
     ),
     "a position is inside its tile": (
-        "compiler/test_tiles.py::test_a_variable_position_is_checked_against_the_tile",
-        "compiler/test_tiles.py::test_what_a_tile_does_not_allow_is_a_compile_error",
+        "language/test_tiles.py::test_a_variable_position_is_checked_against_the_tile",
+        "language/test_tiles.py::test_what_a_tile_does_not_allow_is_a_compile_error",
     ),
     "vectors begin at multiples of their size": (
-        "compiler/test_tiles.py::test_a_piece_that_begins_in_the_middle_of_a_vector_is_refused",
+        "language/test_tiles.py::test_a_piece_that_begins_in_the_middle_of_a_vector_is_refused",
     ),
     # Launches
     "an argument of a wrong number, type, place or dtype is refused before anything is submitted": (
-        "runtime/test_launch.py::test_a_wrong_launch_is_refused_before_anything_is_submitted",
-        "runtime/test_launch.py::test_what_only_execution_shows_is_refused_before_the_kernel_is_launched",
-        "runtime/test_launch.py::test_a_box_of_another_device_is_refused",
+        "runtime/launching/test_launch.py::test_a_wrong_launch_is_refused_before_anything_is_submitted",
+        "runtime/launching/test_launch.py::test_what_only_execution_shows_is_refused_before_the_kernel_is_launched",
+        "runtime/launching/test_launch.py::test_a_box_of_another_device_is_refused",
     ),
     "a launch is lazy": (f"{HERE}::test_building_a_launch_submits_nothing",),
     "a contract that does not hold refuses the launch, and a misspelt one the kernel": (
-        "runtime/test_contracts.py::test_a_broken_contract_is_refused_with_both_values",
-        "runtime/test_contracts.py::test_a_contract_that_means_nothing_is_refused_at_decoration",
-        "runtime/test_contracts.py::test_what_an_operation_yields_is_checked_when_it_is_there",
+        "runtime/launching/test_contracts.py::test_a_broken_contract_is_refused_with_both_values",
+        "runtime/launching/test_contracts.py::test_a_contract_that_means_nothing_is_refused_at_decoration",
+        "runtime/launching/test_contracts.py::test_what_an_operation_yields_is_checked_when_it_is_there",
     ),
     "deny_checks leaves no check inside a loop": ("compiler/test_checks_report.py::*",),
     # Operations and memory
     "an operation dropped without having been run warns": (
-        "runtime/test_operations.py::test_an_operation_that_is_dropped_unrun_warns_and_one_that_was_used_does_not",
+        "runtime/operations/test_operations.py::test_an_operation_that_is_dropped_unrun_warns_and_one_that_was_used_does_not",
     ),
-    "sync() inside a running loop warns": ("runtime/test_awaiting.py::test_sync_inside_a_loop_warns_that_it_blocks",),
+    "sync() inside a running loop warns": (
+        "runtime/awaiting/test_awaiting.py::test_sync_inside_a_loop_warns_that_it_blocks",
+    ),
     "memory is not freed before its last use on any stream": (
-        "runtime/test_awaiting.py::test_dropping_a_future_in_flight_keeps_its_memory_until_the_device_is_past_it",
-        "runtime/test_execution_contract.py::test_memory_that_was_dropped_is_used_again_and_none_is_handed_out_twice",
+        "runtime/awaiting/test_awaiting.py::test_dropping_a_future_in_flight_keeps_its_memory_until_the_device_is_past_it",
+        "runtime/submission/test_execution_contract.py::test_memory_that_was_dropped_is_used_again_and_none_is_handed_out_twice",
     ),
     "a read waits for the write on another stream": (
-        "runtime/test_ordering.py::test_reading_a_box_written_on_another_stream_waits_for_the_write",
-        "runtime/test_ordering.py::test_a_write_waits_for_the_reads_before_it",
+        "runtime/device/test_ordering.py::test_reading_a_box_written_on_another_stream_waits_for_the_write",
+        "runtime/device/test_ordering.py::test_a_write_waits_for_the_reads_before_it",
     ),
     "what a kernel may touch of a box cannot be changed": (f"{HERE}::test_a_box_keeps_its_size_and_its_type",),
     "a fault ends its operation and nothing else": (
-        "runtime/test_fault_isolation.py::test_a_slice_one_too_short_is_named_and_work_beside_and_behind_it_is_right",
-        "runtime/test_launch.py::test_thousands_of_faults_leak_nothing",
+        "runtime/device/test_fault_isolation.py::test_a_slice_one_too_short_is_named_and_work_beside_and_behind_it_is_right",
+        "runtime/launching/test_launch.py::test_thousands_of_faults_leak_nothing",
     ),
     "names that mean something in a kernel alone are refused on the host": (
         f"{HERE}::test_on_the_host_the_names_of_kernels_do_nothing",
