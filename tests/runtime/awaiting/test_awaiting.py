@@ -21,19 +21,9 @@ from oxide.driver.cpu import CpuDriver
 from oxide.runtime.awaiting.future import FutureState
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 from tests.on_stream import On
+from tests.runtime.awaiting.conftest import Runner, run_asyncio
 
-Runner = Callable[[Callable[[], Awaitable[Any]]], Any]
 MODES = ("adaptive", "poll", "callback")
-
-
-def run_asyncio(main: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(main())  # type: ignore[arg-type]
-
-
-@pytest.fixture(params=[trio.run, run_asyncio], ids=["trio", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Runner:
-    runner: Runner = request.param
-    return runner
 
 
 @pytest.fixture(params=MODES)

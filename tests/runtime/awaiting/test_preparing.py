@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,22 +19,11 @@ from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory import staging
 from oxide.testing import RecordingDriver, use_driver
 from oxide_kernels import relu
+from tests.runtime.awaiting.conftest import Runner
 from tests.runtime.awaiting.test_loading import Loading
 from tests.runtime.waiting import until
 
 X = np.arange(7, dtype=np.float32)
-
-Runner = Callable[[Callable[[], Awaitable[Any]]], Any]
-
-
-def run_asyncio(main: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(main())  # type: ignore[arg-type]
-
-
-@pytest.fixture(params=[trio.run, run_asyncio], ids=["trio", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Runner:
-    runner: Runner = request.param
-    return runner
 
 
 @pytest.fixture(autouse=True)
