@@ -95,7 +95,7 @@ class BuildNative(build_ext):
     def get_ext_fullpath(self, ext_name: str) -> str:
         """``oxide.runtime.launching.launch`` and the group that all point into, both in ``oxide/compiled``."""
         folder, _, name = ext_name.removeprefix("oxide.").rpartition(".")
-        return os.path.join(self._package(), "compiled", folder, self.get_ext_filename(name))
+        return os.path.join(self._package(), "compiled", *folder.split("."), self.get_ext_filename(name))
 
     def copy_extensions_to_source(self) -> None:
         """For ``--inplace`` and editable installations: the same folder of the checkout."""
