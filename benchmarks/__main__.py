@@ -3,7 +3,7 @@
     python -m benchmarks                        every group, on the GPU if there is one
     python -m benchmarks launch completion      some groups
     python -m benchmarks --quick                small sizes: do all contenders still give right results?
-    python -m benchmarks --redraw h100.json     page and plots of a run on another machine
+    python -m benchmarks --redraw h100/run.json page and plots of a run on another machine
 
 Exits with 1 if a contender gave a wrong result or a group broke, and never because of a time. Figures that oxide is
 held to are printed as PASS or FAIL at the end of a full run.
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{report.claims(session)}")
     print(f"\n{time.perf_counter() - begun:.0f} s")
     if folder is not None:
-        for line in report.write(session, machine, folder, name):
+        for line in report.write(session, machine, folder / name, plots=options.plots):
             print(line)
     if any(comparison.wrong for comparison in session.comparisons):
         print("WRONG RESULTS, see above", file=sys.stderr)
@@ -114,8 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         default=4.0,
         help="time for one comparison, about (%(default)s); more turns, less noise",
     )
-    parser.add_argument("--output", type=Path, help="folder for JSON, page and plots (benchmarks/results)")
-    parser.add_argument("--name", help="the files' name (the device's)")
+    parser.add_argument("--output", type=Path, help="folder for the run's own folder (benchmarks/results)")
+    parser.add_argument("--name", help="the name of the run's folder (the device's)")
+    parser.add_argument("--plots", action="store_true", help="draw plots, too (needs matplotlib)")
     parser.add_argument(
         "--redraw",
         type=Path,

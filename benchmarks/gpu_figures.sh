@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every figure that oxide is held to, as PASS or FAIL, on a machine with an NVIDIA GPU: under five minutes. Writes JSON,
-# the page and the plots to the folder $1, each group to files of its own, so that a slow one does not take the rest.
+# Every figure that oxide is held to, as PASS or FAIL, on a machine with an NVIDIA GPU: under five minutes. Writes JSON
+# and a page to the folder $1, each group to a folder of its own, so that a slow one does not take the rest.
 set -u
 out=${1:?a folder for the results}
 python=${PYTHON:-python3}

@@ -24,6 +24,9 @@ _PACKAGES = (
 
 _NO_PLOTS = "no plots: matplotlib is not installed (pip install 'oxide-gpu[bench]')"
 
+RECORD, PAGE = "run.json", "page.md"
+"""A run's files, in a folder of its own."""
+
 
 def describe() -> dict[str, Any]:
     """The machine: device, driver, Python and the versions of everything compared."""
@@ -73,22 +76,26 @@ def claims(session: Session) -> str:
 def refusal(folder: Path, name: str) -> str | None:
     """Why ``write`` could not write there, if so: asked before anything is measured."""
     if Path(name).name != name:
-        return f"--name {name!r} is no name of a file"
-    file = folder / f"{name}.json"
+        return f"--name {name!r} is no name of a folder"
+    file = folder / name / RECORD
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        new = not file.exists()
+        new = not file.parent.exists()
+        file.parent.mkdir(exist_ok=True)
+        empty = not file.exists()
         with file.open("a"):
             pass
-        if new:
+        if empty:
             file.unlink()
+        if new:
+            file.parent.rmdir()
     except (OSError, ValueError) as error:
         return f"the results cannot be written to {str(file)!r}: {error}"
     return None
 
 
-def write(session: Session, machine: dict[str, Any], folder: Path, name: str) -> list[str]:
-    """Writes ``name.json``, ``name.md`` and the plots; what to tell the user about them."""
+def write(session: Session, machine: dict[str, Any], folder: Path, *, plots: bool) -> list[str]:
+    """Writes a run's record, its page and, if asked, its plots to ``folder``. Returns what to tell the user of them."""
     folder.mkdir(parents=True, exist_ok=True)
     record = {
         **machine,
@@ -97,8 +104,9 @@ def write(session: Session, machine: dict[str, Any], folder: Path, name: str) ->
         "comparisons": [asdict(comparison) for comparison in session.comparisons],
         "errors": session.errors,
     }
-    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return [f"written: {folder / name}.json", *_draw(session.comparisons, session.claims, record, folder, name)]
+    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    written = _draw(session.comparisons, session.claims, record, folder, plots=plots)
+    return [f"written: {folder / RECORD}", *written]
 
 
 def redraw(file: Path) -> list[str]:
@@ -117,17 +125,17 @@ def redraw(file: Path) -> list[str]:
             for one in record["comparisons"]
         ]
         _page(comparisons, claims, record, {})  # what it cannot show is found before anything is written
-        return _draw(comparisons, claims, record, file.parent, file.stem)
+        return _draw(comparisons, claims, record, file.parent, plots=True)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{file} is no JSON of a run of the benchmarks: {type(error).__name__}: {error}") from error
 
 
 def _draw(
-    comparisons: list[Comparison], claims: list[Claim], machine: dict[str, Any], folder: Path, name: str
+    comparisons: list[Comparison], claims: list[Claim], machine: dict[str, Any], folder: Path, *, plots: bool
 ) -> list[str]:
-    plots, note = _plots(comparisons, folder, name)
-    (folder / f"{name}.md").write_text(_page(comparisons, claims, machine, plots), encoding="utf-8")
-    return [f"written: {folder / name}.md" + (f" and {len(plots)} plots" if plots else ""), *note]
+    drawn, note = _plots(comparisons, folder) if plots else ({}, [])
+    (folder / PAGE).write_text(_page(comparisons, claims, machine, drawn), encoding="utf-8")
+    return [f"written: {folder / PAGE}" + (f" and {len(drawn)} plots" if drawn else ""), *note]
 
 
 def _page(comparisons: list[Comparison], claims: list[Claim], machine: dict[str, Any], plots: dict[str, str]) -> str:
@@ -164,7 +172,7 @@ def _page(comparisons: list[Comparison], claims: list[Claim], machine: dict[str,
     return "\n".join(lines) + "\n"
 
 
-def _plots(comparisons: list[Comparison], folder: Path, name: str) -> tuple[dict[str, str], list[str]]:
+def _plots(comparisons: list[Comparison], folder: Path) -> tuple[dict[str, str], list[str]]:
     """Draws bars for a comparison and lines for a series; the file of each title."""
     try:
         import matplotlib
@@ -216,7 +224,7 @@ def _plots(comparisons: list[Comparison], folder: Path, name: str) -> tuple[dict
             axes.set_xlabel(first.unit)
         axes.set_title(f"{first.group}: {title}", fontsize="medium")
         figure.tight_layout()
-        file = f"{name}-{first.group}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}.svg"
+        file = f"{first.group}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}.svg"
         figure.savefig(folder / file, metadata={"Date": None}, bbox_inches="tight")
         pyplot.close(figure)
         files[title] = file

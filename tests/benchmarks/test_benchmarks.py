@@ -157,19 +157,22 @@ def test_a_wrong_result_makes_the_command_fail_and_a_time_does_not(
     wrong = True
     assert command.main(["--quick", "launch", "--device", "cpu", "--output", str(tmp_path), "--name", "here"]) == 1
     assert "WRONG: no such sum" in capsys.readouterr().out
-    record = json.loads((tmp_path / "here.json").read_text())
+    folder = tmp_path / "here"
+    assert {file.name for file in folder.iterdir()} == {"run.json", "page.md"}
+    record = json.loads((folder / "run.json").read_text())
     assert record["comparisons"][0]["wrong"] == {"peer": "no such sum"}
-    page = (tmp_path / "here.md").read_text()
+    page = (folder / "page.md").read_text()
     assert "| peer | WRONG: no such sum |" in page
-    for plot in re.findall(r"\]\((.+\.svg)\)", page):
-        assert (tmp_path / plot).exists()
     if find_spec("matplotlib"):
-        (tmp_path / "here.md").unlink()
-        assert command.main(["--redraw", str(tmp_path / "here.json")]) == 0
+        assert command.main(["--redraw", str(folder / "run.json")]) == 0
+        drawn = (folder / "page.md").read_text()
+        plots = re.findall(r"\]\((.+\.svg)\)", drawn)
+        assert plots
+        assert all((folder / plot).exists() for plot in plots)
     else:
         with pytest.raises(SystemExit):
-            command.main(["--redraw", str(tmp_path / "here.json")])
-    assert (tmp_path / "here.md").read_text() == page
+            command.main(["--redraw", str(folder / "run.json")])
+        assert (folder / "page.md").read_text() == page
 
 
 @pytest.mark.parametrize(
@@ -191,10 +194,12 @@ def test_what_is_no_run_is_not_drawn(text: str | None, tmp_path: Path, capsys: p
     assert list(tmp_path.iterdir()) == [file] * (text is not None)
 
 
-def test_the_pages_of_results_show_plots_that_are_there() -> None:
-    for page in command.RESULTS.glob("*.md"):
-        plots = re.findall(r"\]\((.+\.svg)\)", page.read_text(encoding="utf-8"))
-        assert [plot for plot in plots if not (page.parent / plot).exists()] == []
+def test_a_run_that_is_kept_has_its_record_and_its_page_and_no_pictures() -> None:
+    folders = [path for path in command.RESULTS.iterdir() if path.is_dir()]
+    assert folders
+    for folder in folders:
+        assert {"run.json", "page.md"} <= {file.name for file in folder.iterdir()}
+        assert ".svg)" not in (folder / "page.md").read_text(encoding="utf-8")
 
 
 def test_a_quick_run_judges_no_claim_and_says_so(
@@ -240,8 +245,8 @@ def test_an_unknown_group_is_refused_with_the_names_of_those_there_are(capsys: p
     [
         (["--output", "/dev/null"], "the results cannot be written to"),
         (["--output", "/dev/null/results"], "the results cannot be written to"),
-        (["--name", "a/b"], "'a/b' is no name of a file"),
-        (["--name", "../b"], "'../b' is no name of a file"),
+        (["--name", "a/b"], "'a/b' is no name of a folder"),
+        (["--name", "../b"], "'../b' is no name of a folder"),
         (["--name", "b" * 300], "the results cannot be written to"),
         (["--seconds", "nan"], "nan is no time to measure for"),
         (["--seconds", "-1"], "-1 is no time to measure for"),
@@ -269,7 +274,7 @@ def test_the_page_says_what_broke_and_that_the_run_was_quick(
 
     monkeypatch.setattr(command, "import_module", lambda name: SimpleNamespace(run=broken))
     assert command.main(["--quick", "kernels", "--device", "cpu", "--output", str(tmp_path), "--name", "run"]) == 1
-    page = (tmp_path / "run.md").read_text(encoding="utf-8")
+    page = (tmp_path / "run" / "page.md").read_text(encoding="utf-8")
     assert "BROKEN, not measured to its end: kernels: RuntimeError: no luck" in page
     assert "A quick run" in page
     assert "Host path: " in page
