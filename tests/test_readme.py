@@ -116,7 +116,7 @@ def headings(page: Path) -> set[str]:
 def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_noticed() -> None:
     readme = ROOT / "README.md"
     assert leads_somewhere(readme, "docs/performance.md", "the-compiled-form")
-    assert leads_somewhere(readme, "", "quick-start")
+    assert leads_somewhere(readme, "", "two-commands")
     assert not leads_somewhere(readme, "docs/performance.md", "the-compiled-from")
     assert not leads_somewhere(readme, "docs/speed.md", "")
 
