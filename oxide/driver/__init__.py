@@ -1,1 +1,1 @@
-"""The devices: what drives each."""
+"""The drivers of devices: one protocol, for CUDA and the CPU."""

@@ -1,9 +1,9 @@
-"""The Driver protocol: everything the runtime asks of a device, and the whole difference between two devices.
+"""The Driver protocol: everything that the runtime asks of a device.
 
-A driver is flat: plain methods over opaque handles, so that a recording, a failing or a stepping
-driver is a thin wrapper, and the runtime above has one path. Three rules hold for every method:
+To the runtime, devices differ only in their driver. A driver is flat: plain methods over opaque handles. So a driver
+that records, fails or steps is a thin wrapper, and the runtime has one code path. Three rules hold for every method:
 
-- **Nothing but the methods that say so blocks.** Work is submitted to a stream and runs in order there.
+- **A method blocks only if its docstring says so.** Work is submitted to a stream and runs in order there.
 - **Any thread may call any method**, at any time, on any handle that has not been destroyed.
 - **A failure raises** ``DriverError``, ``OutOfMemoryError`` or ``DeviceLostError`` and submits nothing.
   A failure of submitted work is raised by the calls that observe it: ``query_*`` and ``synchronize_*``.
@@ -25,7 +25,7 @@ GraphHandle: TypeAlias = Any
 
 Dim3: TypeAlias = tuple[int, int, int]
 
-# The limits of every CUDA device since compute capability 3.0, which the CPU device shares.
+# The limits of CUDA devices since compute capability 3.0. The CPU device has the same limits.
 MAX_THREADS_PER_BLOCK: Final = 1024
 MAX_BLOCK: Final = (1024, 1024, 64)
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)
@@ -33,9 +33,11 @@ MAX_GRID: Final = (2**31 - 1, 65535, 65535)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the compiler must produce for a device: ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name,
-    ``features`` the back end's own feature string. ``seeded`` code runs a block's threads in an order that each launch
-    may choose."""
+    """The code that a device takes.
+
+    ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name, ``features`` is the back end's own feature
+    string. In ``seeded`` code each launch may choose the order in which a block's threads run.
+    """
 
     kind: Literal["ptx", "native"]
     arch: str
@@ -44,18 +46,20 @@ class Target:
 
 
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
-"""The entry of a native kernel whose threads meet across the grid: its launch record is longer, and the driver calls it
-as ``cpu/cooperative.py`` does."""
+"""The entry of a native kernel whose threads synchronise across the grid. Its launch record is longer, and the driver
+calls it as ``cpu/cooperative.py`` does."""
 
 
 LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
-"""The entry of a native kernel whose threads neither loop nor recurse, nor meet across the grid."""
+"""The entry of a native kernel whose threads do not loop, recurse or synchronise across the grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch. A sanitized kernel's
-    comes with what the CPU device needs to run it."""
+    """Machine code for one kernel: PTX text or a native object file, and the symbol to launch.
+
+    ``sanitized`` is what the CPU device needs to run a sanitized kernel.
+    """
 
     target: Target
     entry: str
@@ -64,22 +68,22 @@ class Code:
 
     @property
     def cooperative(self) -> bool:
-        """Whether all blocks have to be on the device at once, since threads meet across the grid.
+        """True if threads synchronise across the grid, so that all blocks must be resident at once.
 
-        The code says so itself, wherever it was kept: its entry's name on the CPU, and the use of the workspace that a
-        cooperative launch has on a GPU.
+        The code itself shows this, also if it comes from a cache: native code by the name of its entry, PTX by its use
+        of the workspace of a cooperative launch.
         """
         return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
 
     @property
     def loop_free(self) -> bool:
-        """Whether a block of native code ends soon, whatever its arguments are and memory holds."""
+        """True if a block of native code ends soon, whatever its arguments are and memory holds."""
         return self.entry == LOOP_FREE_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What a device is. Memory in bytes."""
+    """Properties of a device. ``memory`` is in bytes."""
 
     name: str
     target: Target
@@ -93,14 +97,14 @@ class DeviceInfo:
 @final
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """What a kernel takes of a GPU: what ``Kernel.resources()`` gives.
+    """The GPU resources of a kernel, as ``Kernel.resources()`` returns them.
 
-    ``registers`` and ``local_bytes`` are a thread's; local memory is what did not fit in registers, and arrays indexed
-    by a variable. ``spill_bytes`` is how much of it the assembler spilled registers to, None where it does not say.
-    ``shared_bytes`` is a block's static shared memory, ``constant_bytes`` the kernel's constants.
-    ``blocks_per_multiprocessor`` is how many blocks of ``block`` threads with ``dynamic_shared_bytes`` of dynamic
-    shared memory are resident at once, 0 if not even one fits; ``occupancy`` is the warps that they are, as a fraction
-    of the most that a multiprocessor holds.
+    ``registers`` and ``local_bytes`` are per thread. Local memory holds what did not fit in registers, and arrays
+    indexed by a variable. ``spill_bytes`` is the part of it to which the assembler spilled registers, None if the
+    assembler does not say. ``shared_bytes`` is a block's static shared memory, ``constant_bytes`` the kernel's
+    constants. ``blocks_per_multiprocessor`` is how many blocks of ``block`` threads with ``dynamic_shared_bytes`` of
+    dynamic shared memory are resident at once, 0 if not even one fits. ``occupancy`` is the number of their warps, as a
+    fraction of the most that a multiprocessor holds.
     """
 
     registers: int
@@ -116,27 +120,31 @@ class KernelResources:
 
 
 class Droppable(Protocol):
-    """Names the work of one run. Once ``dropped`` is set, its work that has not started never will."""
+    """Identifies the work of one run. Once ``dropped`` is set, work that has not started never starts."""
 
     dropped: bool
 
 
 class Driver(Protocol):
-    """One kind of device. ``name`` is what ``OXIDE_DEVICE`` calls it, ``drops_work`` says that ``for_run`` has an
-    effect."""
+    """One kind of device.
+
+    ``name`` is the device's name in ``OXIDE_DEVICE``. ``drops_work`` is True if ``for_run`` has an effect.
+    """
 
     name: str
     drops_work: bool
 
     def for_run(self, run: Droppable) -> Driver:
-        """This driver for what one run submits: launches, copies, fills and host functions that are submitted through
-        the result are skipped where they have not started when ``run.dropped`` is set. What is not work keeps its
-        place: events are recorded and waited for, memory is freed. Where ``drops_work`` is False it is this driver."""
+        """Returns a driver for the submissions of one run; the driver itself if ``drops_work`` is False.
+
+        Launches, copies, fills and host functions submitted through it are skipped if ``run.dropped`` is set before
+        they start. Everything else still happens: events are recorded and waited for, memory is freed.
+        """
 
     # Devices
 
     def device_count(self) -> int:
-        """How many devices there are, from 0."""
+        """Returns the number of devices. They are numbered from 0."""
 
     def device_info(self, device: int) -> DeviceInfo: ...
 
@@ -145,16 +153,16 @@ class Driver(Protocol):
     def create_stream(self, device: int) -> StreamHandle: ...
 
     def destroy_stream(self, stream: StreamHandle) -> None:
-        """Gives the stream up; work already submitted to it still runs."""
+        """Destroys the stream; work already submitted to it still runs."""
 
     def synchronize_stream(self, stream: StreamHandle) -> None:
-        """Blocks, with the GIL released, until all that was submitted has run."""
+        """Blocks, with the GIL released, until all submitted work has run."""
 
     def query_stream(self, stream: StreamHandle) -> bool:
-        """Whether all that was submitted has run."""
+        """Returns whether all submitted work has run."""
 
     def stream_address(self, stream: StreamHandle) -> int:
-        """The number other libraries know the stream by (a ``CUstream``)."""
+        """Returns the number by which other libraries know the stream (a ``CUstream``)."""
 
     # Events: a point in a stream
 
@@ -163,40 +171,42 @@ class Driver(Protocol):
     def destroy_event(self, event: EventHandle) -> None: ...
 
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
-        """Moves the event to the end of what the stream holds now. An event may be recorded again; a wait
-        submitted before that keeps waiting for the point it was submitted with."""
+        """Records the event at the current end of the stream.
+
+        An event may be recorded again; a wait submitted before keeps waiting for the earlier point.
+        """
 
     def query_event(self, event: EventHandle) -> bool:
-        """Whether the point last recorded has been passed; True if none ever was."""
+        """Returns whether the point last recorded has been passed; True if the event was never recorded."""
 
     def synchronize_event(self, event: EventHandle) -> None:
         """Blocks, with the GIL released, until the point last recorded has been passed."""
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        """What is submitted to the stream from now on runs after the event's point; blocks nobody."""
+        """Makes work submitted to the stream from now on run after the event's point. Does not block."""
 
     def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
-        """Milliseconds between two passed events that were created with ``timing``."""
+        """Returns the milliseconds between two passed events that were created with ``timing``."""
 
     # Memory: addresses are plain integers, sizes are bytes and never 0
 
     def allocate(self, nbytes: int, stream: StreamHandle) -> int:
-        """Device memory, 256-byte aligned, uninitialised, usable by work submitted to the stream from now on."""
+        """Allocates device memory, 256-byte aligned and uninitialised, for work submitted to the stream from now on."""
 
     def free(self, address: int, stream: StreamHandle) -> None:
-        """Gives device memory back once the stream has run what it holds now."""
+        """Frees device memory once all work now in the stream has run."""
 
     def allocate_host(self, nbytes: int) -> int:
-        """Page-locked host memory that every device can read and write at the same address."""
+        """Allocates page-locked host memory that every device can read and write at the same address."""
 
     def free_host(self, address: int) -> None:
-        """Gives page-locked memory back at once: no work in flight may use it. May block until the device is idle."""
+        """Frees page-locked memory at once: no work in flight may use it. May block until the device is idle."""
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """From page-locked host memory; it must stay until the stream has passed the copy."""
+        """Copies from page-locked host memory, which must stay allocated until the stream has passed the copy."""
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Into page-locked host memory."""
+        """Copies into page-locked host memory."""
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None: ...
 
@@ -209,27 +219,33 @@ class Driver(Protocol):
         nbytes: int,
         stream: StreamHandle,
     ) -> None:
-        """From one device's memory to another's: directly where the hardware can, else through the host."""
+        """Copies from one device's memory to another's: directly if the hardware can, else through the host."""
 
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
         """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times."""
 
     def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
-        """If the first 4 bytes of ``record`` are not all 0, copies it, ``nbytes`` (a multiple of 8) of the stream's
-        device's memory, to the page-locked host memory whose address the 8 bytes at ``cursor`` hold, and zeroes it. In
-        any case the address at ``cursor``, in device memory too, grows by ``nbytes``.
+        """Copies a claimed fault record to the host and advances the cursor.
 
-        At the end of a graph: each launch reports into memory of its own, and the host submits nothing for that."""
+        If the first 4 bytes of ``record`` are not all 0, copies its ``nbytes`` (a multiple of 8) from the memory of the
+        stream's device to the page-locked host memory whose address the 8 bytes at ``cursor`` hold, and zeroes it. In
+        any case adds ``nbytes`` to the address at ``cursor``, which is in device memory too.
+
+        For the end of a graph: each launch reports into its own memory, and the host submits nothing for that.
+        """
 
     # Code
 
     def load(self, device: int, code: Code) -> FunctionHandle:
-        """Makes code launchable on a device. The handle keeps it loaded; its ``reports`` says whether the code may use
-        the fault record whose address its parameters end with. May block until the device is idle."""
+        """Loads code for launches on a device. May block until the device is idle.
+
+        The handle keeps the code loaded. Its ``reports`` says whether the code may use the fault record, whose address
+        is the last parameter.
+        """
 
     def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:
-        """What a kernel that was loaded from ``code`` takes, in blocks of ``threads`` threads with ``shared_bytes`` of
-        dynamic shared memory. Raises ``DeviceError`` where the device has no such resources."""
+        """Returns the resources of a kernel loaded from ``code``, for blocks of ``threads`` threads with
+        ``shared_bytes`` of dynamic shared memory. Raises ``DeviceError`` if the device has no such resources."""
 
     def launch(
         self,
@@ -240,44 +256,49 @@ class Driver(Protocol):
         params: bytes,
         stream: StreamHandle,
     ) -> None:
-        """Runs a kernel. ``params`` are its parameters as a C structure, each naturally aligned.
+        """Launches a kernel. ``params`` are its parameters as a C structure, each naturally aligned.
 
-        Raises ``LaunchError`` where the blocks of a cooperative kernel cannot all be on the device at once."""
+        Raises ``LaunchError`` if the blocks of a cooperative kernel cannot all be resident at once.
+        """
 
-    # Graphs: a stream's work, recorded once and submitted as one piece again and again
+    # Graphs: a stream's work, recorded once and submitted as a whole again and again
 
     def begin_capture(self, stream: StreamHandle) -> None:
-        """From now on launches, copies, fills and reports submitted to the stream are recorded and not run. Until
-        ``end_capture``, on the same thread, the stream takes nothing else. Other streams and threads are as ever."""
+        """Starts to record launches, copies, fills and reports submitted to the stream, instead of running them.
+
+        Until ``end_capture``, on the same thread, the stream takes nothing else. Other streams and threads are not
+        affected.
+        """
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
-        """Ends what ``begin_capture`` began, whatever came of it: the stream is usable again even if this raises."""
+        """Ends a capture, also a failed one: the stream is usable again even if this raises."""
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
-        """Submits what was recorded, in order, to a stream of the same device. Memory that it uses must stay."""
+        """Submits the recorded work, in order, to a stream of the same device. Memory that it uses must stay."""
 
     def destroy_graph(self, graph: GraphHandle) -> None:
-        """Gives a graph up that no work in flight uses."""
+        """Destroys a graph that no work in flight uses."""
 
-    # Host functions: run in stream order, on a thread of the driver's
+    # Host functions: run in stream order, on one of the driver's threads
 
     def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
-        """Calls Python. The function must not call the driver. What it raises goes to ``sys.unraisablehook``."""
+        """Submits a call of a Python function, which must not call the driver. Its exceptions go to
+        ``sys.unraisablehook``."""
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
-        """Calls the C function ``void function(void *argument)`` without ever taking the GIL."""
+        """Submits a call of the C function ``void function(void *argument)``, which never takes the GIL."""
 
-    # What other libraries own
+    # Other libraries' streams and memory
 
     def foreign_stream(self, device: int, address: int) -> StreamHandle:
-        """The handle of a stream that another library made, by its number (1 is CUDA's legacy default stream, 2 the
-        calling thread's). Its maker destroys it."""
+        """Returns a handle for another library's stream, given its number (1 is CUDA's legacy default stream, 2 the
+        calling thread's). The library that created the stream destroys it."""
 
     def adopt(self, address: int, nbytes: int) -> int:
-        """Lets work use device memory that another library allocated; returns the device whose memory it is."""
+        """Lets work use device memory that another library allocated. Returns the memory's device."""
 
     def disown(self, address: int, nbytes: int) -> None:
         """Undoes one ``adopt``."""
 
     def close(self) -> None:
-        """Ends the driver at interpreter exit: waits for its work, then gives everything back."""
+        """Closes the driver at interpreter exit: waits for its work, then frees everything."""

@@ -1,9 +1,8 @@
-"""What the compiler and the CPU device agree on about sanitized kernels: what is looked for, and what a kernel touches.
+"""The sanitizer's interface between the compiler and the CPU device: kinds of checks, accesses, state layout, reports.
 
-``OXIDE_SANITIZE=memory,race`` asks for it in every kernel, ``@kernel(sanitize=…)`` in one. The compiler puts a call in
-front of each access (``compiler/sanitizer/instrument.py``) and hands over a ``Sanitized`` beside the machine code; the
-driver keeps the shadow memory and makes errors of the reports (``cpu/sanitizer.py``). Both lay out the state as it is
-here.
+``OXIDE_SANITIZE=memory,race`` sanitizes every kernel, ``@kernel(sanitize=…)`` one. The compiler puts a call in front of
+each access (``compiler/sanitizer/instrument.py``) and adds a ``Sanitized`` to the machine code. The driver keeps the
+shadow memory and turns the reports into errors (``cpu/sanitizer.py``). Both use the state layout of this module.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ VARIABLE = "OXIDE_SANITIZE"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A place in the source that touches memory: ``what`` is the parameter or the array, as the author knows it."""
+    """A place in the source that accesses memory. ``what`` is the parameter's or array's name in the source."""
 
     what: str
     file: str
@@ -34,9 +33,12 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class PointerWord:
-    """A parameter's memory: where its address and its length are in the packed parameters, and an element's bytes.
-    A record is one element, and nothing says so there. Of a strided view, the sizes of its ``axes`` are there too, and
-    the strides behind them. All accesses are to whole multiples of ``granule`` bytes."""
+    """A parameter's memory: the offsets of its address and length in the packed parameters, and its element size.
+
+    ``length_at`` is None for a record, which is one element. For a strided view the packed parameters also hold the
+    sizes of its ``axes`` axes at ``axes_at``, followed by their strides. All accesses are to whole multiples of
+    ``granule`` bytes.
+    """
 
     name: str
     address_at: int
@@ -49,8 +51,10 @@ class PointerWord:
 
 @dataclass(frozen=True, slots=True)
 class Sanitized:
-    """What the driver needs to know to run a sanitized kernel. ``shared_bytes`` is the static part, and one cell of
-    shadow is ``1 << shared_shift`` bytes of shared memory."""
+    """What the driver needs to run a sanitized kernel.
+
+    ``shared_bytes`` is the static shared memory. One shadow cell covers ``1 << shared_shift`` bytes of shared memory.
+    """
 
     kernel: str
     kernel_id: int
@@ -62,7 +66,10 @@ class Sanitized:
 
 
 def parse_kinds(given: str | Iterable[str], where: str) -> frozenset[str]:
-    """The kinds named, in a tuple or separated by commas; ``where`` is who named them. Raises ``ValueError``."""
+    """Returns the named kinds, given as names or as a string separated by commas.
+
+    ``where`` says in errors where the names come from. Raises ``ValueError`` for unknown names.
+    """
     names = given.split(",") if isinstance(given, str) else list(given)
     kinds = frozenset(name.strip() for name in names if name.strip())
     wrong = sorted(kinds.difference(KINDS))
@@ -72,7 +79,7 @@ def parse_kinds(given: str | Iterable[str], where: str) -> frozenset[str]:
 
 
 def requested() -> frozenset[str]:
-    """The kinds that ``OXIDE_SANITIZE`` asks for in every kernel. Raises ``DeviceError`` for others."""
+    """Returns the kinds that ``OXIDE_SANITIZE`` names. Raises ``DeviceError`` for unknown names."""
     text = os.environ.get(VARIABLE, "")
     try:
         return parse_kinds(text, f"{VARIABLE}={text!r}") if text else frozenset()
@@ -81,8 +88,10 @@ def requested() -> frozenset[str]:
 
 
 def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
-    """The kinds that a kernel's decorator names. From then on memory is tracked, if it names any. Raises ``TypeError``
-    for what names none, ``ValueError`` for other names."""
+    """Returns the kinds that a kernel's decorator names, and turns tracking of memory on if there are any.
+
+    Raises ``TypeError`` if ``given`` holds no names, ``ValueError`` for unknown names.
+    """
     if not given:
         return frozenset()
     where = f"kernel {kernel}, sanitize={given!r}"
@@ -99,7 +108,7 @@ def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
 
 
 def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
-    """Says once that a kernel goes to a GPU as it is."""
+    """Warns that a GPU runs the kernel unsanitized."""
     tools = " and ".join(
         f"`compute-sanitizer --tool {tool}`"
         for kind, tool in (("memory", "memcheck"), ("race", "racecheck"))
@@ -114,42 +123,44 @@ def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
 
 
 class Tracking:
-    """Whether memory is tracked from its allocation on: once any kernel is to be sanitized."""
+    """Holds whether memory is tracked from its allocation on: True once any kernel is to be sanitized."""
 
     wanted = False
 
 
-# The state of one launch: 64-bit words, of which the first eight are a fault record.
+# The state of one launch: 64-bit words. The first eight are a fault record.
 
 MAX_REPORTS = 32
-REPORT_WORDS = 5  # the kind, who, the address, who else, and where the array begins, if that is known
-CELL_WORDS = 13  # time and who of a write, two reads, an atomic read, two atomic writes; what acquiring makes known
+REPORT_WORDS = 5  # kind, accessor, address, the other accessor, start of the array if known
+CELL_WORDS = 13  # time and accessor of a write, two reads, an atomic read, two atomic writes; time known on acquire
 VIEW_WORDS = 7
-"""First and last address of a parameter; address, shadow of values, cells and cell size of its memory; of a strided
-view, where a byte for each of its bytes says whether it is an element's, else 0."""
+"""First address of a parameter and the address behind its last byte; of its memory, the address, the shadow of values,
+the cells and the cell size as a shift; for a strided view the address of one byte per byte of the view, 1 for bytes of
+elements, else 0."""
 THREADS = 1024
 
 _FIELDS = {
     "record": 8,
     "now": 1,  # counts accesses; 0 is before the first
-    "block": 1,  # the block that runs, and -1 before the first
-    "barrier": 1,  # when the block passed a barrier last, or began
-    "phase": 1,  # how many barriers it has passed
-    "block_known": 1,  # everything up to this time is known to the whole block, through atomics and a barrier
-    "pending_known": 1,  # and will be from the next barrier on
-    "grid_known": 1,  # when all blocks met at the grid's barrier last
+    "block": 1,  # the running block; -1 before the first
+    "barrier": 1,  # when the block last passed a barrier, or began
+    "phase": 1,  # barriers that the block has passed
+    "block_known": 1,  # the whole block knows everything up to this time, through atomics and a barrier
+    "pending_known": 1,  # the value that block_known takes at the next barrier
+    "grid_known": 1,  # when all blocks last met at the grid's barrier
     "reports": 1,
-    "leaves": 1,  # whether the thread that runs is to leave the kernel, where it may
+    "leaves": 1,  # whether the running thread must leave the kernel, if it may
     "views": 1,
     "view_count": 1,
     "shared_cells": 1,
     "shared_init": 1,
-    "shared_inits": 1,  # of a cooperative launch, those of all blocks one after the other; else 0
+    "shared_inits": 1,  # in a cooperative launch, those of all blocks in a row; else 0
     "shared_bytes": 1,
     "report": MAX_REPORTS * REPORT_WORDS,
-    "scratch": 64,  # where an access goes that must not be made
-    # Of each thread: barriers passed; the time of its last release; what acquiring would make known; what is known;
-    # when it came to a synchronisation of its warp; and for each lane of its warp, up to when that lane is ordered.
+    "scratch": 64,  # target of accesses that must not be made
+    # Per thread: barriers passed; time of its last release; time that acquiring would make known; time known;
+    # time of its arrival at a synchronisation of its warp; for each lane of its warp, the time up to which that lane's
+    # accesses are ordered.
     "passed": THREADS,
     "released": THREADS,
     "acquired": THREADS,
@@ -161,17 +172,17 @@ OFFSETS = dict(zip(_FIELDS, itertools.accumulate(_FIELDS.values(), initial=0), s
 STATE_WORDS = sum(_FIELDS.values())
 
 SANITIZED = 3
-"""A fault record's ``claimed`` where the sanitizer has reports; ``index`` is their number."""
+"""A fault record's ``claimed`` if the sanitizer has reports; ``index`` is the argument for ``published``."""
 
 WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
-"""What an access does: the low bits of ``who``. Above are the access's number from bit 4, the thread from bit 20 and
-the block from bit 32."""
+"""Flags of an access: the low bits of ``who``. The access's number starts at bit 4, the thread at bit 20 and the block
+at bit 32."""
 
 REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race")
 OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE = range(4)
 
 
-# Reports on their way from the launch to whoever waits for it. A fault that nobody asks about is forgotten in the end.
+# Reports on their way from a launch to its waiter. The oldest are forgotten: a fault may have no waiter.
 
 _KEPT = 256
 _numbers = itertools.count(1)
@@ -180,7 +191,7 @@ _waiting: OrderedDict[int, tuple[SanitizerError, ...]] = OrderedDict()
 
 
 def publish(errors: tuple[SanitizerError, ...]) -> int:
-    """Keeps a launch's errors; the number to ask for them with."""
+    """Stores a launch's errors and returns the number under which ``published`` finds them."""
     with _lock:
         number = next(_numbers)
         _waiting[number] = errors
@@ -190,7 +201,7 @@ def publish(errors: tuple[SanitizerError, ...]) -> int:
 
 
 def published(number: int) -> SanitizerError | None:
-    """The first of a launch's errors, the others as notes on it."""
+    """Returns the first of a launch's errors, with the others as notes, or None."""
     with _lock:
         errors = _waiting.get(number)
     if not errors:

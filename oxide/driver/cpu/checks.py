@@ -1,5 +1,5 @@
-"""What the CPU device refuses at once: handles that are not its own or not any more, launches beyond its limits, and
-numbers of devices or threads and seeds that are none."""
+"""The CPU device's checks at submission: invalid or destroyed handles, launches beyond its limits, and invalid seeds or
+numbers of devices and threads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from oxide.errors import DeviceError
 from oxide.messages import written
 
 _MAX_SHARED_BYTES = 2**31 - 1
-_MOST = 4096  # devices or threads: more are a slip of the keyboard
+_MOST = 4096  # devices or threads: more are a typo
 _NOUNS: dict[type, str] = {CpuStream: "a stream", CpuEvent: "an event", CpuGraph: "a graph"}
 
 _Owned = TypeVar("_Owned", CpuStream, CpuEvent, CpuGraph)
 
 
 def check_handle(handle: _Owned, kind: type[_Owned]) -> _Owned:
-    """The handle, if it is one of this kind and has not been destroyed."""
+    """Returns the handle. Raises ``DriverError`` unless it is of this kind and has not been destroyed."""
     if type(handle) is not kind or handle.destroyed:
         noun = _NOUNS[kind]
         found = "it was destroyed" if type(handle) is kind else f"a {type(handle).__name__} is none of the CPU driver's"
@@ -31,7 +31,7 @@ def check_handle(handle: _Owned, kind: type[_Owned]) -> _Owned:
 
 
 def check_idle(stream: CpuStream) -> CpuStream:
-    """The stream, if it is one to use and is not in a capture."""
+    """Returns the stream. Raises ``DriverError`` unless it is usable and not in a capture."""
     if type(stream) is not CpuStream or stream.destroyed:
         check_handle(stream, CpuStream)
     if stream.captured is not None:
@@ -43,7 +43,8 @@ def check_idle(stream: CpuStream) -> CpuStream:
 
 
 def check_launch(function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, stream: CpuStream) -> int:
-    """The number of blocks, if the kernel is one of the stream's device and the launch within its limits."""
+    """Returns the number of blocks. Raises ``DriverError`` unless the kernel is of the stream's device and the launch
+    within its limits."""
     if type(function) is not CpuFunction or function.device != stream.device:
         raise driver_error(
             "CUDA_ERROR_INVALID_HANDLE",
@@ -65,7 +66,7 @@ def check_launch(function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: i
 
 
 def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
-    """The product of a grid's or block's sizes, if each is within its limit."""
+    """Returns the product of a grid's or block's sizes. Raises ``DriverError`` if a size is beyond its limit."""
     if len(dim) != 3 or not (1 <= dim[0] <= limit[0] and 1 <= dim[1] <= limit[1] and 1 <= dim[2] <= limit[2]):
         raise driver_error(
             "CUDA_ERROR_INVALID_VALUE", f"{function!r} with a {what} of {dim}; each of the three must be 1 to {limit}"
@@ -74,7 +75,7 @@ def _check_dim(function: CpuFunction, what: str, dim: Dim3, limit: Dim3) -> int:
 
 
 def check_count(what: str, number: int) -> None:
-    """Raises ``DeviceError`` unless there may be so many of them, devices or threads."""
+    """Raises ``DeviceError`` unless ``number`` is a valid number of devices or threads."""
     if not 1 <= number <= _MOST:
         raise DeviceError(
             f"a CPU driver with {written(number)} {what} was asked for; it has 1 to {_MOST} "
@@ -83,7 +84,7 @@ def check_count(what: str, number: int) -> None:
 
 
 def checked_seed(seed: int) -> int:
-    """A seed that ``OXIDE_SEED`` can hold too. Raises ``TypeError`` or ``ValueError``."""
+    """Returns a seed as an int that ``OXIDE_SEED`` could hold. Raises ``TypeError`` or ``ValueError`` for others."""
     try:
         number = operator.index(seed)
     except TypeError:

@@ -1,9 +1,9 @@
-"""The CPU device's code: object files into memory, and one launch as a call for a range of blocks.
+"""The CPU device's code: loads object files, and makes launches that run a range of blocks.
 
 A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to
-``_LaunchRecord``. Blocks are numbered with x fastest. ``cpu_object`` loads what it can; LLVM loads the rest. llvmlite
-is imported when it is needed for that, or to name this machine's processor for the first time, and not before; it is
-not thread-safe, so one lock is around all that touches it.
+``_LaunchRecord``. Blocks are numbered with x fastest. ``object.py`` loads what it can, LLVM the rest. llvmlite is
+imported only for that, or to name this machine's processor for the first time. It is not thread-safe, so one lock
+guards loading and queries of the processor.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _llvm_lock = threading.Lock()
 
 @final
 class CpuFunction:
-    """A kernel in memory. What owns its machine code lives as long as this does."""
+    """A kernel in memory. It keeps the owner of its machine code alive."""
 
     __slots__ = ("_call_holding", "_memory", "call", "cooperative", "device", "entry", "pace", "sanitized")
 
-    reports = True  # machine code does not say which of its parameters it uses
+    reports = True  # machine code does not show which parameters it uses
 
     def __init__(self, device: int, code: Code) -> None:
         if code.target.kind != "native":
@@ -49,21 +49,24 @@ class CpuFunction:
         self.pace = Pace() if code.loop_free else None
         self.call = _Entry(address)
         self._call_holding = _EntryHolding(address)
-        # A launch in a queue keeps the code alive, by what it calls.
+        # A queued launch keeps the code alive through the functions that it calls.
         self.call.memory = self._call_holding.memory = self._memory  # type: ignore[attr-defined]
 
     def bind(
         self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0
     ) -> Callable[[int, int], None]:
-        """One launch: call the result with a range of blocks to run them, without the GIL; those of a cooperative
-        kernel go up to the grid's next barrier. ``seed``, unless it is 0, draws the order of the threads of a block,
-        where the code was compiled for that. Raises ``LaunchError`` for a cooperative grid that does not fit."""
+        """Returns a launch as a function: called with a range of blocks, it runs them without the GIL.
+
+        The blocks of a cooperative kernel run up to the grid's next barrier. ``seed``, unless it is 0, draws the order
+        of a block's threads, if the code was compiled for that. Raises ``LaunchError`` for a cooperative grid that does
+        not fit.
+        """
         if self.cooperative:
             return CooperativeRun(self, grid, block, shared_bytes, params, seed)
         return partial(self.call, ctypes.byref(_LaunchRecord(grid, block, shared_bytes, seed, params)))
 
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int, blocks: int) -> BlockRange:
-        """``bind`` as an item for a stream: a launch of ``blocks`` blocks."""
+        """Returns a launch of ``blocks`` blocks as an item for a stream; parameters as for ``bind``."""
         what = f"launch {self.entry}"
         if self.pace is None:
             return BlockRange(what, self.bind(grid, block, shared_bytes, params, seed), blocks)
@@ -76,7 +79,7 @@ class CpuFunction:
 
 
 class _LaunchRecord(ctypes.Structure):
-    """What the entry reads. ``params`` points into the bytes object, which the record keeps alive."""
+    """The record that the entry reads. ``params`` points into the bytes object, which the record keeps alive."""
 
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
@@ -93,7 +96,7 @@ _EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.
 
 @functools.cache
 def host_target() -> Target:
-    """What the compiler must produce for this machine. LLVM says it once; then it is in the cache on disk."""
+    """Returns the target of this machine. LLVM is asked once; then the cache on disk has the answer."""
     processor = _processor()
     name = "processor-" + disk.digest((__name__, processor)) if processor is not None else None
     if name is not None and (known := disk.read(name)) is not None:
@@ -112,14 +115,14 @@ def _ask_llvm() -> Target:
         try:
             features = llvm.get_host_cpu_features().flatten()
         except RuntimeError:
-            # LLVM cannot ask every system; the CPU's name alone is then all there is to go by.
+            # LLVM does not know the features on every system; then the CPU's name alone must do.
             features = ""
         return Target("native", llvm.get_host_cpu_name(), features)
 
 
 @functools.cache
 def host_name() -> str:
-    """The processor's name as its maker writes it, where the system tells."""
+    """Returns the processor's name as its maker writes it, if the system tells."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -132,15 +135,15 @@ def host_name() -> str:
 
 
 def _processor() -> str | None:
-    """What the system says of the processor and of what it lets programs use of it, and the version of LLVM, which
-    may learn new names; None where the system does not tell."""
+    """Returns the system's description of the processor and its usable features, and LLVM's version, as a newer LLVM
+    may know more names; None if the system does not tell."""
     found = [disk.version_text("llvmlite"), platform.machine()]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 key = line.partition(":")[0].strip()
                 if not key:
-                    return "\n".join(found)  # the first processor is all
+                    return "\n".join(found)  # one processor is enough
                 if key in _PROCESSOR_KEYS:
                     found.append(line.strip())
     except OSError:
@@ -152,7 +155,7 @@ _PROCESSOR_KEYS = {"vendor_id", "cpu family", "model", "model name", "stepping",
 
 
 def _load(code: Code) -> tuple[Any, int]:
-    """What holds an object file's code, and the address of its entry."""
+    """Loads an object file. Returns the object that holds its code, and the address of its entry."""
     try:
         memory, address = load_object(code.image, code.entry)
     except Unloadable as problem:
@@ -170,18 +173,17 @@ def _load_with_llvm(code: Code, problem: Unloadable) -> tuple[Any, int]:
     import llvmlite.binding as llvm
     from llvmlite.binding import ffi
 
-    # LLVM would have the kernel call address 0.
-    if isinstance(problem, MissingFunction) and not llvm.address_of_symbol(problem.name):
-        raise driver_error(
-            "CUDA_ERROR_NOT_FOUND",
-            f"kernel {code.entry} calls {problem.name}, which is in no library of this process; "
-            "please report this with the kernel",
-        )
-
     with _llvm_lock:
+        # With LLVM the kernel would call address 0.
+        if isinstance(problem, MissingFunction) and not llvm.address_of_symbol(problem.name):
+            raise driver_error(
+                "CUDA_ERROR_NOT_FOUND",
+                f"kernel {code.entry} calls {problem.name}, which is in no library of this process; "
+                "please report this with the kernel",
+            )
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        # Not ObjectFileRef.from_data: it wraps the null pointer that an unreadable image gives, and crashes later.
+        # Not ObjectFileRef.from_data: for an unreadable image it wraps a null pointer, and crashes later.
         pointer = ffi.lib.LLVMPY_CreateObjectFile(code.image, len(code.image))
         if not pointer:
             raise driver_error(

@@ -1,7 +1,7 @@
 """Cooperative launches on the CPU device: every block lives until the last ends, and they meet at the grid's barriers.
 
-One pass over the blocks takes each from one grid barrier to the next, on as many workers as pays; between two passes
-nobody runs, which is the barrier. No worker ever waits for another one.
+One pass over the blocks takes each from one grid barrier to the next, on as many workers as pays. Between two passes no
+block runs: that is the barrier. No worker ever waits for another.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from oxide.driver.cpu.code import CpuFunction
 
 MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
-"""How many threads and blocks of a grid may live at once: about as many as on a large GPU. Each takes memory."""
+"""The most threads and blocks of a grid that may live at once: about as many as on a large GPU. Each takes memory."""
 
 
 class _CooperativeRecord(ctypes.Structure):
-    """What the entry of a cooperative kernel reads and writes; the compiler's ``cpu/coroutines/grid.py`` says what each
-    field is."""
+    """The record that a cooperative kernel's entry reads and writes. The compiler's ``cpu/coroutines/grid.py``
+    describes its fields."""
 
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
@@ -52,7 +52,7 @@ def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
 
 @final
 class CooperativeRun:
-    """One launch. Called with a range of blocks, it takes them to the grid's next barrier, without the GIL."""
+    """One launch. A call with a range of blocks runs them to the grid's next barrier, without the GIL."""
 
     def __init__(
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
@@ -70,7 +70,10 @@ class CooperativeRun:
         self._function.call(self._pointer, first, end)
 
     def goes_on(self) -> bool:
-        """Whether another pass over all blocks is due, now that one has ended."""
+        """Returns whether another pass over all blocks is due after the one that has ended.
+
+        Abandons the blocks if they can never go on.
+        """
         record = self._record
         if not record.waiting:
             return False
@@ -82,5 +85,5 @@ class CooperativeRun:
         return True
 
     def renewed(self) -> CooperativeRun:
-        """The same launch once more, from the beginning: a graph's next."""
+        """Returns a new run of the same launch, for a graph's next launch."""
         return CooperativeRun(self._function, *self._launch)

@@ -1,7 +1,7 @@
-"""What the CPU device copies, fills and reports: the checks, and the tasks that a stream runs.
+"""Copies, fills and reports of the CPU device: their checks, and the tasks that a stream runs.
 
-Every range is checked against the live allocations when it is submitted, so that a wrong address or a use after free
-is an error with a name on the CPU device, where on a GPU it would be a fault later.
+Every range is checked against the live allocations when it is submitted. So a wrong address or a use after free is an
+error with a name on the CPU device, while on a GPU it would be a fault later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BRIEF_BYTES = 32 * 1024
 
 @final
 class Copies:
-    """Makes the tasks for the memory of one driver: a heap for each device, and the one of pinned host memory.
+    """Makes the tasks for the memory of one driver: one heap per device, and the heap of pinned host memory.
 
     Each method raises ``DriverError`` for a range that does not lie in one live allocation.
     """
@@ -30,19 +30,19 @@ class Copies:
         self._host = host
 
     def to_device(self, device: int, destination: int, source: int, nbytes: int) -> Task:
-        """From host memory to a device's."""
+        """Makes a task that copies from host memory to a device's memory."""
         self._heaps[device].check("the destination of a copy to the device,", destination, nbytes)
         self._host.check("the source of a copy to the device,", source, nbytes)
         return self._copy("copy to the device", destination, source, nbytes)
 
     def to_host(self, device: int, destination: int, source: int, nbytes: int) -> Task:
-        """From a device's memory to host memory."""
+        """Makes a task that copies from a device's memory to host memory."""
         self._host.check("the destination of a copy to the host,", destination, nbytes)
         self._heaps[device].check("the source of a copy to the host,", source, nbytes)
         return self._copy("copy to the host", destination, source, nbytes)
 
     def on_device(self, destination: int, source: int, nbytes: int) -> Task:
-        """Between two places in the memory of any devices."""
+        """Makes a task that copies between any two places in device memory."""
         for end, address in (("destination", destination), ("source", source)):
             if not any(heap.contains(address, nbytes) for heap in self._heaps):
                 raise out_of_range(f"the {end} of a copy on the device,", address, nbytes, "this driver's devices")
@@ -51,13 +51,13 @@ class Copies:
     def between_devices(
         self, destination: int, destination_device: int, source: int, source_device: int, nbytes: int
     ) -> Task:
-        """From one device's memory to another's."""
+        """Makes a task that copies from one device's memory to another's."""
         self._heaps[destination_device].check("the destination of a copy between devices,", destination, nbytes)
         self._heaps[source_device].check("the source of a copy between devices,", source, nbytes)
         return self._copy("copy between devices", destination, source, nbytes)
 
     def fill(self, device: int, address: int, pattern: bytes, count: int) -> Task:
-        """``pattern``, ``count`` times, to a device's memory."""
+        """Makes a task that writes ``pattern`` to a device's memory ``count`` times."""
         heap = self._heaps[device]
         pattern = bytes(pattern)
         if len(pattern) not in (1, 2, 4, 8) or address % len(pattern):
@@ -77,7 +77,7 @@ class Copies:
         return Task(f"fill {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES)
 
     def report(self, device: int, record: int, cursor: int, nbytes: int) -> Task:
-        """A record of a device's to where its cursor points, if the record is claimed by then."""
+        """Makes a task that copies a device's record to the address that its cursor holds, if it is claimed by then."""
         heap = self._heaps[device]
         if nbytes % 8 or record % 8 or cursor % 8:
             raise driver_error(
@@ -103,12 +103,12 @@ class Copies:
             if Tracking.wanted:
                 _note_copy(self._heaps, destination, source, nbytes)
 
-        brief = nbytes <= min(BRIEF_BYTES, abs(destination - source))  # a copy to its own source is not made again
+        brief = nbytes <= min(BRIEF_BYTES, abs(destination - source))  # an overlapping copy must not run twice
         return Task(f"{what}, {nbytes} bytes", run, brief=brief)
 
 
 def _copy(destination: int, source: int, nbytes: int) -> None:
-    """Copies bytes; the ranges may overlap. Releases the GIL where that is worth it."""
+    """Copies bytes; the ranges may overlap. Releases the GIL for more than ``BRIEF_BYTES``."""
     (_memmove_brief if nbytes <= BRIEF_BYTES else _memmove)(destination, source, nbytes)
 
 
@@ -118,7 +118,7 @@ def _fill(address: int, pattern: bytes, count: int) -> None:
     if pattern == pattern[:1] * len(pattern):
         (_memset_brief if nbytes <= BRIEF_BYTES else memset)(address, pattern[0], nbytes)
         return
-    # One tile, then copies of it: the tile stays in the cache, and a copy runs at the memory's own speed.
+    # One tile, then copies of it: the tile stays in the cache, and a copy runs at memory speed.
     tile = min(nbytes, _TILE_BYTES)
     _memmove_brief(address, pattern * (tile // len(pattern)), tile)
     for offset in range(tile, nbytes, _TILE_BYTES):
@@ -126,8 +126,11 @@ def _fill(address: int, pattern: bytes, count: int) -> None:
 
 
 def _report(record: int, cursor: int, nbytes: int, host: Heap) -> bool:
-    """Copies a record whose first word is not 0 to the address that the cursor holds, in ``host``, and zeroes it;
-    whether it was one. Moves the cursor on by ``nbytes``."""
+    """Copies a record whose first word is not 0 to the address in ``host`` that the cursor holds, and zeroes the
+    record.
+
+    Advances the cursor by ``nbytes`` in any case. Returns whether there was such a record.
+    """
     there = ctypes.c_uint64.from_address(cursor)
     destination = there.value
     there.value = destination + nbytes
@@ -140,7 +143,7 @@ def _report(record: int, cursor: int, nbytes: int, host: Heap) -> bool:
 
 
 def _note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) -> None:
-    """Notes for the sanitizer that a copy was made: what it wrote has values where its source had some."""
+    """Marks, for the sanitizer, the copied bytes as written if their source was."""
     values: bytes | None = None
     for heap in heaps:
         found = heap.tracked(source, nbytes)
@@ -153,7 +156,7 @@ def _note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) ->
 _TILE_BYTES = 256 * 1024
 
 _libc = ctypes.CDLL(None)
-# CFUNCTYPE releases the GIL around the call, PYFUNCTYPE keeps it: right for what is over sooner than a hand-over.
+# CFUNCTYPE releases the GIL around the call. PYFUNCTYPE keeps it: faster for calls shorter than a hand-over.
 _move_type = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _memmove = ctypes.CFUNCTYPE(*_move_type)(("memmove", _libc))
 _memmove_brief = ctypes.PYFUNCTYPE(*_move_type)(("memmove", _libc))

@@ -1,12 +1,12 @@
 """The CPU device: a real device behind the Driver protocol, with streams, events, memory and several devices.
 
-This file checks what is asked and turns it into items for a scheduler. Its rooms: ``cpu_streams`` (streams, events,
-items), ``cpu_workers`` (the threads that run them), ``cpu_steps`` (one item at a time, for tests), ``cpu_memory``,
-``cpu_copies``, ``cpu_code``, ``cpu_graph``, ``cpu_host_functions`` and ``cpu_checks``. What is wrong is refused when it
-is submitted, with CUDA's code and name for it.
+This file checks requests and turns them into items for a scheduler. Its modules: ``streams`` (streams, events, items),
+``workers`` (the threads that run them), ``steps`` (one item at a time, for tests), ``memory``, ``copies``, ``code``,
+``graph``, ``host_functions`` and ``checks``. A wrong request is refused when it is submitted, with CUDA's code and name
+for it.
 
-A free, and a copy or fill of a few KiB, that finds its stream idle is done by the thread that submits it: that takes
-a microsecond, and handing it to another thread ten times that. For the same reason a thread that blocks for a stream or
+If the stream is idle, the submitting thread itself does a free, or a copy or fill of up to 32 KiB: that takes a
+microsecond, and handing it to another thread ten times that. For the same reason a thread that blocks for a stream or
 an event may run small kernels that come before.
 """
 
@@ -47,22 +47,23 @@ from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
 _LOOKS = 16
-"""Queries in vain before one releases the GIL: more than a wait polls before it parks (``runtime/loop/pace.py``)."""
+"""Unsuccessful queries per release of the GIL: more than a wait polls before it parks (``runtime/loop/pace.py``)."""
 
 
 class CpuDriver:
     """``devices`` CPU devices that share the machine's cores.
 
-    ``devices`` is ``OXIDE_CPU_DEVICES`` or 1 by default; ``threads``, the most threads that run kernels at the same
-    time, is the number of cores. Each device may allocate ``OXIDE_CPU_MEMORY`` bytes, by default the machine's memory.
+    ``devices`` is ``OXIDE_CPU_DEVICES`` or 1 by default. ``threads``, the most threads that run kernels at the same
+    time, is the number of cores by default. Each device may allocate ``OXIDE_CPU_MEMORY`` bytes, by default the
+    machine's memory.
 
-    With ``step`` there are no threads and nothing runs until ``step``, ``run_until_idle`` or a ``synchronize_*`` says
-    so. ``seed``, by default ``OXIDE_SEED`` where that is set, draws in which order streams make progress, blocks of a
-    kernel run, and warps and threads of a block between barriers: the same seed gives the same run. Nothing runs beside
-    the program then: work runs inside the calls that wait for it or ask about it. ``poison``, on by default with
-    ``step``, fills memory with 0xFF bytes when it is allocated and when it is freed.
+    With ``step`` there are no threads, and work runs only in ``step``, ``run_until_idle`` and ``synchronize_*``.
+    ``seed``, without ``step`` by default ``OXIDE_SEED`` if that is set, draws the order in which streams make progress,
+    blocks of a kernel run, and warps and threads of a block run between barriers: the same seed gives the same run.
+    With a seed alone nothing runs concurrently with the program: work runs inside the calls that wait for it or query
+    it. ``poison``, on by default with ``step``, fills memory with 0xFF bytes when it is allocated and when it is freed.
 
-    Raises ``DeviceError`` for a number of devices, threads or bytes that is not one.
+    Raises ``DeviceError`` for an invalid number of devices, threads or bytes.
     """
 
     name = "cpu"
@@ -90,7 +91,7 @@ class CpuDriver:
         self._heaps = [Heap(f"cpu:{index}", self._memory, poison=poison) for index in range(self._devices)]
         self._host = Heap("pinned host memory", None, poison=poison)
         self._copies = Copies(self._heaps, self._host)
-        # With a seed and without step, whoever asks for work drives it: threads of their own would not repeat a run.
+        # With a seed and without step, the calling threads drive the work: worker threads would not repeat a run.
         self._driven = seed is not None and not step
         self._seeds = None if seed is None else random.Random(seed)
         self._scheduler: Scheduler = (
@@ -105,17 +106,20 @@ class CpuDriver:
         Tracking.wanted = Tracking.wanted or bool(requested())
 
     def for_run(self, run: Droppable) -> CpuDriver:
-        """This driver, whose work then belongs to ``run``."""
+        """Returns this driver with its submissions marked as work of ``run``."""
         return _RunDriver(self, run)
 
     # Devices
 
     def device_count(self) -> int:
-        """How many devices there are."""
+        """Returns the number of devices."""
         return self._devices
 
     def device_info(self, device: int) -> DeviceInfo:
-        """What a device is: the host's processor, with a CUDA device's limits. Loads llvmlite to name the target."""
+        """Describes a device: the host's processor with a CUDA device's limits.
+
+        Loads llvmlite the first time on a machine, to name the target.
+        """
         self._check_device(device)
         return DeviceInfo(
             name=host_name(),
@@ -130,25 +134,28 @@ class CpuDriver:
     # Streams
 
     def create_stream(self, device: int) -> CpuStream:
-        """A new stream. It costs no thread until it has work."""
+        """Creates a stream. It uses no thread until it has work."""
         self._check_device(device)
         return CpuStream(device)
 
     def destroy_stream(self, stream: CpuStream) -> None:
-        """Gives the stream up; work already submitted to it still runs."""
+        """Destroys the stream; work already submitted to it still runs."""
         if not self._closed:
             check_handle(stream, CpuStream).destroyed = True
 
     def synchronize_stream(self, stream: CpuStream) -> None:
-        """Blocks until all that was submitted has run; in step mode, runs it."""
+        """Blocks until all submitted work has run; in step mode, runs it."""
         self._scheduler.synchronize(check_idle(stream))
         if self._failures:
             self._scheduler.raise_failure(stream.device)
 
     def query_stream(self, stream: CpuStream) -> bool:
-        """Whether all that was submitted has run. Takes no lock."""
+        """Returns whether all submitted work has run. Takes no lock.
+
+        With a seed and without ``step``, runs the remaining work first.
+        """
         check_idle(stream)
-        # In this order: a stream without items that is then seen not running has run what it held at the first look.
+        # This order matters: a stream seen without items and then not running has run all it held at the first look.
         if stream.items or stream.running:
             if not self._driven:
                 self._note_look()
@@ -160,23 +167,23 @@ class CpuDriver:
         return True
 
     def stream_address(self, stream: CpuStream) -> int:
-        """The stream's number, different from every other's in this process."""
+        """Returns the stream's number, unique in this process."""
         return check_handle(stream, CpuStream).number
 
     # Events
 
     def create_event(self, device: int, *, timing: bool) -> CpuEvent:
-        """A new event, passed until it is recorded."""
+        """Creates an event, which counts as passed until it is recorded."""
         self._check_device(device)
         return CpuEvent(device, timing=timing)
 
     def destroy_event(self, event: CpuEvent) -> None:
-        """Gives the event up; what waits for it goes on waiting for its point."""
+        """Destroys the event; streams that wait for it keep waiting for its point."""
         if not self._closed:
             check_handle(event, CpuEvent).destroyed = True
 
     def record_event(self, event: CpuEvent, stream: CpuStream) -> None:
-        """Moves the event to the end of what the stream holds now."""
+        """Records the event at the current end of the stream."""
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
         check_idle(stream)
@@ -190,7 +197,10 @@ class CpuDriver:
         event.point = point
 
     def query_event(self, event: CpuEvent) -> bool:
-        """Whether the point last recorded has been passed. Takes no lock."""
+        """Returns whether the point last recorded has been passed. Takes no lock.
+
+        With a seed and without ``step``, runs the work before the point first.
+        """
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
         point = event.point
@@ -205,7 +215,7 @@ class CpuDriver:
         return True
 
     def synchronize_event(self, event: CpuEvent) -> None:
-        """Blocks until the point last recorded has been passed; in step mode, runs what comes before it."""
+        """Blocks until the point last recorded has been passed; in step mode, runs the work before it."""
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
         point = event.point
@@ -215,14 +225,14 @@ class CpuDriver:
             self._scheduler.raise_failure(event.device)
 
     def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
-        """Holds the stream back until the event's point is passed, on whichever of the driver's devices."""
+        """Holds the stream back until the event's point is passed, on any of the driver's devices."""
         check_idle(stream)
         point = check_handle(event, CpuEvent).point
         if point is not None:
             self._scheduler.submit(stream, Wait(point))
 
     def elapsed_ms(self, start: CpuEvent, end: CpuEvent) -> float:
-        """Milliseconds between two passed events that were created with ``timing``."""
+        """Returns the milliseconds between two passed events that were created with ``timing``."""
         times = []
         for event in (start, end):
             point = check_handle(event, CpuEvent).point
@@ -242,12 +252,12 @@ class CpuDriver:
     # Memory
 
     def allocate(self, nbytes: int, stream: CpuStream) -> int:
-        """Device memory, at once. Raises ``OutOfMemoryError`` beyond the device's memory."""
+        """Allocates device memory at once. Raises ``OutOfMemoryError`` beyond the device's memory."""
         self._check_open()
         return self._heaps[check_idle(stream).device].allocate(nbytes)
 
     def free(self, address: int, stream: CpuStream) -> None:
-        """Gives device memory back once the stream has run what it holds now; after ``close``, at once."""
+        """Frees device memory once all work now in the stream has run; after ``close``, at once."""
         if self._closed:
             heap = self._heaps[stream.device]
             heap.release(heap.retire(address))
@@ -257,26 +267,26 @@ class CpuDriver:
         self._scheduler.submit(stream, Task(f"free {address:#x}", lambda: heap.release(retirement), brief=True))
 
     def allocate_host(self, nbytes: int) -> int:
-        """Host memory. There is nothing to pin on this device; it is counted apart."""
+        """Allocates host memory. This device needs no page-locking; the memory is counted separately."""
         self._check_open()
         return self._host.allocate(nbytes)
 
     def free_host(self, address: int) -> None:
-        """Gives host memory back at once."""
+        """Frees host memory at once."""
         self._host.release(self._host.retire(address))
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        """From host memory of this driver's to memory of the stream's device."""
+        """Copies from this driver's host memory to memory of the stream's device."""
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.to_device(device, destination, source, nbytes))
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        """From memory of the stream's device to host memory of this driver's."""
+        """Copies from memory of the stream's device to this driver's host memory."""
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.to_host(device, destination, source, nbytes))
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        """Between two places in the memory of one of the driver's devices, or of two."""
+        """Copies within the memory of one of the driver's devices, or between two of them."""
         check_handle(stream, CpuStream)
         self._submit(stream, self._copies.on_device(destination, source, nbytes))
 
@@ -289,7 +299,7 @@ class CpuDriver:
         nbytes: int,
         stream: CpuStream,
     ) -> None:
-        """From the memory of one of the driver's devices to that of another."""
+        """Copies from the memory of one of the driver's devices to that of another."""
         check_handle(stream, CpuStream)
         self._check_device(destination_device)
         self._check_device(source_device)
@@ -302,20 +312,22 @@ class CpuDriver:
         self._submit(stream, self._copies.fill(device, address, pattern, count))
 
     def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
-        """Copies a record that is claimed to where the cursor points, zeroes it, and moves the cursor on. What the
-        cursor holds is looked at when the stream comes to it: an address that is none ends the device, as on a GPU."""
+        """Copies a claimed record to the address that the cursor holds, zeroes it, and advances the cursor.
+
+        The cursor is read when the stream comes to it: an invalid address then ends the device, as on a GPU.
+        """
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.report(device, record, cursor, nbytes))
 
     # Code
 
     def load(self, device: int, code: Code) -> CpuFunction:
-        """Loads native code. Raises ``DriverError`` for another kind of code, a damaged image or a missing entry."""
+        """Loads native code. Raises ``DriverError`` for other code, a damaged image or a missing entry."""
         self._check_device(device)
         return CpuFunction(device, code)
 
     def resources(self, function: CpuFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
-        """Raises ``DeviceError``: a processor has no multiprocessors to share out."""
+        """Raises ``DeviceError``: a CPU has no registers or occupancy to report."""
         raise DeviceError(
             f"resources were asked for on cpu:{function.device}; registers and occupancy are a GPU's: "
             "ask where there is one, with OXIDE_DEVICE=cuda"
@@ -324,7 +336,7 @@ class CpuDriver:
     def launch(
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: CpuStream
     ) -> None:
-        """Runs a kernel, its blocks on as many threads as pays. Refuses what is beyond the device's limits."""
+        """Launches a kernel, its blocks on as many threads as pays. Refuses launches beyond the device's limits."""
         check_handle(stream, CpuStream)
         blocks = check_launch(function, grid, block, shared_bytes, stream)
         seed = 0 if self._seeds is None else self._seeds.getrandbits(32) | 1  # draws the order of the launch's threads
@@ -343,12 +355,12 @@ class CpuDriver:
     # Graphs
 
     def begin_capture(self, stream: CpuStream) -> None:
-        """Records what is submitted to the stream from now on, in place of running it."""
+        """Starts to record work submitted to the stream, instead of running it."""
         self._check_open()
         check_idle(stream).captured = []
 
     def end_capture(self, stream: CpuStream) -> CpuGraph:
-        """Ends the recording. Raises ``DriverError`` for a stream that records nothing."""
+        """Ends the capture. Raises ``DriverError`` if the stream is not in one."""
         items = check_handle(stream, CpuStream).captured
         if items is None:
             raise driver_error(
@@ -370,23 +382,24 @@ class CpuDriver:
             self._scheduler.submit(stream, recorded(item))
 
     def destroy_graph(self, graph: CpuGraph) -> None:
-        """Gives the graph up; launches already submitted still run."""
+        """Destroys the graph; launches already submitted still run."""
         if not self._closed:
             check_handle(graph, CpuGraph).destroyed = True
 
     # Host functions
 
     def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
-        """Calls Python on a worker thread. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
+        """Submits a call of a Python function on a worker thread. Its exceptions go to ``sys.unraisablehook``, and the
+        stream goes on."""
         self._submit(check_idle(stream), python_call(function))
 
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
-        """Calls a C function on a worker thread, without the GIL."""
+        """Submits a call of a C function on a worker thread, without the GIL."""
         self._submit(check_idle(stream), native_call(function, argument))
-        if self._driven:  # it wakes somebody who sleeps, and does not ask again
+        if self._driven:  # the function wakes a sleeping waiter, which does not query again
             self._scheduler.synchronize(stream)
 
-    # What other libraries own
+    # Other libraries' streams and memory
 
     def foreign_stream(self, device: int, address: int) -> CpuStream:
         """Raises ``DriverError``: no other library has streams of this device."""
@@ -397,8 +410,8 @@ class CpuDriver:
         )
 
     def adopt(self, address: int, nbytes: int) -> int:
-        """Lets work use memory that another library allocated. All host memory is device 0's, but for the memory
-        that this driver allocated."""
+        """Lets work use memory that another library allocated. Returns device 0, except for memory that this driver
+        allocated on another device."""
         self._check_open()
         device = 0
         if self._devices > 1:
@@ -413,11 +426,11 @@ class CpuDriver:
                 return
 
     def close(self) -> None:
-        """Waits for the work submitted and ends the threads. May be called again.
+        """Waits for submitted work and ends the threads. May be called again.
 
-        From then on submissions raise ``DriverError``. Memory that is not given back yet stays: a NumPy array that
-        ``d2h`` returned, or that looks at a box, is as good as before. It can still be given back, and what is left
-        goes with the driver, when nothing holds either any more.
+        Later submissions raise ``DriverError``. Memory that is still allocated stays valid, for example under a NumPy
+        array that ``d2h`` returned or that views a box. It can still be freed. The rest is freed with the driver, when
+        neither the driver nor its memory is referenced any more.
         """
         if self._closed:
             return
@@ -437,7 +450,7 @@ class CpuDriver:
 
     @property
     def live_allocations(self) -> LiveAllocations:
-        """The memory not yet given back. A free counts once its stream has run it."""
+        """Returns the memory that is not freed yet. A free counts once its stream has run it."""
         held = [heap.held for heap in self._heaps]
         host_bytes, host_count = self._host.held
         return LiveAllocations(
@@ -445,15 +458,15 @@ class CpuDriver:
         )
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """In step mode: the streams that could run an item now, the one submitted first in front."""
+        """In step mode: returns the streams that could run an item now, sorted by when that item was submitted."""
         return self._steps().pending()
 
     def step(self, stream: CpuStream | None = None) -> bool:
-        """In step mode: runs one item, of ``stream`` or of one that could go on; ``False`` if there is none."""
+        """In step mode: runs one item, of ``stream`` or of any runnable stream; ``False`` if there is none."""
         return self._steps().step(stream)
 
     def run_until_idle(self) -> None:
-        """In step mode: runs all that can run."""
+        """In step mode: runs items until none can run."""
         self._steps().run_until_idle()
 
     # Helpers
@@ -473,10 +486,12 @@ class CpuDriver:
             stream.captured.append(item)
 
     def _note_look(self) -> None:
-        """Counts a query that found work unfinished. A thread that polls must release the GIL now and then, or the
-        worker that it waits for gets it 5 ms later. It sleeps for that and never yields its core: Linux takes a whole
-        slice of a thread that yields, so 64 waits would keep an event loop for a fifth of a second
-        (docs/performance.md)."""
+        """Counts a query that found work unfinished, and sleeps at every ``_LOOKS``-th.
+
+        A polling thread must release the GIL now and then, or the worker that it waits for gets the GIL 5 ms later. The
+        thread sleeps and never yields its core: Linux takes a whole slice of a thread that yields, so 64 waits would
+        keep an event loop for a fifth of a second (docs/performance.md).
+        """
         self._looks += 1
         if self._looks % _LOOKS == 0:
             sleep(1e-6)  # 50 to 60 µs, by the kernel's timer
@@ -500,12 +515,12 @@ calls_drop(CpuDriver)
 
 @final
 class _RunDriver(CpuDriver):
-    """A driver as one run uses it: the same in everything, but for whose work it submits."""
+    """A driver for one run. It differs only in marking its work as the run's."""
 
     __slots__ = ("_drop", "_run")
 
     def __init__(self, driver: CpuDriver, run: Droppable) -> None:
-        self._drop = nothing  # it ends no threads: the driver goes on
+        self._drop = nothing  # ends no threads: the driver goes on
         self.__dict__ = driver.__dict__
         self._run = run
 
@@ -523,4 +538,4 @@ def _end_threads() -> None:
 _dropped: deque[Scheduler] = deque()
 _soon = Soon(_end_threads)
 _abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
-"""In C: a driver dropped without ``close`` leaves no threads behind."""
+"""Runs in C. Ends the threads of a driver that was dropped without ``close``."""

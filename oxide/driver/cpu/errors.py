@@ -1,4 +1,4 @@
-"""The CPU device's driver errors: CUDA's names and codes, so that whoever handles one device handles both."""
+"""The CPU device's driver errors: CUDA's names and codes, so that one handler serves both kinds of devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ErrorName: TypeAlias = Literal[
 
 
 def driver_error(name: ErrorName, message: str) -> DriverError:
-    """The error with CUDA's code for its name."""
+    """Returns the error with CUDA's code for ``name``."""
     return DriverError(_CODES[name], name, message)
 
 

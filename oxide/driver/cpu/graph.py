@@ -1,4 +1,4 @@
-"""Graphs of the CPU device: the recorded list of a stream's items, submitted again at each launch."""
+"""Graphs of the CPU device: recorded lists of a stream's items, submitted again at each launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _numbers = itertools.count(1)
 
 @final
 class CpuGraph:
-    """What a capture recorded on a stream of ``device``, in order."""
+    """The items that a capture recorded on a stream of ``device``, in order."""
 
     __slots__ = ("destroyed", "device", "items", "number")
 
@@ -27,5 +27,5 @@ class CpuGraph:
 
 
 def recorded(item: Task | BlockRange) -> Task | BlockRange:
-    """The item as one launch runs it: a range of blocks counts those it has handed out, so each launch has its own."""
+    """Returns the item for one launch. A range of blocks counts the blocks handed out, so each launch gets its own."""
     return item.renewed() if isinstance(item, BlockRange) else item

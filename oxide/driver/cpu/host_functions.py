@@ -1,4 +1,4 @@
-"""Functions of the program's that a stream of the CPU device calls: of Python's, and of C's."""
+"""Host functions: Python and C functions that a stream of the CPU device calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oxide.driver.cpu.streams import Task
 
 
 def python_call(function: Callable[[], None]) -> Task:
-    """Calls Python. What it raises goes to ``sys.unraisablehook``, and the stream goes on."""
+    """Returns a task that calls a Python function. Exceptions go to ``sys.unraisablehook``, and the stream goes on."""
 
     def call() -> None:
         try:
@@ -23,7 +23,7 @@ def python_call(function: Callable[[], None]) -> Task:
 
 
 def native_call(function: int, argument: int) -> Task:
-    """Calls a C function by its address, without the GIL. Raises ``DriverError`` for an address that is none."""
+    """Returns a task that calls a C function by its address, without the GIL. Raises ``DriverError`` for address 0."""
     if not function:
         raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
     call = _HostFunction(function)
@@ -31,7 +31,7 @@ def native_call(function: int, argument: int) -> Task:
 
 
 def _report_unraisable(function: Callable[[], Any], error: BaseException) -> None:
-    """Gives an exception to ``sys.unraisablehook``: one that leaves a C callback goes there, with its traceback."""
+    """Gives an exception, with its traceback, to ``sys.unraisablehook`` by letting it leave a C callback."""
 
     def raise_again() -> None:
         try:

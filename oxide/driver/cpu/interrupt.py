@@ -1,8 +1,8 @@
-"""Runs kernels so that Ctrl-C ends the wait for them, where whoever waits runs them: with a seed, and step by step.
+"""Runs kernels so that Ctrl-C ends the wait for them, if the waiting thread runs them: with a seed, and step by step.
 
-Python tells the main thread of Ctrl-C, and only between two of its instructions: inside a kernel there are none. So
-the main thread has another thread run the kernel and waits for it, and nothing runs beside it all the same. A thread a
-kernel costs some 50 microseconds; other threads are told of nothing and run kernels themselves.
+Python reports Ctrl-C to the main thread only, and only between two instructions: inside a kernel there are none. So the
+main thread has another thread run the kernel and waits for it; still only one of them runs at a time. A thread per
+kernel costs some 50 microseconds. Other threads get no signals and run kernels themselves.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Abandoned(Exception):
 
 
 def run_interruptibly(calls: Iterable[Callable[[], object]]) -> None:
-    """Makes the calls, one after another; raises what one of them raises, and then makes no more.
+    """Makes the calls one after another. If a call raises, raises its exception and makes no more calls.
 
-    Raises ``Abandoned`` where a signal's handler raised an exception before the last call returned: the call that is
-    being made goes on, and no other is begun.
+    Raises ``Abandoned`` if a signal handler raised an exception before the last call returned: the current call goes
+    on, and no other is begun.
     """
     work = _Work(calls)
     if threading.current_thread() is not threading.main_thread():
@@ -39,7 +39,7 @@ def run_interruptibly(calls: Iterable[Callable[[], object]]) -> None:
 
 
 def _wait_for(work: _Work) -> None:
-    """Has another thread do the work, or where there can be no more threads this one."""
+    """Has another thread do the work and waits for it, or does the work itself if the system has no more threads."""
     try:
         threading.Thread(target=work.run, name="oxide kernel", daemon=True).start()
     except RuntimeError:
@@ -49,7 +49,7 @@ def _wait_for(work: _Work) -> None:
 
 @final
 class _Work:
-    """Calls that one thread makes, whoever comes first, and how far it is."""
+    """Calls to be made by one thread, the first to claim them, and their progress."""
 
     def __init__(self, calls: Iterable[Callable[[], object]]) -> None:
         self._calls = calls

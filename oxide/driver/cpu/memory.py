@@ -1,4 +1,4 @@
-"""The CPU device's memory: blocks from the C library, counted, and which ranges lie inside one of them.
+"""The CPU device's memory: counted blocks from the C library, and checks that a range lies inside one of them.
 
 With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed: as a float that is a NaN,
 as an index far outside.
@@ -30,7 +30,7 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class LiveAllocations:
-    """What is allocated and not yet given back: bytes and blocks, of all devices together and of pinned memory."""
+    """Allocations that are not freed yet: bytes and blocks, of all devices together and of pinned memory."""
 
     device_bytes: int
     device_count: int
@@ -40,10 +40,10 @@ class LiveAllocations:
 
 @final
 class Heap:
-    """The allocations of one device, or of pinned host memory. ``limit`` is in bytes; ``None`` is the system's.
+    """The allocations of one device, or of pinned host memory. ``limit`` is in bytes; ``None``: the system's limit.
 
-    Whoever holds an address holds the heap, by way of the driver. So a heap that is dropped once no work is left gives
-    back what is still allocated, and no sooner: an array on its memory may live longer than the driver is open.
+    Every holder of an address also holds the heap, through the driver. So remaining allocations are freed only when the
+    heap is dropped and no work is left: an array on its memory may live longer than the driver is open.
     """
 
     def __init__(self, name: str, limit: int | None, *, poison: bool) -> None:
@@ -55,28 +55,29 @@ class Heap:
         self._poison = poison
         self._lock = threading.RLock()
         self._live: dict[int, int] = {}
-        self._leaving: dict[int, tuple[int, int]] = {}  # address and bytes, by the number of the retirement
+        self._leaving: dict[int, tuple[int, int]] = {}  # address and bytes, by retirement number
         self._retirements = itertools.count(1)
         self._held = 0
-        # The live addresses in order, for addresses inside a block; None after a change. ``_changes`` tells a
+        # The live addresses in order, to look up addresses inside a block; None after a change. ``_changes`` tells a
         # reader that was interrupted while sorting that its result is out of date.
         self._ordered: list[int] | None = None
         self._changes = 0
         self._adopted = Counter[tuple[int, int]]()
-        # For the sanitizer, of each block until it is released: a byte for each byte, 1 once something has written it.
+        # For the sanitizer, of each block until it is released: one byte per byte, 1 once that was written.
         self._values: dict[int, bytearray] = {}
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes and blocks not yet given back to the system."""
+        """Returns the bytes and blocks not yet returned to the system."""
         with self._lock:
             return self._held, len(self._live) + len(self._leaving)
 
     def allocate(self, nbytes: int) -> int:
-        """A 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the limit or where the system has no more.
+        """Allocates a 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the limit or if the system has none.
 
-        What lies between its end and the next multiple of 256 bytes belongs to nobody, as on a GPU: a kernel of raw
-        arrays that writes a little too far spoils nothing there, least of all the C library's own records."""
+        The bytes between its end and the next multiple of 256 bytes are unused, as on a GPU: a kernel of raw arrays
+        that writes a little too far damages nothing there, in particular not the C library's own records.
+        """
         if nbytes <= 0:
             raise driver_error(
                 "CUDA_ERROR_INVALID_VALUE", f"an allocation of {nbytes} bytes on {self.name}; ask for 1 or more"
@@ -101,7 +102,7 @@ class Heap:
                 )
             with self._lock:
                 if nbytes >= _LARGE and _madvise is not None:
-                    # Where it is not to be had, nothing changes.
+                    # Best effort: without huge pages nothing changes.
                     start = -(-address.value // _PAGE) * _PAGE
                     _madvise(start, (address.value + nbytes - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
                 if self._poison:
@@ -110,7 +111,7 @@ class Heap:
                 self._changed()
                 if Tracking.wanted:
                     self._values[address.value] = bytearray(nbytes)
-        except BaseException:  # an interrupt too: nobody will hear of the address
+        except BaseException:  # an interrupt too: the caller never gets the address
             with self._lock:
                 if counted:
                     self._held -= nbytes
@@ -123,8 +124,10 @@ class Heap:
         return address.value
 
     def retire(self, address: int) -> int:
-        """Takes an address out of use. Raises ``DriverError`` if it is not one that ``allocate`` gave, or not any
-        more. Its memory stays until ``release`` is given the number that is returned."""
+        """Takes an address out of use and returns a number. The memory stays until ``release`` gets that number.
+
+        Raises ``DriverError`` if the address is not a live allocation of this heap.
+        """
         with self._lock:
             nbytes = self._live.pop(address, None)
             if nbytes is None:
@@ -139,7 +142,7 @@ class Heap:
             return retirement
 
     def release(self, retirement: int) -> None:
-        """Gives a retired address back to the system, unless that was done: an interrupted free is begun again."""
+        """Returns a retired address to the system, unless that was done before: an interrupted free is repeated."""
         with self._lock:
             leaving = self._leaving.get(retirement)
             if leaving is None:
@@ -148,23 +151,23 @@ class Heap:
             self._values.pop(address, None)
             if self._poison and not self.in_use_for_ever:
                 memset(address, 0xFF, nbytes)
-            # From here on one step: a signal is looked at when the last call has been made.
+            # From here on one step: signals are checked after the last call.
             self._held -= nbytes
             del self._leaving[retirement]
             if not self.in_use_for_ever:
                 self._give_back(address)
 
     def end(self) -> None:
-        """No work uses the memory any more, nor will: what is allocated when the heap is dropped is given back then."""
+        """Marks the end of all work on the memory. Remaining allocations are freed when the heap is dropped."""
         leaving = map(itemgetter(0), chain.from_iterable(map(dict.values, (self._leaving,))))
         left = map(
             self._give_back, chain(chain.from_iterable((self._live,)), leaving)
-        )  # begun when the first is asked for
+        )  # lazy: reads the tables only when consumed
         if not self.in_use_for_ever:
             self._drop = partial(deque[object], left, 0)
 
     def keep_for_ever(self) -> None:
-        """Work that nobody waits for any more may use the memory."""
+        """Keeps the memory for ever: abandoned work may still use it."""
         self.in_use_for_ever = True
         self._drop = nothing
 
@@ -172,7 +175,7 @@ class Heap:
         self._drop()
 
     def contains(self, address: int, nbytes: int) -> bool:
-        """Whether a range lies inside one live allocation."""
+        """Returns whether a range lies inside one live allocation."""
         size = self._live.get(address)
         if size is not None:
             return 0 < nbytes <= size
@@ -185,7 +188,7 @@ class Heap:
             raise out_of_range(what, address, nbytes, self.name)
 
     def tracked(self, address: int, nbytes: int) -> tuple[int, bytearray] | None:
-        """The block of this heap's that a range lies in: where it begins, and which of its bytes were ever written."""
+        """Returns the start of the block around a range, and a 1 for each byte ever written; None if not tracked."""
         with self._lock:
             exact = self._values.get(address)
             if exact is not None:
@@ -196,17 +199,17 @@ class Heap:
         return None
 
     def wrote(self, address: int, nbytes: int, values: bytes | None) -> None:
-        """Notes that a range was written: all of it, or the bytes that are 1 in ``values``."""
+        """Marks a range as written: all of it, or the bytes that are 1 in ``values``."""
         found = self.tracked(address, nbytes)
         if found is not None:
             start, flags = found
             flags[address - start : address - start + nbytes] = b"\1" * nbytes if values is None else values
 
     def adopt(self, address: int, nbytes: int) -> None:
-        """Counts a range of somebody else's as live, until as many calls of ``disown``."""
+        """Counts a range of another library's memory as live, until as many calls of ``disown``."""
         key = address, nbytes
         with self._lock:
-            self._adopted[key] = self._adopted.get(key, 0) + 1  # "+=" calls a function of Python's for a new key
+            self._adopted[key] = self._adopted.get(key, 0) + 1  # "+=" would call Python code for a new key
 
     def disown(self, address: int, nbytes: int) -> bool:
         """Undoes one ``adopt``; False if there was none."""
@@ -226,7 +229,7 @@ class Heap:
         return nbytes > 0 and any(start <= address and address + nbytes <= start + size for start, size in ranges)
 
     def _block_around(self, address: int, nbytes: int) -> tuple[int, int, int]:
-        """The block an address lies in: its address and size, and the bytes from its start to the range's end."""
+        """Returns address and size of the block around an address, and the bytes from its start to the range's end."""
         with self._lock:
             ordered = self._ordered
             if ordered is None:
@@ -247,7 +250,7 @@ calls_drop(Heap)
 
 
 def out_of_range(what: str, address: int, nbytes: int, where: str) -> Exception:
-    """The error of a range that is not in one live allocation."""
+    """Returns the error for a range that is not in one live allocation."""
     return driver_error(
         "CUDA_ERROR_INVALID_VALUE",
         f"{what} [{address:#x}, {address + nbytes:#x}), {nbytes} bytes, does not lie in one live allocation of "
@@ -256,7 +259,7 @@ def out_of_range(what: str, address: int, nbytes: int, where: str) -> Exception:
 
 
 def note_launch(heaps: list[Heap], params: bytes) -> None:
-    """Notes for the sanitizer that a kernel nobody looks into may have written all that it was given the address of."""
+    """Marks, for the sanitizer, every block that an unsanitized kernel gets an address of as written."""
     for at in range(0, len(params) - 7, 8):
         for heap in heaps:
             found = heap.tracked(int.from_bytes(params[at : at + 8], "little"), 1)
@@ -265,20 +268,20 @@ def note_launch(heaps: list[Heap], params: bytes) -> None:
 
 
 def keep_for_ever(heaps: Iterable[Heap]) -> None:
-    """A kernel was left behind that may use any of their memory."""
+    """Keeps the heaps' memory for ever: an abandoned kernel may use any of it."""
     for heap in heaps:
         heap.keep_for_ever()
 
 
 def physical_memory() -> int:
-    """The machine's memory in bytes."""
+    """Returns the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 _MAX_SIZE = 2**63 - 1
 
-# Large blocks ask for huge pages, as NumPy's arrays do, from the same size on: kernels that read 16 MB arrays once take
-# a quarter less time.
+# Large blocks ask for huge pages, from the same size on as NumPy's arrays: kernels that read 16 MB arrays once take a
+# quarter less time.
 _LARGE = 4 * 1024 * 1024
 _PAGE = 4096
 _MADV_HUGEPAGE = 14  # Linux's number

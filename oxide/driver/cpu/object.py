@@ -1,4 +1,12 @@
-"""An object file into memory, without a linker and without LLVM: what lets a cached kernel run at once.
+"""Loads an object file into memory without a linker and without LLVM, so that a cached kernel starts at once.
+
+LLVM's own loader does the same, but importing llvmlite and making an engine takes 0.1 s, most of a small program's
+time. A kernel's object file needs little from a loader: a few sections, a table of addresses (the global offset table)
+and some ten kinds of relocations of the System V ABI for x86-64. Anything else (thread-local storage, initialisers,
+another processor) raises ``Unloadable``, and ``code.py`` falls back to LLVM.
+
+The memory is written first. Then code and constants are made read-only and executable: never writable and executable at
+the same time.
 
 LLVM's own loader does the same, but importing llvmlite and making an engine takes 0.1 s, which is most of what a small
 program takes. What a kernel's object file asks of a loader is little: a few sections side by side, a table of addresses
@@ -23,12 +31,12 @@ from typing import Any, final
 __all__ = ["EXTERNAL_FUNCTIONS", "MissingFunction", "Unloadable", "load_object"]
 
 EXTERNAL_FUNCTIONS: dict[str, int] = {}
-"""Addresses of functions that kernels call and that are in no library of the process: they come before the C library's
-and libm's."""
+"""Addresses of functions that kernels call and that no library of the process has. They take precedence over the C
+library's and libm's."""
 
 
 class Unloadable(Exception):
-    """An image that is no object file of this machine, or that asks for more than this loader does."""
+    """The image is not an object file for this machine, or needs more than this loader supports."""
 
 
 class MissingFunction(Unloadable):
@@ -40,7 +48,10 @@ class MissingFunction(Unloadable):
 
 
 def load_object(image: bytes, entry: str) -> tuple[Any, int]:
-    """Maps an object file; what keeps it mapped, and the address of ``entry``. Raises ``Unloadable``."""
+    """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found.
+
+    Raises ``Unloadable``.
+    """
     if platform.machine() != "x86_64" or sys.platform != "linux":
         raise Unloadable(f"there is no loader for {sys.platform} on {platform.machine()}")
     try:
@@ -63,8 +74,8 @@ _WRITE, _ALLOC, _TLS = 0x1, 0x2, 0x400
 _UNDEFINED, _FIRST_RESERVED, _ABSOLUTE = 0, 0xFF00, 0xFFF1
 _TLS_SYMBOL, _INDIRECT_SYMBOL = 6, 10
 
-# Relocations by their numbers in the ABI, without its prefix R_X86_64_. "Table" is the global offset table, "jump" an
-# entry of the procedure linkage table: how code reaches what may be more than 2 GiB away.
+# Relocations by their numbers in the ABI, without the prefix R_X86_64_. "Table" is the global offset table. "Jump" is
+# an entry of the procedure linkage table, through which code reaches addresses that may be more than 2 GiB away.
 _64, _PC32, _PLT32, _GOTPCREL, _GOTOFF64, _GOTPC32 = 1, 2, 4, 9, 25, 26
 _PC64, _GOT64, _GOTPCREL64, _GOTPC64, _PLTOFF64, _GOTPCRELX, _REX_GOTPCRELX = 24, 27, 28, 29, 31, 41, 42
 _32_BITS = {_PC32, _PLT32, _GOTPCREL, _GOTPC32, _GOTPCRELX, _REX_GOTPCRELX}
@@ -87,7 +98,7 @@ class _Section:
     info: int
     alignment: int
     address: int = 0
-    """Where it is in memory; 0 for one that is not loaded."""
+    """The section's address in memory; 0 if it is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +142,7 @@ class _Loader:
         self.loaded = [section for section in self.sections if self._is_loaded(section)]
         self.symbols = self._read_symbols()
         self.relocations = self._read_relocations()
-        # The numbers of symbols in the table of addresses, and of those that a jump leads to.
+        # Symbol numbers: those in the table of addresses, and those reached by a jump.
         self.table: dict[int, int] = {}
         self.jumps: dict[int, int] = {}
         for relocation in self.relocations:
@@ -143,9 +154,9 @@ class _Loader:
                 self.jumps.setdefault(symbol, len(self.jumps))
 
     def load(self, entry: str) -> tuple[Any, int]:
-        # Code, constants and the table first; from the next page on, what the code may write.
+        # Code, constants and the table first; writable sections from the next page on.
         offsets: dict[int, int] = {}
-        end = _PAGE  # no symbol is at the start, so that an address of 0 means none
+        end = _PAGE  # no symbol at offset 0: an address of 0 means not found
         for section in self._ordered(writable=False):
             end = _aligned(end, section.alignment)
             offsets[id(section)] = end
@@ -268,7 +279,7 @@ def _external(name: str) -> int:
 
 @functools.cache
 def _libraries() -> list[ctypes.CDLL]:
-    """The program and all that it loaded for everyone, the C library first of all; and libm, which may not be."""
+    """Returns the program with its globally loaded libraries (the C library first), and libm, possibly not loaded."""
     found = [ctypes.CDLL(None)]
     with contextlib.suppress(OSError):
         found.append(ctypes.CDLL("libm.so.6"))

@@ -1,8 +1,8 @@
-"""The sanitizer's runtime half on the CPU device: shadow memory, the run of a sanitized launch, and its reports.
+"""The sanitizer's runtime on the CPU device: shadow memory, sanitized launches, and reports.
 
-A sanitized launch runs all its blocks one after the other on one worker, with a state of its own where the kernel
-believes its fault record to be. Which bytes of an allocation were ever written is kept as long as the allocation: a
-byte for each. Who touched an element last is kept for the launch alone, as launches on a box are ordered.
+A sanitized launch runs all its blocks one after the other on one worker. Its state is where the kernel expects its
+fault record. For each allocation one byte per byte says whether that was ever written, for as long as the allocation
+lives. The last accesses to each element are kept for the launch only, as launches on a box are ordered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 Tracked = Callable[[int, int], tuple[int, bytearray] | None]
-"""The allocation that a range lies in: where it begins and which of its bytes were written; None for one that nobody
-followed, as another library's."""
+"""Finds the allocation around a range: its start and which of its bytes were written; None for untracked memory, such
+as another library's."""
 
 
 def sanitized_launch(
@@ -39,10 +39,10 @@ def sanitized_launch(
     order: Callable[[int], list[tuple[int, int]]],
     tracked: Tracked,
 ) -> SanitizedLaunch:
-    """A launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative one that does not fit."""
+    """Returns a launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative launch that does not fit."""
     assert function.sanitized is not None
     if function.cooperative:
-        check_fits(function, grid, block)  # now: a worker that binds it is too late to refuse
+        check_fits(function, grid, block)  # now: once a worker binds it, it is too late to refuse
     return SanitizedLaunch(
         function.sanitized,
         lambda words: function.bind(grid, block, shared_bytes, words, seed),
@@ -57,7 +57,7 @@ def sanitized_launch(
 
 @final
 class SanitizedLaunch:
-    """One launch, to be called on a worker; a graph calls it again for each of its launches."""
+    """One launch, called on a worker. A graph calls it again for each of its launches."""
 
     __slots__ = ("_bind", "_block", "_grid", "_order", "_params", "_sanitized", "_shared", "_tracked")
 
@@ -83,7 +83,7 @@ class SanitizedLaunch:
 
     def __call__(self) -> None:
         memory = np.zeros(sanitizing.STATE_WORDS + 8, np.int64)
-        state = memory[-(memory.ctypes.data // 8) % 8 :]  # aligned to 64 bytes, for vectors that go to the scratch
+        state = memory[-(memory.ctypes.data // 8) % 8 :]  # aligned to 64 bytes, for vector accesses to the scratch
         views, kept = self._views()
         run = self._bind(self._params[:-8] + state.ctypes.data.to_bytes(8, "little"))
         blocks = math.prod(self._grid)
@@ -101,17 +101,17 @@ class SanitizedLaunch:
         for first, end in self._order(blocks):
             run(first, end)
         while isinstance(run, CooperativeRun) and run.goes_on():
-            # The grid's barrier: what was done before it is known to all, and each block begins anew.
+            # The grid's barrier: all blocks know all accesses before it, and each block begins anew.
             state[OFFSETS["grid_known"]], state[OFFSETS["block"]] = state[OFFSETS["now"]], -1
             for first, end in self._order(blocks):
                 run(first, end)
         self._report(state, views)
 
     def _views(self) -> tuple[Words, list[Any]]:
-        """What the kernel's parameters point to, and what must live as long as the launch."""
+        """Returns the views that the kernel's parameters point to, and objects that must live as long as the launch."""
         sanitized, params = self._sanitized, self._params
         views = np.zeros((len(sanitized.pointers), VIEW_WORDS), np.int64)
-        sizes: dict[int, tuple[int, int]] = {}  # for each allocation its bytes, and the least shift
+        sizes: dict[int, tuple[int, int]] = {}  # by start of an allocation: its bytes, and the least shift
         kept: list[Any] = []
         for row, pointer in zip(views, sanitized.pointers, strict=True):
             address = _word(params, pointer.address_at)
@@ -140,7 +140,7 @@ class SanitizedLaunch:
         return views, kept
 
     def _report(self, state: Words, views: Words) -> None:
-        """Hands what was found to whoever reads the launch's fault record, unless the kernel's own fault is in it."""
+        """Writes the findings to the launch's fault record, unless the kernel's own fault is in it."""
         record_address = _word(self._params, len(self._params) - 8)
         if not record_address:
             return
@@ -186,7 +186,7 @@ class SanitizedLaunch:
         return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
 
     def _pointer(self, name: str, address: int, start: int, views: Words) -> int | None:
-        """Which of the parameters of that name an access is of: the one it should be in, or else the one it is in."""
+        """Returns the index of the parameter ``name`` that the access should be in, or else of the one it is in."""
         named = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == name]
         should = [n for n in named if start == int(views[n][0])]
         found = [n for n in named if int(views[n][0]) <= address < int(views[n][1])]
@@ -201,17 +201,18 @@ class SanitizedLaunch:
         )
 
 
-# What is said first: a race is more often why a value is missing than the other way round.
+# Order of reports: a race more often explains a missing value than the reverse.
 _GRAVITY = {sanitizing.OUT_OF_BOUNDS: 0, sanitizing.MISALIGNED: 1, sanitizing.RACE: 2, sanitizing.UNINITIALIZED: 3}
 
 
 def _cells(nbytes: int, shift: int) -> Words:
-    """The shadow of so many bytes; memory that is not touched takes no room."""
+    """Returns shadow cells for ``nbytes`` bytes. Untouched cells take no memory."""
     return np.zeros(((nbytes >> shift) + 1) * CELL_WORDS, np.int64)
 
 
 def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Of a strided view: how far below its first element its bytes begin, and for each whether it is an element's."""
+    """Returns, for a strided view, how far its bytes begin below its first element, and for each byte 1 if it is an
+    element's."""
     axes = np.frombuffer(params, np.int64, 2 * pointer.axes, pointer.axes_at).reshape(2, pointer.axes)
     shape, strides = axes.tolist()
     reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]

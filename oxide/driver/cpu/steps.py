@@ -1,10 +1,10 @@
-"""The CPU device's scheduler for tests: no threads, and nothing runs until it is told to.
+"""The CPU device's scheduler for tests: it has no threads and runs items only when told to.
 
 A test builds a situation (a kernel "in flight", a copy not yet made), looks at it for as long as it likes, and then
-lets one item run. With a seed, each choice among the streams that could go on is drawn from it, and the order of
-a kernel's blocks, so that a search over seeds is a search over schedules and a failure is replayed by its seed.
+lets one item run. A seed draws each choice among the runnable streams and the order of a kernel's blocks. So a search
+over seeds is a search over schedules, and a failure is replayed by its seed.
 
-Ctrl-C ends the wait for a kernel, and with it the device: nothing can end the kernel, so what comes after never runs.
+Ctrl-C ends the wait for a kernel, and with it the device: nothing can end the kernel, so later work never runs.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from oxide.driver.cpu.streams import (
 from oxide.errors import DeviceLostError
 
 _MOST_RANGES = 4096
-"""More ranges of blocks than this would take longer to shuffle and to call than they tell."""
+"""The most ranges of blocks of a kernel: more would take longer to shuffle and call than they are worth."""
 
 
 @final
 class StepScheduler(Scheduler):
-    """Runs one item a step: of the stream named, of one drawn with ``seed``, or else the one submitted first.
+    """Runs one item a step: of the stream named, of one drawn with ``seed``, or else the earliest submission.
 
-    ``abandoned`` is called when a kernel is left behind that may use memory for ever.
+    ``abandoned`` is called when a kernel is left behind that may use memory forever.
 
-    Ctrl-C may end a call anywhere. Python looks at signals behind calls, so lines that call nothing, and a call of a
-    function in C behind them, are one step. An item is at the head of its stream until it has run: one that was
-    interrupted, and may be run again, then is."""
+    Ctrl-C may interrupt a call anywhere. Python checks for signals after calls, so lines without calls, followed by one
+    call of a function in C, are one step. An item stays at the head of its stream until it has run. If it was
+    interrupted and may be run again, it is.
+    """
 
     def __init__(self, seed: int | None, abandoned: Callable[[], object] = lambda: None) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class StepScheduler(Scheduler):
         self._random = None if seed is None else random.Random(seed)
         self._lock = threading.RLock()
         self._progress = threading.Condition(self._lock)
-        # Streams that hold work, by when the item at their head was submitted.
+        # Streams that hold work, each with the submission numbers of its items.
         self._busy: dict[CpuStream, list[int]] = {}
         self._submitted = 0
         self._runners: list[int] = []
@@ -69,7 +70,7 @@ class StepScheduler(Scheduler):
             stream.items.append(item)
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """The streams that could run an item now, the one whose item was submitted first in front."""
+        """Returns the streams that could run an item now, sorted by when that item was submitted."""
         with self._lock:
             runnable = [
                 (order[0], stream)
@@ -80,10 +81,11 @@ class StepScheduler(Scheduler):
         return tuple(stream for _, stream in runnable)
 
     def step(self, stream: CpuStream | None = None) -> bool:
-        """Runs one item; ``False`` where there is none that could run.
+        """Runs one item. Returns ``False`` if none can run.
 
-        An exception of a signal's handler, such as ``KeyboardInterrupt``, that ends the wait for a kernel is raised
-        once the device is marked as lost."""
+        If a signal handler's exception, such as ``KeyboardInterrupt``, ends the wait for a kernel, marks the device as
+        lost and raises that exception.
+        """
         this = threading.get_ident()
         taken = over = left_behind = False
         try:
@@ -122,8 +124,11 @@ class StepScheduler(Scheduler):
             pass
 
     def wait(self, point: Point) -> None:
-        """Steps until the point is passed. Raises ``DriverError`` if no step can ever pass it, ``DeviceLostError`` if
-        that may be so because a kernel was left behind."""
+        """Steps until the point is passed.
+
+        Raises ``DriverError`` if no step can ever pass it, ``DeviceLostError`` if an abandoned kernel may be the
+        reason.
+        """
         while not point.passed:
             if self.step():
                 continue
@@ -147,8 +152,8 @@ class StepScheduler(Scheduler):
         self.run_until_idle()
 
     def block_order(self, total: int) -> list[tuple[int, int]]:
-        """Ranges of blocks, in the order to run them in: one range, or with a seed single blocks, many of them as runs
-        of neighbours."""
+        """Returns ranges of blocks in running order: one range, or with a seed single blocks, which are runs of
+        neighbours if there are many blocks."""
         if self._random is None:
             return [(0, total)]
         size = -(-total // _MOST_RANGES)
@@ -157,7 +162,7 @@ class StepScheduler(Scheduler):
         return ranges
 
     def _passes(self, blocks: BlockRange) -> Iterator[Callable[[], object]]:
-        """The calls that run a kernel: a range of blocks each, and of a cooperative launch many times all of them."""
+        """Yields the calls that run a kernel, one per range of blocks; for a cooperative launch, pass after pass."""
         goes_on = True
         while goes_on:
             for first, end in self.block_order(blocks.total):
@@ -183,7 +188,7 @@ class StepScheduler(Scheduler):
             self.record_failure(stream.device, error)
 
     def _lose(self, stream: CpuStream, abandoned: Abandoned) -> BaseException:
-        """Marks a stream's device as lost to a kernel that was left behind; what ended the wait for the kernel."""
+        """Marks a stream's device as lost to an abandoned kernel. Returns the exception that ended the wait."""
         interrupt = abandoned.__cause__
         assert interrupt is not None
         with self._lock:

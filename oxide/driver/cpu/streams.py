@@ -1,8 +1,8 @@
-"""Streams, events and work of the CPU device: plain state, with no threads and no scheduling in it.
+"""Streams, events and work of the CPU device: plain state, without threads or scheduling.
 
-A stream is a FIFO of items. An event is a name for a ``Point``, a position in a stream: recording makes a new
-point, so recording again moves the event and leaves the waits already submitted where they were. Who runs the
-items, and when, is a scheduler's business: ``cpu_workers`` (threads) or ``cpu_steps`` (one item at a time, when told).
+A stream is a FIFO of items. An event is a name for a ``Point``, a position in a stream. Recording makes a new point, so
+recording again moves the event, and waits already submitted keep the old point. A scheduler decides which thread runs
+the items, and when: ``workers`` (threads) or ``steps`` (one item at a time, when told).
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _numbers = itertools.count(1)
 
 @final
 class Point:
-    """A position in ``stream``, until it is passed. ``waiters`` are called under the scheduler's lock when it is: once,
-    or twice if an interrupt came as they were called."""
+    """A position in ``stream``, until it is passed.
+
+    The ``waiters`` are then called under the scheduler's lock: once, or twice if an interrupt came during the call.
+    """
 
     __slots__ = ("passed", "stream", "time_ns", "waiters")
 
@@ -64,9 +66,12 @@ class Wait:
 
 @final
 class Task:
-    """Work in one piece. A ``brief`` one takes less time than waking a thread, never calls user code, and may be run
-    again from its beginning where an interrupt ended it; one that is a ``kernel``, run in one piece by the sanitizer,
-    may take for ever. ``droppable`` is whose work it is, where that can be dropped."""
+    """Indivisible work.
+
+    A ``brief`` task takes less time than waking a thread, never calls user code, and may be run again from its
+    beginning after an interrupt. A ``kernel`` task, which the sanitizer runs as a whole, may take forever.
+    ``droppable`` is the run that the work belongs to, if that can be dropped.
+    """
 
     __slots__ = ("brief", "description", "droppable", "kernel", "run")
 
@@ -85,7 +90,7 @@ class Task:
 
 @final
 class Pace:
-    """How long a thread of a kernel without loops takes, in nanoseconds, by the last launches; 0 before the first."""
+    """Nanoseconds per thread of a kernel without loops, learned from the last launches; 0 before the first."""
 
     __slots__ = ("nanoseconds",)
 
@@ -93,15 +98,19 @@ class Pace:
         self.nanoseconds = 0.0
 
     def learn(self, nanoseconds: float, *, exact: bool) -> None:
-        """A thread took so long; without ``exact`` the time until the caller had the GIL again may be in it."""
+        """Records the time of one thread. Without ``exact`` it may include the caller's wait for the GIL."""
         known = self.nanoseconds
         self.nanoseconds = nanoseconds if exact or not known else min(nanoseconds, known)
 
 
 @final
 class LoopFree:
-    """A launch of a kernel without loops, in blocks of ``threads``: what the thread that waits for it needs to run it.
-    ``run_holding`` is the launch's ``run`` with the GIL held, right for what is over sooner than a hand-over."""
+    """A launch of a kernel without loops, in blocks of ``threads``, as a waiting thread needs it to run the blocks
+    itself.
+
+    ``run_holding`` is the launch's ``run`` with the GIL held, for work that takes less time than a hand-over of the
+    GIL.
+    """
 
     __slots__ = ("pace", "run_holding", "threads")
 
@@ -116,9 +125,9 @@ class BlockRange:
     """A kernel's blocks, handed out in chunks to any number of workers.
 
     ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
-    hand out, the workers inside, and the pace of the blocks that have run. Those of a ``cooperative`` launch are handed
-    out again and again, for as long as it goes on. ``loop_free`` is there for a kernel whose blocks end soon whatever
-    its arguments are; ``run`` is a function in C then. ``droppable`` as in ``Task``.
+    hand out, the number of workers inside, and the pace of the blocks that have run. The blocks of a ``cooperative``
+    launch are handed out again and again, for as long as it goes on. ``loop_free`` is set for a kernel whose blocks end
+    soon whatever its arguments are; ``run`` is then a function in C. ``droppable`` as in ``Task``.
     """
 
     __slots__ = (
@@ -140,20 +149,20 @@ class BlockRange:
         self.droppable: Droppable | None = None
 
     def expected(self) -> float:
-        """Nanoseconds that the blocks left take on one thread, as far as is known; else 0."""
+        """Returns the nanoseconds that the remaining blocks take on one thread, as far as known; else 0."""
         small, left = self.loop_free, self.total - self.next
         if self.nanoseconds_per_block or small is None:
             return self.nanoseconds_per_block * left
         return small.pace.nanoseconds * small.threads * left
 
     def learn(self, nanoseconds_per_block: float, *, exact: bool) -> None:
-        """Blocks of the launch took so long, with ``exact`` as of ``Pace.learn``."""
+        """Records the time per block; ``exact`` as in ``Pace.learn``."""
         self.nanoseconds_per_block = nanoseconds_per_block
         if self.loop_free is not None:
             self.loop_free.pace.learn(nanoseconds_per_block / self.loop_free.threads, exact=exact)
 
     def renewed(self) -> BlockRange:
-        """The same kernel as another launch runs it, none of its blocks handed out."""
+        """Returns a new launch of the same kernel, with no blocks handed out."""
         run = self.run if self.cooperative is None else self.cooperative.renewed()
         return BlockRange(self.description, run, self.total, self.loop_free)
 
@@ -165,14 +174,14 @@ Item: TypeAlias = Record | Wait | Task | BlockRange
 
 
 def is_dropped(work: Task | BlockRange) -> bool:
-    """Whether nobody wants the work any more: it is not begun."""
+    """Returns whether the work was dropped. It then must not start."""
     droppable = work.droppable
     return droppable is not None and droppable.dropped
 
 
 @final
 class CpuStream:
-    """An in-order queue. ``running`` says that a thread has it; a stream that has items and is not running waits."""
+    """An in-order queue. ``running``: a thread has it. A stream with items that is not running is held back."""
 
     __slots__ = ("captured", "destroyed", "device", "items", "number", "running")
 
@@ -180,7 +189,7 @@ class CpuStream:
         self.device = device
         self.number = next(_numbers)
         self.items: deque[Item] = deque()
-        self.captured: list[Task | BlockRange] | None = None  # what a capture has recorded; None outside one
+        self.captured: list[Task | BlockRange] | None = None  # items recorded by a capture; None outside a capture
         self.running = False
         self.destroyed = False
 
@@ -190,7 +199,7 @@ class CpuStream:
 
 @final
 class CpuEvent:
-    """The point it was last recorded at; ``None`` before the first recording."""
+    """A name for the point last recorded; ``None`` before the first recording."""
 
     __slots__ = ("destroyed", "device", "number", "point", "timing")
 
@@ -206,7 +215,7 @@ class CpuEvent:
 
 
 class Scheduler(ABC):
-    """Who runs the items of streams. Every method may be called from any thread."""
+    """Runs the items of streams. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self.failures: dict[int, BaseException] = {}
@@ -221,34 +230,34 @@ class Scheduler(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Lets everything submitted run and gives the threads back. May be called again."""
+        """Runs all submitted work and ends the threads. May be called again."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Lets threads end as they run out of work, and waits for nothing. Called by a finalizer, so at any moment."""
+        """Lets threads end when they run out of work, without waiting. Called by a finalizer, so at any moment."""
 
     def block_order(self, total: int) -> list[tuple[int, int]]:
-        """The blocks of a kernel that one thread runs alone, as ranges in the order to run them in."""
+        """Returns the blocks of a kernel that one thread runs alone, as ranges in running order."""
         return [(0, total)]
 
     def synchronize(self, stream: CpuStream) -> None:
-        """Blocks until all that the stream holds has run."""
+        """Blocks until all work now in the stream has run."""
         if stream.running or stream.items:
             point = Point(stream)
             self.submit(stream, Record(point))
             self.wait(point)
 
     def record_failure(self, device: int, error: BaseException) -> None:
-        """Marks a device failed. Its streams go on, so nothing that waits for them hangs."""
+        """Marks a device as failed. Its streams go on, so nothing that waits for them hangs."""
         self.failures.setdefault(device, error)
 
     def raise_lost(self, device: int) -> None:
-        """Raises what keeps a device's streams from ever going on, if something does."""
+        """Raises ``DeviceLostError`` if the device's streams can never go on."""
         cause = self.failures.get(device)
         if isinstance(cause, DeviceLostError):
             raise cause
 
     def raise_failure(self, device: int) -> None:
-        """Raises what ended a device, if something did."""
+        """Raises the error that ended a device, if there is one."""
         self.raise_lost(device)
         cause = self.failures.get(device)
         if cause is not None:
@@ -260,7 +269,7 @@ class Scheduler(ABC):
 
 
 def pass_point(point: Point) -> None:
-    """Passes a point, or goes on to. Call under the scheduler's lock."""
+    """Passes a point, or resumes an interrupted call. Call under the scheduler's lock."""
     if not point.passed:
         point.time_ns = perf_counter_ns()
         point.passed = True
@@ -272,7 +281,7 @@ def pass_point(point: Point) -> None:
 
 
 def closed_error() -> DriverError:
-    """What a submission gets once the driver is closing."""
+    """Returns the error for a submission after the driver began to close."""
     return driver_error(
         "CUDA_ERROR_DEINITIALIZED", "the CPU driver is closed and takes no more work; make a new CpuDriver"
     )

@@ -1,35 +1,38 @@
-"""The CPU device's scheduler: threads that take runnable streams.
+"""The CPU device's scheduler: worker threads that take runnable streams.
 
-A stream that becomes runnable is handed straight to an idle worker, or to a new one where none is idle, and the
-worker stays with it until it is empty or held back by an event. So a host function that blocks costs its own stream
-and nobody else, no thread ever waits for an event, and an idle worker sleeps on a lock of its own. A ready queue
-with a fixed number of workers was left out: one blocking host function a worker would stop every stream.
+A stream that becomes runnable is handed straight to an idle worker, or to a new one if none is idle. The worker stays
+with the stream until it is empty or held back by an event. So a host function that blocks stops only its own stream,
+no thread ever waits for an event, and each idle worker sleeps on its own lock. A ready queue with a fixed number of
+workers was left out: one blocking host function per worker would stop every stream.
 
-A large kernel's blocks go to several workers. The one that has the stream starts; when what is left is worth waking
-others for, it calls them in; whoever finishes the last chunk goes on with the stream, so nobody waits for anybody.
+A large kernel's blocks go to several workers. The worker that has the stream starts, and calls others when the
+remaining blocks are worth waking them for. The worker that finishes the last chunk goes on with the stream, so no
+worker waits for another.
 
-Ctrl-C may end a call of the main thread's anywhere, and what was submitted runs all the same, once. Python looks at
-signals behind calls and as functions and rounds of a loop begin: so plain stores and the call of a function in C behind
-them are one step, and the main thread changes things in such steps only. After each of them it can be seen what there
-is left to do:
+Ctrl-C may interrupt a call of the main thread anywhere, and submitted work still runs exactly once. Python checks for
+signals after calls and at the start of functions and loop iterations. So plain stores followed by one call of a
+function in C are one atomic step, and the main thread changes state in such steps only. After each step the state shows
+what is left to do:
 
 - A stream that holds items is among the busy ones. An item that was appended is submitted.
-- A stream is ``running`` if it is in the backlog or a thread has it. The one that the main thread has goes into the
-  backlog if that is interrupted.
-- An item leaves its stream when it has been run by the main thread, or when a worker takes it: those see no signals.
-- Work that was dropped leaves its stream when it comes to the head, and is not run.
-- A worker that is not idle has been woken. It looks into the backlog, and rests if that is empty.
+- A stream is ``running`` if it is in the backlog or a thread has it. A stream of the main thread goes into the backlog
+  if the main thread is interrupted.
+- The main thread removes an item from its stream after running it. A worker removes an item when it takes it: workers
+  see no signals.
+- Dropped work leaves its stream when it comes to the head, and is not run.
+- A worker that is not idle has been woken. It checks the backlog, and rests if the backlog is empty.
 
-So whoever was interrupted goes through the busy streams and the backlog once more (``_mend``), or if that is
-interrupted too, the next call does.
+So an interrupted call goes through the busy streams and the backlog once more (``_mend``). If that is interrupted too,
+the next call does it.
 
-A thread that waits for a point runs what is in front of it in the stream itself, unless a worker has begun with that
+A thread that waits for a point runs the items before the point on its own, unless a worker has begun with them
 (``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel takes one. The thread
-runs kernels and brief tasks. Whatever else the stream holds, and a kernel that turns out to be long, goes to the
-workers. The main thread runs kernels without loops only: Ctrl-C cannot end its wait for a kernel that it runs itself.
+runs kernels and brief tasks. Other items, and a kernel that turns out to be long, go to the workers. The main thread
+runs kernels without loops only: Ctrl-C cannot end its wait for a kernel that it runs itself.
 
-The worker that the submission woke is on its way meanwhile. It needs the GIL to look into the backlog, so it gets there
-when the waiting thread lets go of that, and finds nothing. While it is on its way no other is called (``_coming``).
+Meanwhile the worker woken by the submission is on its way. It needs the GIL to check the backlog, so it gets there when
+the waiting thread releases the GIL, and finds nothing. Until then it counts as coming, and no other worker is called
+for the same work (``_coming``).
 """
 
 from __future__ import annotations
@@ -57,20 +60,20 @@ from oxide.driver.cpu.streams import (
 )
 
 _Job: TypeAlias = tuple[CpuStream, BlockRange | None]
-"""What a worker is wanted for: a kernel that others run already, or a stream with all that it can run."""
+"""A job for a worker: a stream and a kernel of it to join, or None for all that the stream can run."""
 
-# Handing a stream to another thread costs tens of microseconds: a kernel with less than this left is finished by
-# the workers it has, and chunks are long enough for taking one (about 2 microseconds) not to matter.
+# Handing a stream to another thread costs tens of microseconds. So a kernel with less than _WORTH_A_WORKER_NS left is
+# finished by its present workers. Taking a chunk costs about 2 microseconds, which is small against _CHUNK_NS.
 _WORTH_A_WORKER_NS = 200_000
 _CHUNK_NS = 500_000
 _MAX_IDLE_WORKERS = 16
-# Letting go of the GIL and taking it again costs a hand-over where another thread waits for it.
+# Releasing and retaking the GIL costs a hand-over if another thread waits for it.
 _WORTH_THE_GIL_NS = 20_000
 
 
 @final
 class WorkerScheduler(Scheduler):
-    """Runs streams on daemon threads; a kernel's blocks on up to ``threads`` of them."""
+    """Runs streams on daemon threads, and a kernel's blocks on up to ``threads`` of them."""
 
     def __init__(self, threads: int) -> None:
         super().__init__()
@@ -79,7 +82,7 @@ class WorkerScheduler(Scheduler):
         # critical section: such a submission is deferred to the section's end.
         self._lock = threading.RLock()
         self._in_section = False
-        self._deferred: deque[list[tuple[CpuStream, Item]]] = deque()  # one in each, until its stream has it
+        self._deferred: deque[list[tuple[CpuStream, Item]]] = deque()  # one item each, removed as its stream gets it
         self._interrupted = False
         self._resumed: deque[CpuStream] = deque()
         self._busy: set[CpuStream] = set()
@@ -90,7 +93,7 @@ class WorkerScheduler(Scheduler):
         self._main = threading.main_thread().ident
         self._backlog: deque[_Job] = deque()
         self._started = 0
-        self._coming = 0  # workers that were woken or started and have not looked into the backlog yet, or fewer
+        self._coming = 0  # workers woken or started that have not checked the backlog yet; may be too low
         self._in_kernels = 0
         self._closed = False
 
@@ -148,7 +151,7 @@ class WorkerScheduler(Scheduler):
             self._help(stream, point)
             if point.passed:
                 return
-        gate: SimpleQueue[None] = SimpleQueue()  # may be opened twice, where a lock may not
+        gate: SimpleQueue[None] = SimpleQueue()  # not a lock, which cannot be released twice
         with self._lock:
             if point.passed:
                 return
@@ -182,13 +185,13 @@ class WorkerScheduler(Scheduler):
                 self._lock.release()
 
     def _recover(self, mine: CpuStream | None) -> None:
-        """Restores the invariants after an interrupt; ``mine`` is the stream that this thread had."""
+        """Restores the invariants after an interrupt. ``mine`` is the stream that this thread had."""
         if mine is not None:
             self._backlog.append((mine, None))
         self._mend()
 
     def _help(self, stream: CpuStream, point: Point) -> None:
-        """Runs on the calling thread what a stream holds in front of ``point``, if the stream waits for a worker."""
+        """Runs a stream's items before ``point`` on the calling thread, if the stream waits for a worker."""
         interruptible = threading.get_ident() == self._main
         mine = False
         try:
@@ -230,7 +233,7 @@ class WorkerScheduler(Scheduler):
             raise
 
     def run(self, stream: CpuStream, blocks: BlockRange | None, worker: _Worker | None) -> None:
-        """Runs blocks of a kernel, or else a stream's next work, and all that it can run then; ``worker`` rests."""
+        """Runs ``blocks`` if given, then all work that the stream can run. Then ``worker`` rests."""
         following: Task | BlockRange | None = blocks or self._take_next(stream, worker)
         while following is not None:
             if isinstance(following, Task):
@@ -243,7 +246,7 @@ class WorkerScheduler(Scheduler):
             following = self._take_next(stream, worker)
 
     def _run_blocks(self, stream: CpuStream, blocks: BlockRange, worker: _Worker | None) -> bool:
-        """Runs chunks until none is left; ``False``, and ``worker`` rests, if others still run theirs."""
+        """Runs chunks until none is left. If other workers still run theirs, rests ``worker`` and returns ``False``."""
         ran = elapsed = 0
         while True:
             with self._lock:
@@ -254,7 +257,7 @@ class WorkerScheduler(Scheduler):
                     first, end = self._take_chunk(stream, blocks)
                     done = first == end
                     last = False
-                    # The last worker inside decides whether a cooperative launch goes on, outside the lock.
+                    # The last worker inside decides, outside the lock, whether a cooperative launch goes on.
                     passed = done and blocks.workers == 1 and blocks.cooperative is not None
                     if done and not passed:
                         self._in_kernels -= 1
@@ -279,7 +282,7 @@ class WorkerScheduler(Scheduler):
             ran, elapsed = end - first, perf_counter_ns() - started
 
     def _next_pass(self, stream: CpuStream, blocks: BlockRange) -> None:
-        """Hands all blocks of a cooperative launch out once more, or marks it as over."""
+        """Makes all blocks of a cooperative launch available again, or marks the launch as finished."""
         assert blocks.cooperative is not None
         goes_on = False
         try:
@@ -293,9 +296,11 @@ class WorkerScheduler(Scheduler):
                 blocks.cooperative = None
 
     def _take_chunk(self, stream: CpuStream, blocks: BlockRange) -> tuple[int, int]:
-        """The next blocks for one worker: one to learn the pace, then by time, shrinking towards the end. None of work
-        that was dropped, which nobody sees half done; threads of a cooperative launch wait for each other, so that
-        goes on to its end."""
+        """Takes the next blocks for one worker: one block to learn the pace, then by time, shrinking towards the end.
+
+        Dropped work yields no more blocks: no caller sees it half done. A dropped cooperative launch runs to its end,
+        because its threads wait for each other.
+        """
         if is_dropped(blocks) and blocks.cooperative is None:
             blocks.next = blocks.total
         first, left = blocks.next, blocks.total - blocks.next
@@ -317,10 +322,10 @@ class WorkerScheduler(Scheduler):
         return first, first + count
 
     def _take_next(self, stream: CpuStream, worker: _Worker | None) -> Task | BlockRange | None:
-        """Takes the next work of a stream that this thread has; ``None`` lets it go.
+        """Takes the next work of a stream that this thread has. Without any, lets the stream go and returns ``None``.
 
-        Where there is none ``worker`` rests, in the same critical section: whoever submits work from then on finds
-        it idle and starts no other."""
+        ``worker`` then rests in the same critical section. So a later submission finds it idle and starts no other.
+        """
         with self._lock:
             self._in_section = True
             try:
@@ -342,17 +347,18 @@ class WorkerScheduler(Scheduler):
         return following
 
     def _advance(self, stream: CpuStream) -> None:
-        """Puts a stream that no thread has into the backlog, if it can run something."""
+        """Puts a stream that no thread has into the backlog if it can run something, and calls a worker."""
         if not stream.running and self._head(stream) is not None:
             stream.running = True
             self._backlog.append((stream, None))
             self._call_worker()
 
     def _head(self, stream: CpuStream) -> Task | BlockRange | None:
-        """What a stream is to run next, passing points on the way; ``None`` leaves it empty or held back.
+        """Returns a stream's next work, passing points on the way. ``None`` if the stream is empty or held back.
 
-        An item leaves the queue when it is over, so that a reader without the lock never sees a stream that holds
-        work as neither filled nor running."""
+        An item leaves the queue here only when it is finished. So a reader without the lock never sees a stream with
+        work as both empty and not running.
+        """
         items = stream.items
         while items:
             item = items[0]
@@ -371,7 +377,7 @@ class WorkerScheduler(Scheduler):
         return None
 
     def _settle(self) -> None:
-        """Ends a critical section: goes on with the streams whose wait is over, submits what was deferred."""
+        """Ends a critical section: resumes streams whose wait is over and submits deferred items."""
         while self._resumed or self._deferred:
             if self._resumed:
                 self._advance(self._resumed[0])
@@ -381,14 +387,14 @@ class WorkerScheduler(Scheduler):
             if deferred:
                 stream, item = deferred[0]
                 self._busy.add(stream)
-                del deferred[0]  # with the next line one step
+                del deferred[0]  # one step together with the next line
                 stream.items.append(item)
                 if len(stream.items) == 1:
                     self._advance(stream)
             self._deferred.popleft()
 
     def _flush(self) -> None:
-        """Submits what a finalizer left between the end of a critical section and the lock's release."""
+        """Submits items that a finalizer deferred between the end of a critical section and the lock's release."""
         with self._lock:
             if not self._in_section:
                 self._in_section = True
@@ -398,16 +404,16 @@ class WorkerScheduler(Scheduler):
                     self._in_section = False
 
     def _mend(self) -> None:
-        """Goes on with whatever an interrupt left: see the module."""
+        """Resumes all work after an interrupt, as the module docstring describes."""
         with self._lock:
             if self._in_section:
-                return  # of this thread's, which a finalizer interrupts
+                return  # this thread's own section, interrupted by a finalizer
             self._in_section = True
             try:
                 for stream in list(self._busy):
                     self._advance(stream)
                 self._settle()
-                self._coming = 0  # fewer than there are costs a call in vain, more would cost a stream its worker
+                self._coming = 0  # too few costs a needless call, too many would cost a stream its worker
                 for _ in range(len(self._backlog)):
                     self._call_worker()
                 self._interrupted = False
@@ -415,7 +421,7 @@ class WorkerScheduler(Scheduler):
                 self._in_section = False
 
     def _call_worker(self) -> None:
-        """Has an idle worker look into the backlog, the one that was busy last, or a new one, unless enough come."""
+        """Wakes the idle worker that was busy last, or starts a new worker, unless enough are coming."""
         if self._coming >= len(self._backlog):
             return
         self._coming += 1
@@ -427,22 +433,22 @@ class WorkerScheduler(Scheduler):
         try:
             worker = _Worker(self, self._started + 1)
         except RuntimeError:
-            # The system has no more threads. The next worker to rest looks into the backlog, and if there is none at
-            # all, the next thread that waits.
+            # The system has no more threads. The next worker to rest checks the backlog; without any worker, the next
+            # waiting thread does.
             self._coming -= 1
             return
         self._started += 1
         self._workers.add(worker)
 
     def _end_idle(self) -> None:
-        """Has the idle worker that was busy last end."""
+        """Ends the idle worker that was busy last."""
         worker = self._idle[-1]
         worker.ended = True
         del self._idle[-1]
         worker.wake.release()
 
     def _rest(self, worker: _Worker) -> None:
-        """Takes a worker that has nothing to do, to wait until it is called unless enough others do."""
+        """Makes a worker idle, sends it back to a backlog that has work, or ends it if enough workers are idle."""
         if self._backlog:
             self._coming += 1
             worker.wake.release()
@@ -453,7 +459,7 @@ class WorkerScheduler(Scheduler):
             self._idle.append(worker)
 
     def _run_backlog(self) -> None:
-        """Runs, on the calling thread, the work that waits for a thread where there are no workers."""
+        """Runs the backlog on the calling thread while there are no workers."""
         while True:
             with self._lock:
                 if self._workers or not self._backlog:
@@ -461,7 +467,7 @@ class WorkerScheduler(Scheduler):
                 stream, blocks = self._backlog.popleft()
             try:
                 self.run(stream, blocks, None)
-            except BaseException as error:  # of a signal's handler: how far the work at hand is, nobody knows
+            except BaseException as error:  # from a signal handler: the progress of the current work is unknown
                 self._interrupted = True
                 self.record_failure(stream.device, error)
                 if stream.running:
@@ -469,7 +475,7 @@ class WorkerScheduler(Scheduler):
                 raise
 
     def serve(self, worker: _Worker) -> None:
-        """Has a worker run what waits for one; then, or where another was faster, it rests."""
+        """Runs a job from the backlog on ``worker``, which rests afterwards or if there is no job."""
         with self._lock:
             self._coming = max(0, self._coming - 1)
             job = self._backlog.popleft() if self._backlog else None
@@ -487,20 +493,20 @@ class WorkerScheduler(Scheduler):
             )
 
     def enter(self, worker: _Worker) -> None:
-        """Notes that this thread is a worker's."""
+        """Registers this thread as a worker's."""
         with self._lock:
             self._worker_idents.add(threading.get_ident())
-            self._workers.add(worker)  # whoever started it may have been interrupted
+            self._workers.add(worker)  # the thread that started it may have been interrupted
 
     def leave(self, worker: _Worker) -> None:
-        """Forgets a worker that ends."""
+        """Unregisters a worker that ends."""
         with self._lock:
             self._worker_idents.discard(threading.get_ident())
             self._workers.discard(worker)
 
 
 def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
-    """Whether a thread that waits runs an item itself, as far as is known; ``interruptible`` is the main thread."""
+    """Returns whether a waiting thread (``interruptible``: the main thread) runs an item itself, as far as is known."""
     if isinstance(item, Task):
         return item.brief
     if item.cooperative is not None or (interruptible and item.loop_free is None):
@@ -509,14 +515,15 @@ def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
 
 
 def _run_some(item: Task | BlockRange) -> bool:
-    """Runs a task, or blocks of a kernel that no other thread has: all, or one to learn the pace. Whether it is over.
+    """Runs a task, or blocks of a kernel that no other thread has: all, or one to learn the pace. True if it is over.
 
-    An exception of a signal's handler is raised behind the call of a function in C: its blocks have run then."""
+    A signal handler's exception is raised after the call of a function in C, so its blocks have run by then.
+    """
     if isinstance(item, Task):
         item.run()
         return True
     first, end, run, small = item.next, item.total, item.run, item.loop_free
-    if first == end:  # an interrupt came as the last had run
+    if first == end:  # an interrupt came after the last block had run
         return True
     holding = small is not None and 0 < item.expected() < _WORTH_THE_GIL_NS
     if small is not None and holding:
@@ -534,7 +541,7 @@ def _run_some(item: Task | BlockRange) -> bool:
 
 @final
 class _Worker:
-    """A thread that serves the scheduler, each time that it is woken, until it is ``ended``."""
+    """A thread that serves the scheduler each time it is woken, until it is ``ended``."""
 
     __slots__ = ("_scheduler", "ended", "thread", "wake")
 

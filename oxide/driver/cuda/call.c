@@ -1,9 +1,10 @@
-/* The driver called from C, where the Python around it would be most of what a call takes: 0.1 us around the driver's own
-   part. For cuLaunchKernel cuda.bindings, which converts twelve Python arguments one by one and returns a tuple, and the
-   packet that points at the parameters take 1.4; for cuStreamQuery, whose code becomes an enum's member, 1.1.
+/* Calls of the driver from C, which add 0.1 us to the driver's own part. In Python most of the time of these calls is
+   spent around the driver. cuLaunchKernel takes 1.4 us more: cuda.bindings converts twelve Python arguments one by one
+   and returns a tuple, and a packet points at the parameters. cuStreamQuery takes 1.1 us more: its code becomes
+   an enum's member.
 
-   Only the compiled form of the package has this; cuda_launch.py and cuda.py do the same in Python. No header of CUDA's
-   is needed: the driver's functions are found by who calls, and come here as addresses. */
+   Only the compiled form of the package has this module; launch.py and driver.py do the same in Python. It needs no
+   header of CUDA's: the caller looks up the driver's functions and passes their addresses. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -81,7 +82,8 @@ static PyObject *launch(PyObject *module, PyObject *const *arguments, Py_ssize_t
     size_t nbytes = (size_t)PyBytes_GET_SIZE(arguments[5]);
     void *extra[] = {BUFFER_POINTER, PyBytes_AS_STRING(arguments[5]), BUFFER_SIZE, &nbytes, END};
     int code;
-    /* It may wait for the device, when too much is in flight, and the device for a host function in Python. */
+    /* The call may wait for the device when too much work is in flight, and the device may wait for a Python host
+       function. */
     Py_BEGIN_ALLOW_THREADS;
     code = ((Launch)entry)(kernel, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes,
                            stream, NULL, extra);
@@ -104,7 +106,7 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t c
         (count == 3 && address(arguments[2], &second) < 0))
         return NULL;
     int code;
-    /* It may wait for the device itself, or for a lock that a thread holds which waits for one as `launch` may. */
+    /* The call may wait for the device, or for a lock held by a thread that waits for the device as in `launch`. */
     Py_BEGIN_ALLOW_THREADS;
     code = count == 2 ? ((OfOne)entry)(first) : ((OfTwo)entry)(first, second);
     Py_END_ALLOW_THREADS;

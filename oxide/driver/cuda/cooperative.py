@@ -1,7 +1,8 @@
 """Cooperative launches on CUDA: all blocks are on the device at once, so that they can wait for one another.
 
-Through ``cuLaunchCooperativeKernel``, with a pointer to each parameter: with packed parameters, ``cuLaunchKernelEx``
-takes the cooperative attribute on a stream and refuses it while a graph is captured (an H100, CUDA 13.0).
+They go through ``cuLaunchCooperativeKernel``, with a pointer to each parameter: with packed parameters,
+``cuLaunchKernelEx`` takes the cooperative attribute on a stream, but refuses it while a graph is captured (an H100,
+CUDA 13.0).
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from oxide.errors import LaunchError
 
 @final
 class CooperativeLimit:
-    """A cooperative kernel's launches on one device, and how many of its blocks the device holds."""
+    """Launches a cooperative kernel on one device, and limits its blocks to those that the device holds at once."""
 
     def __init__(self, device: int, handle: Any, places: tuple[int, ...]) -> None:
-        """``places`` is where each parameter begins in the packed ones."""
+        """Takes in ``places`` the offsets of the parameters in the packed structure."""
         self._device = device
         self._handle = handle
-        self._fitting: dict[tuple[int, int], int] = {}  # by threads and bytes of shared memory of a block
+        self._fitting: dict[tuple[int, int], int] = {}  # by threads and bytes of dynamic shared memory of a block
         self._places = places
 
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, params: int) -> Any:
-        """Launches the kernel with the packed parameters at ``params``; the driver's result.
+        """Launches the kernel with the packed parameters at ``params``. Returns the driver's result.
 
         Raises ``LaunchError`` for a grid that does not fit.
         """
@@ -48,7 +49,8 @@ class CooperativeLimit:
         )[0]
 
     def blocks_that_fit(self, threads: int, shared_bytes: int) -> int:
-        """How many blocks of so many threads and so much dynamic shared memory the device holds at once."""
+        """Returns how many blocks of ``threads`` threads and ``shared_bytes`` of dynamic shared memory the device holds
+        at once."""
         fitting = self._fitting.get((threads, shared_bytes))
         if fitting is None:
             error, per_multiprocessor = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(

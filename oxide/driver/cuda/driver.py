@@ -1,25 +1,26 @@
 """The CUDA devices behind the Driver protocol.
 
-What each call goes through was measured on an H100 (``benchmarks/driver_cuda.py``, results beside it), in µs:
+Calls go through these interfaces, chosen by measurements on an H100 (``benchmarks/driver_cuda.py`` and its results), in
+µs:
 
-- Streams and events are cuda.core's. It calls the driver from compiled code, where ``cuda.bindings`` converts each
-  handle first: recording an event takes 0.3 against 0.5, querying one 1.4 against 1.6. The compiled form asks them
-  from C: a query that finds a kernel over takes the driver 1.35, and took 2.5 with what was around it.
+- Streams and events are cuda.core's. It calls the driver from compiled code, while ``cuda.bindings`` converts each
+  handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form queries
+  them from C: the driver needs 1.35 for a query of a finished kernel, and 2.5 with the Python around it.
 - Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and
-  wants Python values and not the packed structure that the compiler defines.
-- Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own what they point at, where the runtime above
-  decides itself when memory is free. The driver's functions called by ctypes, with integers in place of the bindings'
-  objects, were slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill, 0.6 against 0.3 to record an event);
-  called from C in the compiled form a copy took a tenth less (3.0 against 3.3, on a busier machine) and a fill the
-  same, which was not worth a second way.
-- Host functions are ctypes, for the reason in ``cuda_launch``.
+  wants Python values, not the packed structure that the compiler defines.
+- Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own their memory, but the runtime itself decides
+  when memory is freed. ctypes calls of the driver's functions, with integers instead of the bindings' objects, were
+  slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill, 0.6 against 0.3 to record an event). In the compiled
+  form, calls from C made a copy a tenth faster (3.0 against 3.3, on a busier machine) and a fill no faster, which was
+  not worth a second way.
+- Host functions are ctypes, for the reason in ``launch.py``.
 
-Other libraries in the process (torch, CuPy, numba) share the devices' primary contexts and may make any context, or
-none, current on a thread at any moment. Calls that take a stream or an event find their context by it, whatever is
-current (the tests take the context away between any two calls); the others make theirs current first, which costs 0.3,
-and leave it current.
+Other libraries in the process (torch, CuPy, numba) share the devices' primary contexts, and may at any moment make any
+context, or none, current on a thread. Calls with a stream or an event find their context through it, whatever is
+current (the tests take the context away between any two calls). Other calls first make their context current, which
+costs 0.3, and leave it current.
 
-Importing this takes about 0.3 s, so ask ``oxide.driver.cuda.probe`` first whether there is a device at all.
+Importing this module takes about 0.3 s. Ask ``oxide.driver.cuda.probe`` first whether there is a device.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ _OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 _TIMING = core.EventOptions(timing_enabled=True)
 _NO_TIMING = core.EventOptions(timing_enabled=False)
 
-# What kernels could take before CUDA 12.1; larger parameter structures get a packet of their own size.
+# The limit on parameters before CUDA 12.1. Larger parameter structures get a packet of their own size.
 _PACKET_CAPACITY = 4096
 
 
 @final
 class CudaDriver:
-    """Every CUDA device of the machine. Raises DeviceError where there is none."""
+    """All CUDA devices of the machine. Raises ``DeviceError`` if there is none."""
 
     name = "cuda"
-    drops_work = False  # what is in a CUDA stream stays there
+    drops_work = False  # work in a CUDA stream cannot be taken back
 
     def __init__(self) -> None:
         reason = unavailable_reason()
@@ -78,9 +79,9 @@ class CudaDriver:
         check(error, "cuDeviceGetCount")
         self._contexts: list[CudaContext | None] = [None] * count
         self._contexts_lock = threading.Lock()
-        self._peers: set[tuple[int, int]] = set()  # pairs whose access to each other was settled
+        self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was settled
         self._packets: deque[ParameterPacket] = deque()
-        self._small_blocks: dict[int, int] = {}  # allocated and not freed: their sizes
+        self._small_blocks: dict[int, int] = {}  # sizes of live small blocks, by address
         self._host_functions = HostFunctions()
         self._registered = RegisteredMemory()
         self._launch_kernel = _entry("cuLaunchKernel")
@@ -91,11 +92,11 @@ class CudaDriver:
         self._launch_host_function = libcuda().cuLaunchHostFunc
         self._launch_host_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._closed = False
-        # A host function of ours that ran after the interpreter is gone would crash the process.
+        # One of our host functions would crash the process if it ran after the interpreter has ended.
         atexit.register(self.close)
 
     def for_run(self, run: Droppable) -> CudaDriver:
-        """This driver."""
+        """Returns this driver."""
         return self
 
     # Devices
@@ -144,7 +145,7 @@ class CudaDriver:
             raise_core_failure(error, "cuStreamDestroy")
 
     def synchronize_stream(self, stream: CudaStream) -> None:
-        _give_back(stream)  # whoever waits for a whole stream may want to know what is allocated
+        _give_back(stream)  # a caller that waits for a whole stream may look at allocated memory
         try:
             stream.core.sync()
         except Exception as error:
@@ -237,7 +238,7 @@ class CudaDriver:
         return found
 
     def free(self, address: int, stream: CudaStream) -> None:
-        # What is freed twice is in the table no more, so the driver is asked, and refuses it.
+        # A second free finds no entry in the table, so it goes to the driver, which refuses it.
         nbytes = self._small_blocks.pop(address, None)
         if nbytes is not None and stream.spare is not None and stream.spare.keep(address, nbytes):
             return
@@ -262,7 +263,7 @@ class CudaDriver:
         return int(address)
 
     def free_host(self, address: int) -> None:
-        # Waits for everything that runs on the device (0.3 s beside a kernel of 0.3 s): for pools, not for each result.
+        # Waits for all work on the device (0.3 s beside a kernel of 0.3 s): for pools, not for each result.
         _enter(self._any_context())
         if not self._registered.free(address):
             check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")
@@ -278,7 +279,7 @@ class CudaDriver:
             raise failure(error, "cuMemcpyDtoHAsync")
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CudaStream) -> None:
-        # The unified address space tells the driver which device each side is on.
+        # The driver finds the device of each side by the unified address space.
         (error,) = driver.cuMemcpyAsync(destination, source, nbytes, stream.handle)
         if error:
             raise failure(error, "cuMemcpyAsync")
@@ -294,7 +295,7 @@ class CudaDriver:
     ) -> None:
         if (destination_device, source_device) not in self._peers:
             self._connect(destination_device, source_device)
-        # Not cuMemcpyAsync: for memory of a stream-ordered pool without peer access only this one is right.
+        # Not cuMemcpyAsync, which is wrong for memory of a stream-ordered pool without peer access.
         (error,) = driver.cuMemcpyPeerAsync(
             destination,
             self._context(destination_device).handle,
@@ -354,7 +355,7 @@ class CudaDriver:
         if shared_bytes > function.shared_limit:
             _grant_shared(function, shared_bytes)
         if len(params) < function.parameter_bytes:
-            # The driver would read on beyond the buffer.
+            # The driver would read beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
         if function.cooperative is None and launch_from_c is not None:
             code = launch_from_c(
@@ -363,8 +364,8 @@ class CudaDriver:
             if code:
                 raise _launch_failure(code, function, grid, block, shared_bytes)
             return
-        # A free list and not one packet a thread: a launch may interrupt another one on the same thread, from a signal
-        # handler or a finaliser.
+        # A free list, not one packet per thread: a signal handler or a finaliser may launch during a launch on the same
+        # thread.
         packets = self._packets
         try:
             packet = packets.pop()
@@ -388,10 +389,10 @@ class CudaDriver:
     # Graphs
 
     def begin_capture(self, stream: CudaStream) -> None:
-        # Relaxed, and not thread-local: what is submitted here is submitted by the caller alone, and the garbage
-        # collector may run another library's finaliser (a cudaFree, say) on this thread at any moment.
+        # Relaxed, not thread-local: only the caller submits work here, and the garbage collector may run another
+        # library's finaliser (for example a cudaFree) on this thread at any moment.
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        _enter(stream.context)  # what captured copies and fills belong to
+        _enter(stream.context)  # the context of captured copies and fills
         check(driver.cuStreamBeginCapture(stream.handle, mode)[0], "cuStreamBeginCapture")
 
     def end_capture(self, stream: CudaStream) -> CudaGraphExec:
@@ -426,7 +427,7 @@ class CudaDriver:
         if code:
             raise failure(code, "cuLaunchHostFunc")
 
-    # What other libraries own
+    # Other libraries' streams and memory
 
     def foreign_stream(self, device: int, address: int) -> CudaStream:
         context = self._context(device)
@@ -444,7 +445,7 @@ class CudaDriver:
         return int(device)
 
     def disown(self, address: int, nbytes: int) -> None:
-        """CUDA knows the memory of others as well as its own: there is nothing to undo."""
+        """Does nothing: CUDA knows other libraries' memory as well as its own."""
 
     def close(self) -> None:
         with self._contexts_lock:
@@ -454,7 +455,7 @@ class CudaDriver:
         atexit.unregister(self.close)
         for context in self._contexts:
             if context is not None:
-                # A lost context, or one torn down already, has nothing left to wait for or to give back.
+                # A lost or destroyed context has nothing left to wait for or to free.
                 with contextlib.suppress(DeviceError):
                     _enter(context)
                     check(driver.cuCtxSynchronize()[0], "cuCtxSynchronize")
@@ -485,7 +486,7 @@ class CudaDriver:
             return context
 
     def _connect(self, one: int, other: int) -> None:
-        """Lets two devices reach each other's memory where the hardware can; asked once a pair."""
+        """Lets two devices access each other's memory if the hardware can. Done once per pair."""
         contexts = {device: self._context(device) for device in (one, other)}
         with self._contexts_lock:
             if (one, other) not in self._peers:
@@ -495,7 +496,8 @@ class CudaDriver:
                 self._peers.update({(one, other), (other, one)})
 
     def _any_context(self) -> CudaContext:
-        """Page-locked memory is portable: any context will do, and opening one more would cost 0.5 GB of its device."""
+        """Returns any open context, or opens device 0's: page-locked memory is portable, and a context costs 0.5 GB of
+        device memory."""
         return next((context for context in self._contexts if context is not None), None) or self._context(0)
 
     def _out_of_device_memory(self, nbytes: int, device: int) -> str:
@@ -517,7 +519,7 @@ class CudaDriver:
 
 
 def _give_back(stream: CudaStream) -> None:
-    """Frees the stream's spare blocks. An error is the stream's own, and its next use raises it."""
+    """Frees the stream's spare blocks. Ignores errors: an error is the stream's own, and its next use raises it."""
     if stream.spare is not None:
         for address in stream.spare.drain():
             driver.cuMemFreeAsync(address, stream.handle)
@@ -530,12 +532,12 @@ def _enter(context: CudaContext) -> None:
 
 
 def _entry(name: str) -> int:
-    """The address of a function of the driver's."""
+    """Returns the address of a driver function."""
     return ctypes.cast(getattr(libcuda(), name), ctypes.c_void_p).value or 0
 
 
 def _is_over(code: int, call: str) -> bool:
-    """What a query found. Raises what the work failed with."""
+    """Returns whether a query found the work finished. Raises the error of failed work."""
     if not code:
         return True
     if code == _NOT_READY:
@@ -544,7 +546,7 @@ def _is_over(code: int, call: str) -> bool:
 
 
 def _grant_shared(function: CudaFunction, shared_bytes: int) -> None:
-    """Opts in to more dynamic shared memory than the 48 KiB that a kernel gets unasked."""
+    """Opts in to more dynamic shared memory than the default 48 KiB."""
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     (error,) = driver.cuFuncSetAttribute(function.handle, attribute, shared_bytes)
     if error:

@@ -1,10 +1,10 @@
-"""A GPU's slowest first steps, begun beside the imports that they would otherwise wait for.
+"""Starts a GPU in a thread, while the calling thread imports the CUDA packages.
 
-Initialising the driver and making a device's context take some 0.2 s, during which the driver needs no GIL; importing
-cuda.bindings and cuda.core takes as long, and needs nothing of the driver. So a thread makes the context while this one
-imports. Nobody who needs the device waits for the thread: the driver itself makes whoever asks next for the same thing
-wait until it is there, and a failure is met again, and reported, by the call that needs what failed. Only the
-interpreter's end waits for it: a process that ends while the driver starts dies in the driver's own clean-up.
+Initialising the driver and making a device's context takes some 0.2 s, during which the driver needs no GIL. Importing
+cuda.bindings and cuda.core takes as long, and needs nothing of the driver. So a thread makes the context during the
+imports. Users of the device do not wait for the thread: the driver itself makes the next caller that needs the context
+wait until it is there. A failure occurs again, and is reported, in the call that needs the failed part. Only the
+interpreter's end waits for the thread: a process that ends while the driver starts dies in the driver's own clean-up.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from oxide.driver.cuda import probe
 
 
 def start_early(device: int) -> threading.Thread | None:
-    """Begins to open a device's primary context, and imports the driver module meanwhile; None without libcuda.
+    """Starts to open a device's primary context in a thread, and imports the driver module meanwhile.
 
-    The context stays retained until the process ends, as it does through cuda.core. Never raises.
+    Returns the thread, or None without libcuda or if the system has no more threads. Never raises. The context stays
+    retained until the process ends, as it does through cuda.core.
     """
     try:
         library = probe.libcuda()

@@ -1,7 +1,7 @@
-"""What the CUDA driver's error codes become: ``DriverError``, or ``DeviceLostError`` where the context is gone.
+"""Turns the CUDA driver's error codes into ``DriverError``, or ``DeviceLostError`` if the context is gone.
 
 Some codes are sticky: a kernel broke the context, and every later call in the process reports the same code. Telling
-them apart lets the runtime fail everything in flight at once, and keep its other devices.
+them apart lets the runtime fail everything in flight at once and keep its other devices.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ LOST = frozenset(
 
 
 def check(code: int, call: str) -> None:
-    """Raises what ``failure`` makes of a code that is not success."""
+    """Raises ``failure(code, call)`` unless the code is success."""
     if code:
         raise failure(code, call)
 
 
 def failure(code: int, call: str, detail: str = "") -> DeviceError:
-    """The exception for a failed driver call, to be raised. ``call`` is the driver's function, ``detail`` what the
-    driver or oxide has to say beyond the code's own text."""
+    """Returns the exception for a failed driver call.
+
+    ``call`` is the driver's function. ``detail`` is text from the driver or oxide that replaces the code's own.
+    """
     name = _name(code)
     error = DriverError(code=int(code), name=name, message=f"{call}: {detail or _text(code)}")
     if int(code) not in LOST:
@@ -58,7 +60,7 @@ def failure(code: int, call: str, detail: str = "") -> DeviceError:
 
 
 def raise_core_failure(error: Exception, call: str) -> NoReturn:
-    """The same for an exception of cuda.core's, whose message begins with the code's name."""
+    """Raises ``failure`` for an exception of cuda.core's, whose message may begin with the code's name."""
     name, _, detail = str(error).partition(":")
     code = next((int(result) for result in driver.CUresult if result.name == name), None)
     if code is None:
@@ -67,7 +69,7 @@ def raise_core_failure(error: Exception, call: str) -> NoReturn:
 
 
 def _code_behind() -> int:
-    """For cuda.core's "Failed to create CUDA event", which says no code: what the driver says to the same call."""
+    """Returns the code behind cuda.core's "Failed to create CUDA event", by asking the driver for an event again."""
     try:
         error, event = driver.cuEventCreate(0)
     except RuntimeError:

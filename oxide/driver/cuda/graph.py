@@ -1,6 +1,6 @@
-"""Stream captures into executable CUDA graphs.
+"""Turns stream captures into executable CUDA graphs.
 
-A graph is instantiated and uploaded when its capture ends, so that the first launch costs what the others do.
+A graph is instantiated and uploaded when its capture ends, so that its first launch costs no more than later ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CudaGraphExec:
 
 
 def instantiate(graph: Any, stream: CudaStream) -> CudaGraphExec:
-    """The executable graph of a captured one, uploaded in ``stream``. The captured one is given back."""
+    """Returns the executable graph of a captured one, uploaded in ``stream``. Destroys the captured graph."""
     try:
         error, handle = driver.cuGraphInstantiate(graph, 0)
         check(error, "cuGraphInstantiate")
@@ -43,7 +43,7 @@ def instantiate(graph: Any, stream: CudaStream) -> CudaGraphExec:
 
 
 def abandon_capture(graph: Any) -> None:
-    """Gives back what a failed capture left, if anything."""
+    """Destroys the graph of a failed capture, if there is one."""
     if graph is not None and int(graph):
         with contextlib.suppress(DeviceError):
             check(driver.cuGraphDestroy(graph)[0], "cuGraphDestroy")

@@ -1,4 +1,4 @@
-"""The handles that the CUDA driver gives out, and the context that each of them belongs to."""
+"""The CUDA driver's handles, and the contexts that they belong to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from oxide.driver.cuda.module import load_functions
 
 @final
 class CudaContext:
-    """A device in use: its primary context, its default memory pool, the driver's own kernels, the modules that
-    wait to be unloaded, and our streams with their spare blocks."""
+    """An open device: its primary context, its default memory pool, the driver's own kernels, the modules that wait to
+    be unloaded, and our streams with their spare blocks."""
 
     __slots__ = ("fill", "handle", "pool", "report", "retired", "streams")
 
@@ -31,7 +31,7 @@ class CudaContext:
 
 @final
 class CudaStream:
-    """A non-blocking stream. ``address`` is its ``CUstream``; ``spare`` what was freed on it, if it is ours."""
+    """A non-blocking stream. ``address`` is its ``CUstream``, ``spare`` the blocks freed on it, if it is ours."""
 
     __slots__ = ("address", "context", "core", "device", "handle", "spare")
 
@@ -66,8 +66,8 @@ def open_context(device: int) -> CudaContext:
     check(error, "cuCtxGetCurrent")
     error, pool = driver.cuDeviceGetDefaultMemPool(device)
     check(error, "cuDeviceGetDefaultMemPool")
-    # By default the pool returns unused memory to the system at every synchronisation, and the next allocation pays
-    # for mapping it again.
+    # By default the pool returns unused memory to the system at every synchronisation, and the next allocation has to
+    # map it again.
     attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     (error,) = driver.cuMemPoolSetAttribute(pool, attribute, driver.cuuint64_t(2**64 - 1))
     check(error, "cuMemPoolSetAttribute")

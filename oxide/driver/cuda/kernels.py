@@ -1,15 +1,15 @@
-"""The two kernels that the CUDA driver has of its own: one fills memory, one reports the fault of a graph's launch.
+"""The CUDA driver's own two kernels: one fills memory, one reports the fault of a graph's launch.
 
-**Fill.** An 8-byte pattern, for float64 and 64-bit integers: the driver's memset knows patterns of up to 4 bytes. Two
-strided 2-D memsets, one for each half, write the same bytes, but at 64 MiB took 10.6 ms on an H100, where a memset of
+**Fill.** An 8-byte pattern, for float64 and 64-bit integers: the driver's memset takes patterns of up to 4 bytes. Two
+strided 2-D memsets, one for each half, write the same bytes, but took 10.6 ms for 64 MiB on an H100, where a memset of
 4-byte patterns takes 0.03 ms.
 
-**Report.** A graph that a memset of its fault record begins and a copy of it follows takes 4.7 µs of the host, 12.7 µs
-a launch back to back and 18.4 µs launched alone and waited for, on an H100, from C, with three empty kernels. With this
-kernel at its end in their place it takes 1.7, 4.8 and 9.9.
+**Report.** On an H100, from C, with three empty kernels: a graph that begins with a memset of its fault record and ends
+with a copy of it takes the host 4.7 µs, 12.7 µs a launch back to back, and 18.4 µs launched alone and waited for. With
+this kernel at its end instead of both it takes 1.7, 4.8 and 9.9.
 
-They are written in PTX, because the driver layer knows no compiler, and in one module, which is loaded with the
-context, when nothing can be running that loading would have to wait for.
+The kernels are PTX, because the driver layer does not use the compiler. They are in one module, loaded with the
+context, when loading cannot have to wait for running work.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ END:
 
 
 def fill_grid(count: int) -> Dim3:
-    """Blocks for ``count`` elements; a thread takes several where there are more than the grid has."""
+    """Returns the grid for ``count`` elements. Threads take several if there are more elements than threads."""
     return (min(-(-count // BLOCK[0]), _MOST_BLOCKS), 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""The two pieces of a CUDA submission that need C memory: a kernel's parameters and a Python host function's key.
+"""C memory for CUDA submissions: a kernel's parameters, and the key of a Python host function.
 
 ``cuLaunchKernel`` takes parameters as an array of pointers or, through ``extra``, as one packed buffer. The runtime
 packs parameters as the kernel's C structure, so the packed form needs no pointer array. The driver copies the buffer
@@ -7,8 +7,8 @@ during the call.
 The compiled form of the package has ``launch_from_c``, which does the same in C in a tenth of the time, and
 ``call_from_c`` for the short calls about streams and events: ``call.c``.
 
-``cuLaunchHostFunc`` goes through ctypes and not through cuda.bindings: the binding wraps every host function in one
-that takes the GIL, and a completion callback must run while the interpreter is busy.
+``cuLaunchHostFunc`` goes through ctypes, not cuda.bindings: the binding wraps every host function in a function that
+takes the GIL, but a completion callback must run while the interpreter is busy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PARAM_END = 0
 
 @final
 class ParameterPacket:
-    """One launch's parameters and the ``extra`` array that points at them. Not shared between launches in progress."""
+    """A launch's parameters and the ``extra`` array that points at them. Not shared between launches in progress."""
 
     __slots__ = ("_buffer", "_extra", "_size", "_view", "address", "params_address")
 
@@ -59,16 +59,16 @@ class ParameterPacket:
         return len(self._view)
 
     def fill(self, params: bytes) -> None:
-        """Copies the parameters in; ``address`` then is what ``cuLaunchKernel`` takes as ``extra``."""
+        """Copies the parameters into the packet. ``address`` is then the ``extra`` of ``cuLaunchKernel``."""
         self._view[: len(params)] = params
         self._size.value = len(params)
 
 
 @final
 class HostFunctions:
-    """Python functions that wait for their turn in a stream, each under a number that the driver carries for us.
+    """Python functions that wait in a stream, each under a number that the driver passes back.
 
-    One C entry point serves all: a ctypes closure for each call would have to outlive the call, with nobody to free it.
+    One C entry point serves all: a ctypes closure per call would have to outlive the call, and nothing would free it.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class HostFunctions:
         self.entry = address
 
     def add(self, function: Callable[[], None]) -> int:
-        """The number to hand to ``entry``; the function runs once and is then forgotten."""
+        """Stores a function and returns its number, the argument of ``entry``. It runs once and is then forgotten."""
         key = next(self._keys)
         self._waiting[key] = function
         return key

@@ -1,10 +1,10 @@
-"""PTX into a launchable function.
+"""Loads PTX as launchable functions.
 
-Through ``cuModuleLoadDataEx`` and not cuda.core's ObjectCode, which has no way to get at the PTX assembler's error log.
+Loading goes through ``cuModuleLoadDataEx``: cuda.core's ObjectCode gives no access to the PTX assembler's error log.
 
 Loading and unloading code waits until nothing runs on the device: 0.15 s beside a kernel of 0.15 s on an H100, through
-modules or libraries, lazily or eagerly. Loading cannot help it. Unloading can: a function may be dropped by the garbage
-collector in the middle of an event loop, so its module is only set aside, and unloaded by the next load.
+modules or libraries, lazily or eagerly. Loading cannot avoid this. Unloading can: the garbage collector may drop a
+function in the middle of an event loop, so its module is only set aside, and the next load unloads it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _JIT_LOG_BYTES = 16384
 
 @final
 class CudaFunction:
-    """A loaded kernel; dropping the last one of a module retires the module. ``shared_limit`` is the dynamic shared
-    memory that it may be launched with as things stand, ``parameter_bytes`` the least that its parameters take,
-    ``cooperative`` how many of its blocks are on the device at once, for a kernel whose blocks must all be, ``reports``
-    whether it can report a fault."""
+    """A loaded kernel. Dropping the last kernel of a module retires the module.
+
+    ``shared_limit`` is the dynamic shared memory that a launch may use without opting in to more. ``parameter_bytes``
+    is the least size of the parameters. ``cooperative`` limits the blocks of a kernel whose blocks must all be resident
+    at once. ``reports`` says whether the kernel can report a fault.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -72,12 +74,12 @@ class CudaFunction:
 
 @final
 class LoadedModule:
-    """What the functions of one module hold, and nobody else."""
+    """Owns a module; held only by the module's functions."""
 
     __slots__ = ("_drop",)
 
     def __init__(self, module: Any, retired: deque[Any]) -> None:
-        """From here on the module is retired when this is dropped."""
+        """Takes over the module, which is retired when this object is dropped."""
         self._drop: Any = partial(retired.append, module)
 
     def retire(self) -> None:
@@ -98,7 +100,7 @@ def load_function(device: int, code: Code, retired: deque[Any]) -> CudaFunction:
 
 
 def load_functions(device: int, code: Code, entries: Sequence[str], retired: deque[Any]) -> list[CudaFunction]:
-    """``load_function`` for code with several entries: one module, and a function for each of ``entries``."""
+    """Loads code with several entries as one module. Returns a function for each of ``entries``."""
     if code.target.kind != "ptx":
         raise DriverError(
             int(_INVALID_IMAGE),
@@ -115,7 +117,7 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
         for entry in entries:
             error, handle = driver.cuModuleGetFunction(module, entry.encode())
             check(error, f"cuModuleGetFunction({entry})")
-            # With lazy loading, the default, the first launch would load the code, and wait for the device.
+            # With lazy loading, the default, the first launch would load the code and wait for the device.
             check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({entry})")
             places, size = parameter_layout(ptx, entry)
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
@@ -127,7 +129,7 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
 
 
 def unload(retired: deque[Any]) -> None:
-    """Unloads what was set aside, in the current context."""
+    """Unloads the retired modules, in the current context."""
     while retired:
         check(driver.cuModuleUnload(retired.popleft())[0], "cuModuleUnload")
 
@@ -152,7 +154,8 @@ def _load_module(code: Code) -> Any:
 
 
 def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
-    """Where each parameter of an entry begins, naturally aligned, and the least that all take, read off its PTX.
+    """Returns the offset of each parameter of an entry, naturally aligned, and their least total size, parsed from its
+    PTX.
 
     Not ``cuFuncGetParamInfo``: its list ends with an error, which compute-sanitizer reports as the program's.
     """
@@ -172,14 +175,16 @@ def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
 
 
 def uses_last_parameter(ptx: str, entry: str) -> bool:
-    """Whether an entry's last parameter, in our kernels the fault record's address, is used: LLVM leaves out what reads
-    it where every access was proved to be inside, and where there is none that could fail."""
+    """Returns whether an entry uses its last parameter, in our kernels the fault record's address.
+
+    LLVM removes the uses if every access was proved to be in bounds, or if there is no access that could fail.
+    """
     declared = _declarations(ptx, entry)
     name = re.search(r"([\w$]+)\s*(\[\d+\])?$", declared[-1].strip()) if declared else None
     return name is None or len(re.findall(rf"(?<![\w$]){re.escape(name[1])}(?![\w$])", ptx)) > 1
 
 
 def _declarations(ptx: str, entry: str) -> list[str]:
-    """An entry's parameters, as it declares them."""
+    """Returns the parameter declarations of an entry."""
     head = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
     return [declaration for declaration in head[1].split(",") if declaration.strip()] if head is not None else []

@@ -1,8 +1,8 @@
-"""Access between devices, where the hardware has it (NVLink, or PCIe without an isolating switch).
+"""Peer access between devices, if the hardware has it (NVLink, or PCIe without an isolating switch).
 
-Two grants are needed for a copy that goes directly: one for the context, which covers ordinary allocations, and one
-for the device's memory pool, whose stream-ordered allocations ignore the first. Without either a copy between devices
-is right as well: the driver stages it through the host.
+A direct copy needs two grants: one for the context, which covers ordinary allocations, and one for the device's memory
+pool, whose stream-ordered allocations ignore the first. Without either, a copy between devices is still correct: the
+driver stages it through the host.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from oxide.driver.cuda.handles import CudaContext
 
 _GRANTED = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 
-# A pair beyond the hardware's limit of peers, or that a virtual machine keeps apart, is left to staging.
+# Pairs beyond the hardware's limit of peers, or that a virtual machine isolates, are left to staging.
 _STAGED = (driver.CUresult.CUDA_ERROR_TOO_MANY_PEERS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
 
 
 def open_peer_access(reader: int, owner: int, owners: CudaContext) -> bool:
-    """Lets the device ``reader``, whose context is current, reach ``owner``'s memory; whether it can."""
+    """Lets the device ``reader``, whose context is current, access ``owner``'s memory. Returns whether it can."""
     error, can = driver.cuDeviceCanAccessPeer(reader, owner)
     check(error, "cuDeviceCanAccessPeer")
     if not can:

@@ -1,7 +1,7 @@
-"""Whether CUDA can be used here, found out through libcuda itself.
+"""Finds out through libcuda itself whether CUDA can be used.
 
-Only ctypes: on a machine with no NVIDIA driver the answer costs one failed ``dlopen``, and not the 70 ms that importing
-``cuda.bindings`` takes. ``oxide.driver.cuda.driver`` is for after the answer was yes.
+It uses only ctypes: on a machine without an NVIDIA driver it costs one failed ``dlopen``, not the 70 ms of importing
+``cuda.bindings``. Import ``oxide.driver.cuda.driver`` only if the answer is yes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ LIBRARY = "libcuda.so.1"
 
 
 def available() -> bool:
-    """Whether there is a CUDA device that oxide can use. Never raises."""
+    """Returns whether there is a CUDA device that oxide can use. Never raises."""
     return unavailable_reason() is None
 
 
 def unavailable_reason() -> str | None:
-    """Why there is no CUDA device, to follow "no CUDA device: "; None if there is one. Never raises.
+    """Returns why there is no CUDA device, to follow "no CUDA device: "; None if there is one. Never raises.
 
     Initialises the driver in this process, which creates no context on any device.
     """
@@ -42,7 +42,7 @@ def unavailable_reason() -> str | None:
 
 
 def libcuda() -> ctypes.CDLL:
-    """The driver's library. Calls through it release the GIL. Raises OSError where there is none."""
+    """Loads the driver's library. Calls through it release the GIL. Raises ``OSError`` if there is none."""
     return ctypes.CDLL(LIBRARY)
 
 

@@ -1,4 +1,4 @@
-"""What a loaded kernel takes of a GPU, as the driver says; and what the assembler spilled, which only its log says."""
+"""The GPU resources of a loaded kernel: from the driver, and for spills from the assembler's log."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from oxide.driver.cuda.module import CudaFunction
 
 _WARP = 32
 _LOG_BYTES = 16384
-_MUCH_LOCAL = 16384  # bytes of local memory; a launch with less has failed for something else
+_MUCH_LOCAL = 16384  # bytes of local memory; a launch with less failed for another reason
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
 
 
 def resources_of(function: CudaFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
-    """The resources of a kernel loaded from ``code``; its context is current."""
+    """Returns the resources of a kernel loaded from ``code``. Its context must be current."""
 
     def attribute(name: str) -> int:
         return _attribute(function, name)
@@ -45,7 +45,7 @@ def resources_of(function: CudaFunction, code: Code, threads: int, shared_bytes:
 
 
 def _spilled(code: Code) -> int | None:
-    """Assembles the PTX once more, for what the assembler says of it."""
+    """Assembles the PTX once more, to read the spilled bytes from the assembler's log."""
     log = bytearray(_LOG_BYTES)
     options = driver.CUjit_option
     error, state = driver.cuLinkCreate(
@@ -55,7 +55,7 @@ def _spilled(code: Code) -> int | None:
     )
     check(error, "cuLinkCreate")
     try:
-        # The driver's cache keeps code without the log, by the text: so each time it is another text.
+        # The driver caches code by its text, without the log. So the text differs each time.
         text = code.image.rstrip(b"\0") + f"\n// {time.time_ns()}\n\0".encode()
         kind = driver.CUjitInputType.CU_JIT_INPUT_PTX
         (error,) = driver.cuLinkAddData(state, kind, text, len(text), code.entry.encode(), 0, [], [])
@@ -68,14 +68,14 @@ def _spilled(code: Code) -> int | None:
 
 
 def spill_bytes(log: str) -> int | None:
-    """What the assembler's log says was spilled, in bytes a thread; None if it does not say."""
+    """Returns the spilled bytes per thread in an assembler's log; None if it does not say."""
     found = _SPILLS.findall(log)
     return sum(map(int, found)) if found else None
 
 
 def launch_detail(function: CudaFunction, code: int) -> str:
-    """What to say of a launch that the driver refused with ``code`` beyond the code's own text: nothing, or that its
-    threads' own memory is more than the GPU has."""
+    """Returns details on a launch that the driver refused with ``code``: that its threads' local memory is more than
+    the GPU has, or nothing."""
     if int(code) not in (int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY), int(driver.CUresult.CUDA_ERROR_INVALID_VALUE)):
         return ""
     local = _attribute(function, "LOCAL_SIZE_BYTES")

@@ -1,7 +1,7 @@
-"""Which PTX a device's driver takes.
+"""Picks the PTX version that a device's driver takes.
 
-A driver accepts the PTX instruction set it was released with and every earlier one, and says
-CUDA_ERROR_UNSUPPORTED_PTX_VERSION to later ones. The compiler needs the version as an LLVM feature (``+ptx86``).
+A driver accepts the PTX instruction set that it was released with and all earlier ones. Later ones fail with
+CUDA_ERROR_UNSUPPORTED_PTX_VERSION. The compiler needs the version as an LLVM feature (``+ptx86``).
 https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes has both tables.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oxide.driver.base import Target
 
-# What oxide emits needs nothing newer; an older instruction set loads on more drivers.
+# oxide's code needs nothing newer, and an older instruction set loads on more drivers.
 _PTX_ENOUGH = 86
 
 _PTX_OF_DRIVER = (
@@ -30,8 +30,8 @@ _PTX_FOR_ARCH = {(10, 0): 86, (10, 1): 86, (12, 0): 87, (10, 3): 88, (12, 1): 88
 
 
 def ptx_target(major: int, minor: int, driver_version: int) -> Target:
-    """The target for a device of this compute capability under a driver of this version (``cuDriverGetVersion``:
-    13000 is CUDA 13.0)."""
+    """Returns the target for a device's compute capability and a driver version (from ``cuDriverGetVersion``: 13000 is
+    CUDA 13.0)."""
     of_driver = next((ptx for version, ptx in _PTX_OF_DRIVER if driver_version >= version), _PTX_OF_DRIVER[-1][1])
     ptx = max(min(of_driver, _PTX_ENOUGH), _PTX_FOR_ARCH.get((major, minor), 0))
     return Target("ptx", f"sm_{major}{minor}", f"+ptx{ptx}")
