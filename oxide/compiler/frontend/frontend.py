@@ -1,7 +1,7 @@
 """Python to LLVM IR: numba-cuda's typing and lowering, with oxide's own contexts and vocabulary.
 
-The result is numba-cuda's dialect (LLVM 7, typed pointers); ``compiler.ir`` translates it. Nothing here knows a
-device: a kernel is typed and lowered once. Only this file and ``lowering/`` import numba.
+The result is in numba-cuda's dialect (LLVM 7, typed pointers); ``compiler.ir`` translates it. Nothing here depends on
+a device: a kernel is typed and lowered once. Only this file and ``lowering/`` import numba.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers 
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
-"""Whose semantics a kernel has: those of oxide's typed vocabulary, the same with numba-cuda's functions to call, or
+"""A kernel's semantics: those of oxide's typed vocabulary, the same with numba-cuda's functions available, or
 numba-cuda's."""
 
 
@@ -108,16 +108,17 @@ def lower(
 ) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in the user's terms.
 
-    With ``fma``, products are fused into sums as ``contraction`` says. With ``located``, its loads, stores and calls
-    carry their places in the source. ``constants`` are what it calls the arrays outside it, by ``id``.
+    With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, loads, stores and
+    calls carry their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the
+    kernel's name for it.
     """
     args = tuple(_parameter_type(parameter) for parameter in parameters)
-    full = word("OXIDE_TRACEBACK", ("full",)) is not None  # before anything fails, as a wrong one is an error itself
+    full = word("OXIDE_TRACEBACK", ("full",)) is not None  # read first: an invalid value raises its own error
     session.notes.clear()
     session.failures.clear()
     _contexts()[0].remembered.clear()
     session.fastmath = fastmath
-    session.fma = fma and not fastmath  # which lets LLVM choose
+    session.fma = fma and not fastmath  # fastmath lets LLVM choose
     session.located = located
     session.constants = constants or {}
     session.numba_style, session.overloads = style == "numba", style != "oxide"
@@ -138,9 +139,9 @@ def lower(
 
 
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
-    """Types and lowers one Python function for some argument types, as numba-cuda's ``compile_cuda`` does.
+    """Types and lowers one Python function for the argument types ``args``, as numba-cuda's ``compile_cuda`` does.
 
-    ``return_type`` is what the result is converted to, or None for what the body returns."""
+    The result is converted to ``return_type``. None keeps the type that the body returns."""
     flags = _Flags()
     flags.no_compile = True
     flags.no_cpython_wrapper = True
@@ -175,15 +176,16 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     return result
 
 
-# Functions that call each other: those that call one which is still being compiled, by its symbol; and what each calls
-# of these. numba's own links may have no circle.
+# For functions that call each other, because numba's own links must not form a cycle. ``_waiting`` maps the symbol of
+# a function that is still being compiled to the libraries that call it; ``_called_back`` maps each such caller to the
+# libraries that it calls.
 _waiting: dict[str, list[Any]] = {}
 _called_back: WeakTable[Any, list[Any]] = WeakTable()
 
 
 class _Flags(CUDAFlags):  # type: ignore[misc]
-    """Flags that compare by what was set. numba asks for their hash and compares them some ten times for each type of
-    an operator, and gathers all options each time, which took a fifth of the front end's time."""
+    """Flags that hash and compare only the options that were set. numba hashes and compares flags about ten times for
+    each type of an operator and gathers all options each time, which took a fifth of the front end's time."""
 
     def __hash__(self) -> int:
         return hash(frozenset(self._values))
@@ -193,8 +195,8 @@ class _Flags(CUDAFlags):  # type: ignore[misc]
 
 
 class _Remembering(types.Function):  # type: ignore[misc]
-    """An operator or builtin whose type for some arguments is found once in a compilation. numba tries all that it may
-    mean in each round of inference and again in lowering, which took a quarter of the front end's time."""
+    """An operator or builtin that resolves its type for given arguments once in a compilation. numba tries all
+    overloads in each round of inference and again in lowering, which took a quarter of the front end's time."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         key = self, tuple(args), tuple(kws.items())
@@ -240,7 +242,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             _refuse(func, args)
             args = mathematics.power_arguments(func, args)
         elif _makes_text(func, args):
-            # At once: numba would compile its own formatting of numbers, for seconds, and then need memory for it.
+            # Fails early: numba would compile its own number formatting for seconds, and then need memory for it.
             raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
             if session.numba_style:
@@ -251,7 +253,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             resolved = mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
             return unary_signature(func, args) or resolved
         except core_errors.TypingError as error:
-            # numba's own error class is not what numba-cuda catches to go on and to add the place in the source.
+            # numba-cuda does not catch numba's own error class. It must catch the error to continue and to add the
+            # place in the source.
             raise errors.TypingError(str(error)) from error
 
     def resolve_getattr(self, typ: Any, attr: str) -> Any:
@@ -263,7 +266,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         found = super().can_convert(fromty, toty)
         return half.half_conversion(fromty, toty) if found is None else found
 
-    # That is for what a function returns. A call's arguments are converted by rules of their own, or not at all.
+    # The conversion above is for a function's return value. A call's arguments have rules of their own, or are not
+    # converted.
 
     def _rate_arguments(self, actualargs: Any, formalargs: Any, **options: Any) -> Any:
         return (
@@ -292,7 +296,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_static_setitem(target, index, value)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
-        # Here, as the templates see a constant's type without its number.
+        # Checked here, because the templates see a constant's type without its value.
         if isinstance(target, shared.BlockArrayType | tiles.TileRefType) and not shared.check_value(
             target.dtype, value
         ):
@@ -300,7 +304,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         try:
             return super().resolve_setitem(target, index, value)
         except (errors.TypingError, core_errors.TypingError):
-            return None  # and the caller raises, with the place in the source
+            return None  # the caller raises, with the place in the source
 
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
         if isinstance(target, slice_lowering.RefType) and attr == "value":
@@ -322,7 +326,7 @@ def _makes_text(function: Any, args: Any) -> bool:
 
 
 def _refuse(function: Any, args: Any) -> None:
-    """Refuses what numba would take, but with another meaning than the author's."""
+    """Refuses calls that numba would accept with a meaning that the author did not intend."""
     key = getattr(function, "typing_key", function)
     plain = [types.unliteral(argument) for argument in args]
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
@@ -360,12 +364,12 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 
     @property
     def enable_nrt(self) -> bool:
-        # numba-cuda's reference counts, which it can be told to compile: nothing in a kernel is allocated.
+        # Off even where numba-cuda is configured for reference counting: a kernel allocates nothing.
         return False
 
     @cached_property
     def target_data(self) -> Any:
-        # numba-cuda asks libNVVM, which need not be there.
+        # numba-cuda asks libNVVM, which may not be installed.
         return llvm.create_target_data(nvvm._datalayout)
 
 
@@ -378,12 +382,13 @@ class _Lower(CUDALower):  # type: ignore[misc]
     def notify_loc(self, loc: Any) -> None:
         inference.follow(loc)
         if session.located:
-            # llvmlite puts this on every instruction that follows; ir.py keeps it where memory is touched.
+            # llvmlite attaches this to every following instruction; ``compiler/ir/portable.py`` keeps it on loads,
+            # stores, atomics and calls.
             place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
             self.builder.debug_metadata = self.module.add_metadata(place)
 
     def lower_static_raise(self, inst: Any) -> None:
-        # What is left of an assert in bytecode; `raise` itself was refused before.
+        # In bytecode an assert ends in a raise. An explicit `raise` was refused earlier.
         if inst.exc_class is AssertionError:
             assertion_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
@@ -416,7 +421,7 @@ class _Lower(CUDALower):  # type: ignore[misc]
         kind = fnty.dispatcher_type
         if signature.args not in kind.dispatcher.overloads:
             return super()._lower_call_RecursiveCall(fnty, expr, signature)
-        # Compiled since, for other types than those of the function that calls itself here.
+        # The callee has been compiled by now, for other argument types than the caller's own.
         arguments = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
         call = self.context.get_function(kind, signature)
         self.context.add_linking_libs(call.libs)
@@ -430,7 +435,7 @@ class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
 
 
 class _CheckReturns(AnalysisPass):  # type: ignore[misc]
-    """Refuses a returned value that the declared type of the result does not take."""
+    """Refuses a returned value that cannot be converted to the declared type of the result."""
 
     _name = "oxide_check_returns"
 
@@ -486,7 +491,7 @@ def _contexts() -> tuple[Any, Any]:
 
 
 def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
-    """The argument types of a numba-cuda kernel's explicit signatures; none where it has none."""
+    """Returns the argument types of a numba-cuda kernel's explicit signatures, () without any."""
     if dispatcher._can_compile:
         return ()
     return tuple(tuple(argument_type(kind) for kind in types) for types in dispatcher.overloads)
@@ -509,9 +514,11 @@ def _parameter_type(parameter: Closed) -> Any:
 
 
 def _modules(library: Any) -> tuple[str, ...]:
-    """The modules of a kernel and of all functions that it calls. Each comes behind one that calls it, as LLVM links
-    of a device function only what is called by then; numba keeps what it links in sets, whose order differs from run
-    to run, and the same kernel is to be the same code."""
+    """Returns the modules of a kernel and of all functions that it calls.
+
+    Each module follows one that calls it: LLVM links only those device functions that have been called by then. The
+    order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run. The same kernel
+    must give the same code."""
     texts: dict[Any, str] = {}
 
     def text(each: Any) -> str:

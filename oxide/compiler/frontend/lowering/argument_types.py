@@ -1,4 +1,4 @@
-"""The types of arguments without an annotation, to numba's types and back."""
+"""Conversion between the types of arguments without an annotation and numba's types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from oxide.errors import CompileError
 
 
 def numba_type(kind: ArgumentType) -> Any:
-    """numba's type for an argument's. Raises ``CompileError`` for a dtype that numba does not know."""
+    """Returns numba's type for an argument type. Raises ``CompileError`` for a dtype that numba does not know."""
     match kind:
         case NumberType(dtype):
             return _of_dtype(dtype)
@@ -40,7 +40,7 @@ def numba_type(kind: ArgumentType) -> Any:
 
 
 def argument_type(kind: Any) -> ArgumentType:
-    """An argument's type for numba's. Raises ``CompileError`` for one that a launch cannot pass."""
+    """Returns the argument type for numba's type. Raises ``CompileError`` for a type that a launch cannot pass."""
     if isinstance(kind, types.Array):
         return ArrayType(_dtype(kind.dtype), kind.ndim)
     if isinstance(kind, types.Record):

@@ -1,4 +1,4 @@
-"""``assert`` in kernels: the failure is recorded as a fault, and the thread leaves the kernel as on a raise."""
+"""``assert`` in kernels: the failure is recorded as a fault, and the thread leaves the kernel as after a raise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from .primitives import call_primitive, site
 
 
 def lower_failure(builder: Any, arguments: tuple[Any, ...] | None) -> None:
-    """Records that the assert being lowered has failed. ``arguments`` is its message, if it has one."""
+    """Emits the call that records the failure of the assert being lowered. ``arguments`` holds its message, if any."""
     message = str(arguments[0]) if arguments else ""
     call_primitive(builder, ir.VoidType(), "oxide.assertion_failed", (), site(builder, "", message))

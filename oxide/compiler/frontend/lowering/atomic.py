@@ -22,7 +22,7 @@ from .types import HalfType, display
 _ELEMENTS = (types.int32, types.uint32, types.int64, types.uint64, types.float32, types.float64)
 _HALF_METHODS = ("fetch_add", "exchange", "compare_exchange", "load", "store")
 _INTEGER_ONLY = {"fetch_and": "and", "fetch_or": "or", "fetch_xor": "xor"}
-# How many values each method takes after the index.
+# The number of values that each method takes after the index.
 _METHODS = {
     **dict.fromkeys(("fetch_add", "fetch_sub", "fetch_min", "fetch_max", *_INTEGER_ONLY, "exchange", "store"), 1),
     "compare_exchange": 2,
@@ -31,7 +31,7 @@ _METHODS = {
 
 
 class SettingType(types.Type):  # type: ignore[misc]
-    """An ordering or a scope, a constant."""
+    """A constant ordering or scope."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -53,7 +53,7 @@ def _lower_setting(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 class AtomicSliceType(types.Type):  # type: ignore[misc]
-    """An ``AtomicSlice`` that came in as the kernel parameter ``parameter``."""
+    """An ``AtomicSlice`` of the kernel parameter ``parameter``."""
 
     ndim = 1
 
@@ -109,7 +109,7 @@ class BlockArrayMethods(_Methods):
 
 
 def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
-    """The type of an ordering or scope, or None, with a note, where it is something else."""
+    """Returns the type of an ordering or scope, or None, with a note, for anything else."""
     given = args.get(name)
     if given is None or isinstance(given, types.Omitted):
         return SettingType(default)
@@ -120,7 +120,7 @@ def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
 
 
 def _bind(name: str, args: tuple[Any, ...], kws: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments by name, or None, with a note, where they are not the method's."""
+    """Returns the arguments by name, or None, with a note, if they do not match the method's parameters."""
     values = {0: [], 1: ["value"], 2: ["expected", "value"]}[_METHODS[name]]
     names = ["index", *values, "ordering", "scope"]
     bound = dict(zip(names, args, strict=False))

@@ -1,6 +1,6 @@
 """``thread.sync_threads()``, its counting forms, ``thread.sync_grid()`` and ``thread.nanosleep(…)``.
 
-They are calls that each back end defines, with the number of the place."""
+Each is lowered to a call that both back ends define. The barriers also pass the number of their fault site."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _lower_nanosleep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _counting(function: Any, name: str, result: Any, llvm_result: Any) -> None:
-    """Registers a form that takes a condition."""
+    """Registers a barrier that takes a condition."""
 
     @typing_registry.register_global(function)
     class Counting(AbstractTemplate):  # type: ignore[misc]
@@ -80,7 +80,7 @@ _counting(thread.sync_threads_or, "oxide.block.barrier.or", types.boolean, _BIT)
 
 
 def condition_signature(name: str, args: tuple[Any, ...], kws: Any, result: Any) -> Any:
-    """The signature of a function of one condition: a bool, or an integer that counts as true when it is not 0."""
+    """Returns the signature of a function of one condition: a bool, or an integer, which is true if it is not 0."""
     if len(args) != 1 or kws:
         note(f"{name} takes one condition")
         return None

@@ -1,6 +1,6 @@
-"""Constant memory: a NumPy array outside the kernel, read in it as ``TABLE[i]`` or ``TABLE[row, column]``.
+"""Constant memory: a NumPy array outside the kernel, which the kernel reads as ``TABLE[i]`` or ``TABLE[row, column]``.
 
-Its numbers are copied into the kernel when it is compiled. The index is checked as a shared array's is.
+The numbers are copied into the kernel at compile time. The index is checked as for a shared array.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .types import NUMBA_TYPES, HalfType, display
 
 
 class ConstantArrayType(types.Type):  # type: ignore[misc]
-    """A constant array of a shape, which the kernel calls ``shown``; what is in it is the constant's."""
+    """A constant array, which the kernel calls ``shown``. Its contents belong to the constant, not to the type."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, shown: str | None = None) -> None:
         self.shape = shape
@@ -34,7 +34,7 @@ class ConstantArrayType(types.Type):  # type: ignore[misc]
         super().__init__(f"{shown}, {name}" if shown else name)
 
     def is_like(self, other: ConstantArrayType) -> bool:
-        """Whether the two differ in what they are called alone."""
+        """Returns whether the two types differ at most in the name."""
         return (self.shape, self.dtype) == (other.shape, other.dtype)
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -54,7 +54,7 @@ class ConstantArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
 
 
 def constant_array_type(array: np.ndarray[Any, Any]) -> ConstantArrayType | None:
-    """The type of an array that ``compiler.check`` has let through; None for one of other elements."""
+    """Returns the type of an array that ``compiler.check`` has accepted, or None for an unsupported dtype."""
     scalar = of_dtype(array.dtype)
     if scalar is None:
         return None

@@ -1,16 +1,16 @@
-"""Contraction: which products are fused into sums, decided once, on the front end's IR, before anything is optimised.
+"""Contraction: decides which products are fused into sums, once, on the front end's IR, before any optimisation.
 
 The rule is C's ``FP_CONTRACT ON``. A product of floats that is written as an operand of ``+`` or ``-`` becomes one
 fused multiply-add, which rounds once:
 
 - The product and the sum are written with operators, ``*`` and ``+``, ``-``, ``+=`` or ``-=``, in one expression, and
   have the same type, f32 or f64.
-- The product has no name of its own, and nothing is done with it in between: a variable, an element, a conversion, a
+- The product has no name of its own, and nothing comes between it and the sum: a variable, an element, a conversion, a
   unary minus and a call each take the rounded product.
 - No ``if … else``, ``and`` or ``or`` is evaluated between the product and the sum.
 - Of two products the left one is fused, and the right one is rounded.
 
-LLVM and ptxas may contract nothing on their own: every version of a kernel, on every device, has the same roundings.
+LLVM and ptxas must not contract on their own, so every version of a kernel, on every device, has the same roundings.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DIFFERENCES = (operator.sub, operator.isub)
 
 
 def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
-    """The value of a sum or difference with a product in it, as a fused multiply-add. None for any other expression.
+    """Returns a sum or difference that contains a product as a fused multiply-add. None for any other expression.
 
-    ``lower`` is numba's lowering of the function that ``expression`` is in.
+    ``lower`` is numba's lowering of the function that contains ``expression``.
     """
     subtracts = function in _DIFFERENCES
     if not (subtracts or function in _SUMS) or result not in (types.float32, types.float64):
@@ -48,7 +48,7 @@ def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
 
 
 def _product(lower: Any, name: str, kind: Any) -> Any:
-    """The multiplication that a value without a name is, in the block that is being lowered; else None."""
+    """Returns the multiplication that defines an unnamed value in the block being lowered, or None."""
     if not name.startswith("$") or lower.typeof(name) != kind or name not in lower._blk_local_varmap:
         return None
     definitions = lower.func_ir._definitions[name]

@@ -1,4 +1,4 @@
-"""``print(…)`` and ``oxide.debug``: calls of primitives that both back ends define (``compiler.debugging``)."""
+"""``print(…)`` and ``oxide.debug``: calls of primitives that both back ends define (``compiler.ir.debugging``)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ MOST_ITEMS = 32
 
 
 def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any]) -> None:
-    """One line of the items, with spaces between: integers, ``%f`` for floats as numba-cuda has it, True and False."""
+    """Emits the print of one line with the items, separated by spaces: floats as ``%f``, as in numba-cuda, and bools as
+    True or False."""
     letters: list[str] = []
     items: list[Any] = []
     formats = [
         _format(context, builder, kind, value, letters, items) for kind, value in zip(kinds, values, strict=True)
     ]
     text = " ".join(formats) + "\n"
-    if len(kinds) > MOST_ITEMS:  # only numba-cuda's semantics come here with so many, and have this
+    if len(kinds) > MOST_ITEMS:  # only under numba-cuda's semantics, which warn like this
         warnings.warn(
             f"CUDA print() cannot print more than {MOST_ITEMS} items. "
             "The raw format string will be emitted by the kernel instead.",
@@ -43,7 +44,7 @@ def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any])
 
 
 def _format(context: Any, builder: Any, kind: Any, value: Any, letters: list[str], items: list[Any]) -> str:
-    """How an item is shown; the numbers in it are added to ``items``, and their kinds to ``letters``."""
+    """Returns the format of an item. Appends its values to ``items`` and their kinds to ``letters``."""
     if isinstance(kind, types.StringLiteral):
         return str(kind.literal_value).replace("%", "%%")
     if isinstance(kind, types.BaseTuple | Dim3):
@@ -69,13 +70,13 @@ def _format(context: Any, builder: Any, kind: Any, value: Any, letters: list[str
 
 
 def _text(builder: Any, text: str) -> Any:
-    """The address of a constant string, in the generic address space as the GPU's vprintf wants it."""
+    """Returns the address of a constant string in the generic address space, which the GPU's vprintf needs."""
     constant = cgutils.global_constant(builder.module, "oxide.text", cgutils.make_bytearray(f"{text}\0".encode()))
     return builder.bitcast(constant, ir.IntType(8).as_pointer())
 
 
 def check_print(args: tuple[Any, ...]) -> bool:
-    """Whether all of these can be printed; notes what cannot."""
+    """Returns whether all arguments can be printed. Notes why if not."""
     for argument in args:
         plain = argument if isinstance(argument, types.StringLiteral) else types.unliteral(argument)
         if not isinstance(plain, types.Number | types.Boolean | types.StringLiteral | types.UnicodeType):

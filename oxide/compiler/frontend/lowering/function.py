@@ -1,6 +1,7 @@
 """``@device`` functions: each is compiled once for each tuple of argument types, and inlined by LLVM.
 
-A function that a kernel takes as an argument is one too, called with the numbers that it captures behind its arguments.
+A function that a kernel takes as an argument is a device function too. It is called with the numbers that it captures
+after its arguments.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from .registry import lowering_registry, note, proxy, session
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
 
-# By fastmath, by contraction, by places in the source or none, and by whose semantics it gets. The type holds its
-# dispatcher weakly, so it is kept here, while the device function lives.
+# The dispatchers of a device function, by fastmath, contraction, whether places in the source are kept, and semantics.
+# A numba type holds its dispatcher weakly, so this table keeps the dispatcher while the device function lives.
 _dispatchers: WeakTable[DeviceFunction[..., Any], dict[tuple[bool, bool, bool, bool], Any]] = WeakTable()
 
 
@@ -39,16 +40,16 @@ class DeviceDispatcher(ContextDispatcher):
     """Compiles a device function in oxide's own contexts and for no particular GPU."""
 
     compile_function: ClassVar[Callable[[Any, tuple[Any, ...], Any], Any]]
-    """What compiles kernels; ``frontend`` sets it, as it imports this module."""
+    """The compiler of kernels. ``frontend`` sets it, because ``frontend`` imports this module."""
 
     def __init__(self, function: DeviceFunction[..., Any]) -> None:
         super().__init__(as_written(function.function), {"device": True})
         self.annotations: dict[str, Annotation] = function.annotations
         self.number = next(_numbers)
-        """Its own for ever, which an address is not: numba keeps types by their names."""
+        """A number that is never reused, unlike an address: numba keeps types by their names."""
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """The types that a call's arguments are converted to, which the annotations say, and the function for them."""
+        """Returns the function for a call, and the types from its annotations that the arguments are converted to."""
         pysig, given = self.fold_argument_types(args, kws)
         wanted = tuple(self._parameter(name, argument) for name, argument in zip(pysig.parameters, given, strict=True))
         result = self.compile_device(wanted)
@@ -98,22 +99,22 @@ def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
 
 
 def function_type(lifted: Lifted) -> FunctionValueType:
-    """The type of a kernel's parameter that is a function."""
+    """Returns the type of a kernel parameter that is a function."""
     dispatcher = _dispatcher(lifted.function)
     return FunctionValueType(dispatcher, tuple(NUMBA_TYPES[part.scalar.name] for part in lifted.parts))
 
 
 class FunctionValueType(types.Callable):  # type: ignore[misc]
-    """A function that was passed to a kernel. Its value is what it captures; the code is in the type."""
+    """A function passed to a kernel. Its value holds its captures; the code is in the type."""
 
     def __init__(self, dispatcher: DeviceDispatcher, captures: tuple[Any, ...]) -> None:
-        self._dispatcher = weakref.ref(dispatcher)  # as types.Dispatcher does: numba's tables keep types for ever
+        self._dispatcher = weakref.ref(dispatcher)  # weak, as in types.Dispatcher: numba's tables keep types forever
         self.captures = captures
         super().__init__(f"function {dispatcher.py_func.__name__} {dispatcher.number}")
 
     @property
     def dispatcher(self) -> DeviceDispatcher:
-        """What compiles the function."""
+        """The function's dispatcher, which compiles it."""
         found = self._dispatcher()
         assert found is not None, "a type is used while its function is compiled"
         return found

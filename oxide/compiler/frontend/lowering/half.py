@@ -1,7 +1,8 @@
-"""``f16`` and ``bf16``: which type an operation on them has, and its lowering through f32.
+"""``f16`` and ``bf16``: the types of operations on them, and their lowering through f32.
 
-An operation on numbers of one of the types, and integers, gives that type; with an f32 or f64 it gives that one, and of
-an f16 and a bf16 an f32. Functions of ``math`` give the type that they are given.
+An operation on numbers of one of these types, and integers, has that type. With an f32 or f64 it has that operand's
+type. An f16 with a bf16 gives an f32. The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of
+their arguments.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _ARITHMETIC = {
     math.hypot: math.hypot,
     math.remainder: math.remainder,
 }
-"""Operations of two numbers, and what computes them in f32."""
+"""Operations on two numbers, each with the function that computes it in f32."""
 
 _UNARY_NAMES = """acos acosh asin asinh atan atanh cbrt ceil cos cosh degrees erf erfc exp exp2 expm1 fabs floor gamma
 lgamma log log10 log1p log2 radians sin sinh sqrt tan tanh trunc"""
@@ -72,7 +73,7 @@ _THROUGH_SINGLE = (
     *(float, int, bool, round, divmod, intrinsics.fma),
     *_FAST,
 )
-"""What takes them as f32, and gives what it gives for those."""
+"""Functions that take an f16 or bf16 as f32, and return what they return for f32."""
 
 
 @register_model(HalfType)
@@ -82,7 +83,7 @@ class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """The signature of an operation that gives an f16 or bf16, or None for any other."""
+    """Returns the signature of an operation whose result is an f16 or bf16, or None for any other."""
     key = getattr(function, "typing_key", function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
@@ -96,7 +97,8 @@ def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def half_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the arguments of an operation on f16 and bf16 are converted to; others stay as they are."""
+    """Returns the types that the arguments of an operation on f16 or bf16 are converted to. Other arguments are
+    returned unchanged."""
     key = getattr(function, "typing_key", function)
     if not any(isinstance(types.unliteral(argument), HalfType) for argument in args):
         return args
@@ -115,7 +117,8 @@ def _is_one_of(key: Any, functions: Any) -> bool:
 
 
 def unify_half(first: Any, second: Any) -> Any:
-    """The type of a name that is an f16 or bf16 in one place and another number in another. None for others."""
+    """Returns the type of a name that is an f16 or bf16 in one place and another number in another. None for other
+    pairs of types."""
     kinds = [types.unliteral(first), types.unliteral(second)]
     halves = [kind for kind in kinds if isinstance(kind, HalfType)]
     if not halves or not all(isinstance(kind, types.Number | types.Boolean) for kind in kinds):
@@ -127,7 +130,7 @@ def unify_half(first: Any, second: Any) -> Any:
 
 
 def half_conversion(source: Any, target: Any) -> Any:
-    """How a number becomes an f16 or bf16, or one of those another number. None for others."""
+    """Returns the kind of conversion between an f16 or bf16 and any number. None for other pairs of types."""
     kinds = [types.unliteral(source), types.unliteral(target)]
     halves = any(isinstance(kind, HalfType) for kind in kinds)
     return Conversion.unsafe if halves and all(isinstance(k, types.Number | types.Boolean) for k in kinds) else None
@@ -165,7 +168,7 @@ def _lower_extreme_of_several(function: Any) -> None:
 
 
 def _register_type(function: Any) -> None:
-    """Lowering asks the function itself for its signature again."""
+    """Registers the typing of a function: lowering asks the function itself for its signature again."""
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
@@ -174,7 +177,7 @@ def _register_type(function: Any) -> None:
 
 
 def _lower_sign(function: Any) -> None:
-    """Of the sign alone: bits, so that a NaN stays as it is."""
+    """Registers an operation on the sign alone. It works on bits, so that a NaN is preserved."""
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         (value,) = args
@@ -187,7 +190,8 @@ def _lower_sign(function: Any) -> None:
 
 
 def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """The distance to the next number away from zero; of the largest, which has none, to the one before."""
+    """Returns the distance to the next number away from zero. For the largest number, which has none, returns the
+    distance to the previous one."""
     kind = sig.return_type
     infinity = _BITS(0x7C00 if kind.name == "f16" else 0x7F80)
     size, one = builder.and_(args[0], _BITS(0x7FFF)), _BITS(1)
@@ -250,12 +254,12 @@ def _cast_from_integer(context: Any, builder: Any, source: Any, target: Any, val
 
 
 def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
-    """A 64-bit integer rounded to odd where a double does not hold it, so that it is not rounded twice."""
+    """Returns a 64-bit integer, rounded to odd if a double cannot hold it, which avoids double rounding."""
     bits = value.type
     kept, dropped = builder.and_(value, bits(-2048)), builder.and_(value, bits(2047))
     exact = builder.icmp_unsigned("==", dropped, bits(0))
     odd = builder.or_(kept, builder.select(exact, bits(0), bits(2048)))
-    # From 2**53 on, of a signed one on either side.
+    # Only from 2**53 on; for a signed integer, on either side of 0.
     above = builder.add(value, bits(2**53)) if kind.signed else value
     is_small = builder.icmp_unsigned("<", above, bits(2**54 if kind.signed else 2**53))
     return builder.select(is_small, value, odd)

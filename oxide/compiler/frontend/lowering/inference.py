@@ -1,9 +1,9 @@
-"""Where in the source an expression is, and what was said of it when its types could not be found.
+"""Places in the source for expressions, and the causes of failed type inference.
 
-numba knows the line of an instruction, and of a failure only a text that names it. Here its bytecode keeps the columns
-that Python has of it, and each of type inference's constraints that fails leaves a ``Failure``: the place, what oxide's
-rules noted while that constraint was tried, and the cause inside a function that it called. Of two mistakes in a kernel
-one is then told at its own line.
+numba knows the line of an instruction; a failure only has a text that names the line. Here the bytecode keeps Python's
+columns. Each constraint of type inference that fails leaves a ``Failure``: the place, the notes of oxide's rules for
+that constraint, and the cause inside a function that it called. So of two mistakes in a kernel, one is reported at its
+own line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .types import display
 
 
 class Place(numba_ir.Loc):  # type: ignore[misc]
-    """A place in the source that knows the columns too, as bytes of its lines."""
+    """A place in the source with columns, as byte offsets in their lines."""
 
     span: Span | None = None
 
@@ -51,7 +51,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         self._positions = tuple(func_id.code.co_positions())
 
     def _dispatch(self, inst: Any, kws: Any) -> Any:
-        number = (inst.offset - bytecode._FIXED_OFFSET) // 2  # a position for each two bytes
+        number = (inst.offset - bytecode._FIXED_OFFSET) // 2  # one position for every two bytes
         line, end_line, column, end_column = (
             self._positions[number] if 0 <= number < len(self._positions) else (None,) * 4
         )
@@ -68,7 +68,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
 
 
 class TranslateBytecode(FunctionPass):  # type: ignore[misc]
-    """numba-cuda's pass of the name, with the interpreter that keeps the columns."""
+    """numba-cuda's pass of the same name, with the interpreter that keeps the columns."""
 
     _name = "oxide_translate_bytecode"
 
@@ -81,8 +81,8 @@ class TranslateBytecode(FunctionPass):  # type: ignore[misc]
 
 
 class CheckNames(AnalysisPass):  # type: ignore[misc]
-    """Refuses names from outside the function that kernels cannot use, and integers that no type holds, where they are
-    used; branches that constants decide are gone by then."""
+    """Refuses outer names that kernels cannot use, and integers that no type holds, at the place of their use. Branches
+    decided by constants have been removed by then."""
 
     _name = "oxide_check_names"
 
@@ -105,12 +105,12 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
             known = {*state.func_id.code.co_varnames, *function.__globals__, *vars(builtins)}
             problem, said = advice.undefined(name.name, known), f"NameError: name '{name.name}' is not defined"
         elif name.value is function or name.name == state.func_id.func_name:
-            return  # it calls itself: numba knows the function by another value
+            return  # a recursive call: numba knows the function by another value
         else:
             try:
                 state.typingctx.resolve_value_type(name.value)
                 return
-            except (ValueError, core_errors.NumbaError) as error:  # whose classes numba-cuda's extend
+            except (ValueError, core_errors.NumbaError) as error:  # numba-cuda's error classes extend numba's
                 said = f"Untyped global name '{name.name}': {error}"
                 problem = advice.of_value(name.name, name.value, numba_style=True)
                 found = _attribute_of(block, statement.target) if isinstance(name.value, type) else None
@@ -121,7 +121,7 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
 
 
 def _check_constant(value: Any, place: Any) -> None:
-    """Refuses an integer beyond 64 bits: one that is written, or that Python made of what is, as of 2**64."""
+    """Refuses an integer beyond 64 bits, whether written as a literal or folded by Python, as ``2**64`` is."""
     for each in value if isinstance(value, tuple) else (value,):
         if isinstance(each, tuple):
             _check_constant(each, place)
@@ -131,7 +131,7 @@ def _check_constant(value: Any, place: Any) -> None:
 
 
 def _attribute_of(block: Any, variable: Any) -> Any:
-    """The first use of a variable's attribute, or None."""
+    """Returns the first access to an attribute of a variable, or None."""
     for statement in block.body:
         value = getattr(statement, "value", None)
         if isinstance(value, numba_ir.Expr) and value.op == "getattr" and value.value.name == variable.name:
@@ -140,8 +140,8 @@ def _attribute_of(block: Any, variable: Any) -> Any:
 
 
 class CheckReferences(AnalysisPass):  # type: ignore[misc]
-    """Refuses ``element = x[i]`` where ``element`` is what ``get_mut`` gave: it would bind the name to a number and
-    write nothing."""
+    """Refuses ``element = x[i]`` where ``element`` holds a result of ``get_mut``: the assignment would bind the name to
+    a number and write nothing."""
 
     _name = "oxide_check_references"
 
@@ -177,7 +177,7 @@ def _is_phi(value: Any) -> bool:
 
 
 class Constraints(ConstraintNetwork):  # type: ignore[misc]
-    """numba's constraints of one function. A failure to satisfy one says where it is, and why."""
+    """numba's constraints for one function. A failed constraint reports its place and its cause."""
 
     def propagate(self, typeinfer: Any) -> list[Any]:
         found: list[Any] = []
@@ -204,7 +204,7 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
 
 
 class PlacedCallStack(CallStack):  # type: ignore[misc]
-    """The functions being typed. Type inference introduces itself here before it has any constraint."""
+    """The stack of functions being typed. Type inference registers here before it has any constraint."""
 
     def register(self, target: Any, typeinfer: Any, func_id: Any, args: Any) -> Any:
         typeinfer.constraints = Constraints()
@@ -212,20 +212,21 @@ class PlacedCallStack(CallStack):  # type: ignore[misc]
 
 
 def refused_at(place: Any, problem: str, said: str | None = None) -> Exception:
-    """The error for what oxide's own passes refuse; ``said`` is what numba says of it, for who asks for its words."""
+    """Returns the error for a refusal by oxide's own passes. ``said`` is numba's text for it, shown with the full
+    traceback."""
     error: Exception = errors.TypingError(said or problem)
     error.failure = _failure(place, problem, (problem,))  # type: ignore[attr-defined]
     return error
 
 
 def follow(place: Any) -> None:
-    """Has the session be at a place, unless it is numba's: then it stays at what its author called numba for."""
+    """Moves the session to a place. Within numba's code the session stays at the author's call into it."""
     if not is_numbas(place.filename):
         session.file, session.line, session.span = place.filename, place.line, getattr(place, "span", None)
 
 
 def record_failure(error: Exception, function: Any, notes: int) -> None:
-    """Keeps why a function could not be compiled; ``notes`` is how many there were before it."""
+    """Records why a function could not be compiled. ``notes`` is the number of notes before its compilation."""
     failure = getattr(error, "failure", None)
     text = str(error)
     if failure is None or not failure.notes or any(word in text for word in _OF_TRY):
@@ -236,7 +237,7 @@ def record_failure(error: Exception, function: Any, notes: int) -> None:
     if failure is None:
         place = getattr(error, "loc", None)
         if place is None or place.line <= 0:
-            # While a function is lowered, the session follows it.
+            # During lowering the session follows the function.
             place = Place(session.file, session.line)
             place.span = session.span
         failure = _failure(place, text, tuple(session.notes[notes:]))
@@ -247,13 +248,14 @@ _OF_TRY = ("set_try_status", "exception_match")
 
 
 def _is_early(error: Exception, failure: Failure | None, text: str) -> bool:
-    """Whether a function was refused before its types were asked for, or for a ``try``, of which types know nothing."""
+    """Returns whether a function was refused before type inference, or for a ``try``, which typing ignores."""
     untyped = failure is None and not isinstance(error, errors.TypingError | errors.LoweringError)
     return untyped or not session.line or any(word in text for word in _OF_TRY)
 
 
 def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
-    """Why a constraint failed: inside what it calls if that is its author's, else here."""
+    """Returns why a constraint failed: inside the function that it calls if that is at least as near to the author as
+    the constraint, else here."""
     own = _failure(place, str(error), tuple(session.notes))
     inner = session.failures[causes] if len(session.failures) > causes else None
     if inner is None:
@@ -268,12 +270,13 @@ def _failure(place: Any, text: str, notes: tuple[str, ...]) -> Failure:
 
 
 def is_numbas(file: str) -> bool:
-    """Whether a file is of numba, or of what oxide adds to it: no place of a kernel's author."""
+    """Returns whether a file belongs to numba or to oxide's compiler, and so not to a kernel's author."""
     return _rank(file) == 0
 
 
 def _rank(file: str) -> int:
-    """How near a file is to a kernel's author: numba, oxide's own device functions, anything else."""
+    """Ranks how near a file is to a kernel's author: 0 for numba and oxide's compiler, 1 for the rest of oxide and its
+    kernels, 2 for any other file."""
     if file.startswith(_COMPILERS):
         return 0
     return 1 if file.startswith(_LIBRARIES) else 2
@@ -289,7 +292,7 @@ _LIBRARIES = (f"{_OXIDE}{os.sep}", f"{_OXIDE}_kernels{os.sep}")
 
 
 def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
-    """numba-cuda's passes, with those of this file in their places."""
+    """Returns numba-cuda's passes with those of this file inserted or substituted."""
     result: list[tuple[Any, str]] = []
     for kind, text in passes:
         if kind is numba_compiler.CUDATranslateBytecode:

@@ -1,7 +1,7 @@
-"""``oxide.intrinsics``, ``oxide.fast``, and of ``math`` and the built-in functions what numba-cuda has not.
+"""``oxide.intrinsics``, ``oxide.fast``, and functions of ``math`` and built-ins that numba-cuda lacks.
 
-Most become calls of libdevice's functions (``__nv_popc``, …), which both back ends define: ``compiler.instructions``,
-``compiler.libdevice`` and ``compiler.libm``.
+Most become calls of libdevice's functions (``__nv_popc``, …), which both back ends define:
+``compiler.ir.instructions``, ``compiler.ptx.libdevice`` and ``compiler.cpu.libdevice``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .registry import lowering_registry, note, typing_registry
 from .types import display
 
 _Lowered = Callable[[Any, Any, Any, Any], Any]
-"""``(context, builder, signature, arguments)`` to the result."""
+"""Maps ``(context, builder, signature, arguments)`` to the result."""
 
 
 def _register(
@@ -34,8 +34,8 @@ def _register(
     lowered: _Lowered,
     takes: str | None = None,
 ) -> None:
-    """Registers a function of ``count`` arguments; ``typed`` gives the signature of their types, or None. ``takes`` are
-    the arguments in words, where other numbers of them are registered elsewhere."""
+    """Registers a function of ``count`` arguments. ``typed`` maps their types to a signature, or to None. ``takes``
+    describes the arguments in words where other numbers of arguments are registered elsewhere."""
     takes = takes or f"{count} argument{'s' * (count != 1)}"
 
     @typing_registry.register_global(function)
@@ -52,19 +52,19 @@ def _register(
 
 
 def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """A call of one of libdevice's or LLVM's functions, declared by what it is given."""
+    """Calls one of libdevice's or LLVM's functions, declared by the types of its arguments."""
     function_type = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
 
 
 def call_of_floats(builder: Any, name: str, *arguments: Any) -> Any:
-    """A call of libdevice's function of floats or doubles, whichever the arguments are; the result is one too."""
+    """Calls libdevice's function for floats or doubles, by the type of the arguments, which is also the result's."""
     kind = arguments[0].type
     return call(builder, f"__nv_{name}{'f' if kind == ir.FloatType() else ''}", kind, *arguments)
 
 
 def plain(args: Iterable[Any]) -> tuple[Any, ...]:
-    """The types of arguments without the values of constants among them."""
+    """Returns the types of arguments with literal types replaced by plain ones."""
     return tuple(types.unliteral(argument) for argument in args)
 
 
@@ -132,7 +132,8 @@ for _saturated, _operation in ((intrinsics.saturating_add, "add"), (intrinsics.s
 
 
 def floating(args: tuple[Any, ...]) -> Any:
-    """The type that a function of floats computes in: f32 if all arguments are, else f64. None for no numbers."""
+    """Returns the type that a function of floats computes in: f32 if all arguments are f32, else f64. None if an
+    argument is not a number."""
     if not all(isinstance(argument, types.Integer | types.Float | types.Boolean) for argument in args):
         return None
     return types.float32 if all(argument == types.float32 for argument in args) else types.float64
@@ -168,7 +169,7 @@ if _fma := getattr(math, "fma", None):  # Python 3.13
 def _lower_saturate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = args[0]
     zero, one = ir.Constant(value.type, 0.0), ir.Constant(value.type, 1.0)
-    # The maximum first: of a NaN and 0 it is 0.
+    # The maximum comes first: it gives 0 for a NaN.
     return call_of_floats(builder, "fmin", call_of_floats(builder, "fmax", value, zero), one)
 
 
@@ -250,9 +251,11 @@ _POWERS = (operator.pow, operator.ipow, pow, math.pow)
 
 
 def power_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the arguments of a power are converted to: an f32 to the power of an integer is an f32, where numba would
-    compute in f64, and an f64 to that of an unsigned one takes it as a number. A constant exponent of ``**`` stays, as
-    numba makes products of it; but a negative one of an integer is refused: nothing would be left but 0, 1 and -1."""
+    """Returns the types that the arguments of a power are converted to.
+
+    An f32 to the power of an integer is an f32; numba would compute in f64. With an f64 base an unsigned exponent
+    becomes an f64. A constant exponent of ``**`` stays, because numba turns it into products. A negative constant
+    exponent of an integer is refused: the result could only be 0, 1 or -1."""
     key = getattr(function, "typing_key", function)
     if len(args) != 2 or key not in _POWERS:
         return args
@@ -272,7 +275,7 @@ def _type_round(args: tuple[Any, ...]) -> Any:
     if not isinstance(args[0], types.Float | types.Integer):
         note(f"round(x) takes a number, not {display(args[0])}")
         return None
-    if args[0] == types.float16:  # numba-cuda's
+    if args[0] == types.float16:  # numba-cuda's float16
         return signature(types.int64, types.float32)
     return signature(types.int64 if isinstance(args[0], types.Float) else args[0], *args)
 
@@ -296,7 +299,7 @@ class DivMod(AbstractTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower(divmod, types.Any, types.Any)
 def lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """``divmod`` as the two operators."""
+    """Lowers ``divmod`` as ``//`` and ``%``."""
     parts = []
     for function in (operator.floordiv, operator.mod):
         implementation = context.get_function(function, signature(sig.return_type.dtype, *sig.args))
@@ -314,6 +317,6 @@ def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> An
     return context.cast(builder, call(builder, decimal_rounding.NAME, number.type, number, digits), double, kind)
 
 
-for _kind in (types.float32, types.float64):  # exactly, as numba has them
+for _kind in (types.float32, types.float64):  # exact types, to win over numba's own
     lowering_registry.lower(round, _kind)(_lower_round)
     lowering_registry.lower(round, _kind, types.Integer)(_lower_round_decimals)

@@ -1,8 +1,8 @@
-"""Functions written for numba that a kernel reaches: device functions of numba-cuda's users, and numba's own Python
+"""Functions written for numba that a kernel calls: device functions of numba-cuda's users, and numba's own Python
 implementations of operators and builtins.
 
-numba-cuda compiles each where it meets it, for "the current device" and in contexts of its own; looking one up, if only
-to find that it does not fit, makes a CUDA context. Here they are compiled in oxide's contexts and for no device, with
+numba-cuda compiles such a function at its first use, for "the current device" and in its own contexts. Even a lookup
+that finds no match creates a CUDA context. Here they are compiled in oxide's contexts and for no device, with
 numba-cuda's semantics. A user's dispatcher gets a twin, so that its own overloads stay those of numba-cuda.
 """
 
@@ -24,14 +24,14 @@ from .registry import session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 
-# Keyed by the user's dispatcher, by fastmath, by contraction and by places in the source. numba's types hold their
-# dispatchers weakly, so they are kept here.
+# Twins by the user's dispatcher, then by fastmath, contraction and whether places in the source are kept. numba's types
+# hold their dispatchers weakly, so this table keeps the twins.
 _twins: WeakTable[Any, dict[tuple[bool, bool, bool], Any]] = WeakTable()
 
 
 class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
-    """A dispatcher whose functions are compiled in oxide's contexts, and forgotten there when it is dropped: numba-cuda
-    would look for them in its own."""
+    """A dispatcher whose functions are compiled in oxide's contexts. They are removed from these contexts when the
+    dispatcher is dropped; numba-cuda would look for them in its own."""
 
     def _make_finalizer(self) -> Callable[[], None]:
         overloads = self.overloads
@@ -47,15 +47,15 @@ class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
 
 
 class NumbaDispatcher(ContextDispatcher):
-    """A device function of a numba user, compiled in oxide's contexts. With explicit signatures it is compiled for
-    those alone, and arguments are converted to what they say."""
+    """A device function of a numba user, compiled in oxide's contexts. With explicit signatures it is compiled only for
+    those, and arguments are converted to their types."""
 
     def __init__(self, function: Any, options: dict[str, Any], signatures: tuple[Any, ...] = ()) -> None:
         super().__init__(as_written(function), options)
         self._explicit = signatures
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """What types a call of it: numba asks for this."""
+        """Returns the typing of a call, for numba. Compiles the explicit signatures first."""
         if self._explicit:
             self._can_compile = True
             for signature in self._explicit:
@@ -65,18 +65,18 @@ class NumbaDispatcher(ContextDispatcher):
 
 
 def twin_of(value: Any) -> Any:
-    """What stands for a value in a kernel: the twin of a dispatcher of numba's, or the value itself."""
+    """Returns the value that a kernel uses for ``value``: the twin of a dispatcher of numba's, or ``value`` itself."""
     if isinstance(value, CUDADispatcher):
         if type(value) is not CUDADispatcher:
             return value
     elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions") and value._can_compile):
-        return value  # with explicit signatures numba's are for the host alone, which its own typing says
+        return value  # a numba dispatcher with explicit signatures is host-only; numba's typing reports it
     twins = _twins.setdefault(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
     variant = fastmath, session.fma, session.located
     if variant not in twins:
         inline = value.targetoptions.get("inline", "never")
-        inline = {True: "always", False: "never"}.get(inline, inline)  # as numba-cuda reads what it has deprecated
+        inline = {True: "always", False: "never"}.get(inline, inline)  # deprecated values, as numba-cuda reads them
         options = {"device": True, "inline": inline, "fastmath": fastmath}
         signatures = () if value._can_compile else tuple(value.nopython_signatures)
         twins[variant] = NumbaDispatcher(value.py_func, options, signatures)
@@ -85,9 +85,10 @@ def twin_of(value: Any) -> Any:
 
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
-    """Has every dispatcher of numba's compile with ``compile_function``, or, where ``session.overloads`` is off, not at
-    all. Has numba read every function as its file says it, those that it inlines too. numba holds its compiler lock
-    through the typing of every function, so nobody else sees the change."""
+    """Makes every dispatcher of numba's compile with ``compile_function``, or refuse if ``session.overloads`` is off.
+
+    Also makes numba read every function, inlined ones too, as written in its file. numba holds its compiler lock while
+    it types a function, so no other thread sees the change."""
 
     def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
         if not session.overloads:

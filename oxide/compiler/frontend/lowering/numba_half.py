@@ -1,7 +1,7 @@
-"""numba-cuda's float16: ``cuda.fp16`` and the operators on it, as arithmetic in f32 that is rounded after each step.
+"""numba-cuda's float16: ``cuda.fp16`` and its operators, computed in f32 and rounded after each step.
 
-numba-cuda makes calls of functions in CUDA C++ of them, which NVRTC compiles and its linker links. f32 has more than
-twice the precision of an f16, so that the two roundings of a sum, a product, a quotient or a root give what one would.
+numba-cuda lowers them to calls of CUDA C++ functions, which NVRTC compiles and its linker links. f32 has more than
+twice the precision of f16, so rounding a sum, product, quotient or root twice gives the same result as rounding once.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _UNARY = {
 
 
 def widen(builder: Any, value: Any) -> Any:
-    """The f32 that an f16's bits stand for."""
+    """Returns the value of an f16's bits as an f32."""
     return call_primitive(builder, _SINGLE, "oxide.f16.widen", (value,))
 
 
 def narrow(builder: Any, value: Any) -> Any:
-    """The bits of the f16 that is nearest to an f32 or an f64."""
+    """Returns the bits of the f16 nearest to an f32 or f64."""
     if value.type == _DOUBLE:
         value = call_primitive(builder, _SINGLE, "oxide.round_to_odd", (value,))
     return call_primitive(builder, _BITS, "oxide.f16.narrow", (value,))
@@ -137,7 +137,7 @@ _lower(fp16.hrcp, 1, _lower_reciprocal)
 _lower(bool, 1, _lower_truth)
 
 
-# The conversions, which numba-cuda writes as inline PTX
+# Conversions, which numba-cuda writes as inline PTX
 
 
 def _to_float(target: Any) -> Any:
@@ -179,4 +179,4 @@ CONVERSIONS: dict[str, Any] = {
         for bits in (8, 16, 32, 64)
     },
 }
-"""By its PTX, each conversion of an f16 as calls that both back ends define."""
+"""Lowerings of the conversions of an f16, by their PTX, to calls that both back ends define."""

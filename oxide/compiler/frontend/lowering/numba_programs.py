@@ -1,4 +1,4 @@
-"""What programs of numba-cuda do on the host that needs a GPU there, and none here: see ``oxide.numba_cuda``."""
+"""Host-side steps of numba-cuda programs, without the GPU that numba-cuda needs for them: see ``oxide.numba_cuda``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from oxide.errors import LaunchError
 
 
 class _Uncompiled:
-    """An explicit signature in the place of its machine code, with what numba-cuda asks of that."""
+    """A placeholder for the machine code of an explicit signature, with the attributes that numba-cuda expects."""
 
     objectmode = False
 
     def __init__(self, signature: Any) -> None:
         self.signature = signature
-        self.entry_point = self  # numba-cuda forgets it by this when it drops the function
+        self.entry_point = self  # the key by which numba-cuda removes it when it drops the function
 
     def launch(self, *_: Any) -> None:
-        """What numba-cuda calls to launch a kernel."""
+        """Raises ``LaunchError``. numba-cuda calls this to launch a kernel."""
         raise LaunchError(
             "numba-cuda compiled nothing for a kernel that was decorated in oxide.numba_cuda.without_gpu(): make a "
             "kernel of it, oxide.kernel(f), and launch that"
@@ -34,7 +34,7 @@ class _Uncompiled:
 
 @contextmanager
 def without_gpu() -> Iterator[None]:
-    """Has numba-cuda keep the explicit signatures that functions are decorated with, and compile nothing for them."""
+    """Makes numba-cuda keep the explicit signatures of decorated functions without compiling anything for them."""
 
     def keep(dispatcher: Any, arguments: Any, returns: Any = None) -> Any:
         arguments, said = sigutils.normalize_signature(arguments)
@@ -50,7 +50,7 @@ def without_gpu() -> Iterator[None]:
 
 
 def random_states(n: int, seed: int, subsequence_start: int) -> np.ndarray[Any, Any]:
-    """Returns the states that numba-cuda makes for ``n`` generators."""
+    """Returns the states that numba-cuda creates for ``n`` generators."""
     states = np.empty(n, xoroshiro128p_dtype)
     init_xoroshiro128p_states_cpu(states, np.uint64(seed % 2**64), np.uint64(subsequence_start))
     return states

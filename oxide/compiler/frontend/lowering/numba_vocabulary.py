@@ -1,9 +1,9 @@
-"""What numba-cuda's own functions come down to, in the terms of oxide's two back ends.
+"""Lowers numba-cuda's own functions to primitives that both of oxide's back ends define.
 
-numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and their like to calls of NVVM intrinsics and to
-inline PTX, by many ways: templates, intrinsics, overloads. All of them end in ``builder.call``, and there they are
-caught, while the line being lowered is still known; a fault can then name it. Arrays in shared memory are lowered anew,
-as numba-cuda places them in globals of its own and asks libNVVM for the size of an element.
+numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and similar functions to NVVM intrinsics and inline PTX,
+through templates, intrinsics and overloads. All of them end in ``builder.call``. They are intercepted there, while the
+line being lowered is still known, so that a fault can name it. Arrays in shared and local memory have a lowering of
+their own: numba-cuda places shared arrays in its own globals and asks libNVVM for the size of an element.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _SEQUENTIALLY_CONSISTENT = 4
 
 
 def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the arguments of ``cuda.brev`` are converted to: numba-cuda has it for unsigned words alone, and takes the
-    lower half of an int64."""
+    """Returns the types that the arguments of ``cuda.brev`` are converted to. numba-cuda has it only for unsigned
+    words, and takes the lower half of an int64."""
     if getattr(function, "typing_key", None) is cuda.brev and args and types.unliteral(args[0]) == types.int64:
         return (types.uint64, *args[1:])
     return args
 
 
 class PrimitiveBuilder(ir.IRBuilder):  # type: ignore[misc]
-    """A builder whose calls of NVVM's intrinsics become calls of what each back end defines."""
+    """A builder that replaces calls of NVVM intrinsics with calls of primitives that each back end defines."""
 
     def call(self, fn: Any, args: Any, *rest: Any, **options: Any) -> Any:
         found = _of_assembly(fn.asm) if isinstance(fn, ir.InlineAsm) else _INTRINSICS.get(fn.name)
@@ -160,7 +160,7 @@ def _atomic(operation: str) -> Any:
 
 
 def _extreme(operation: str) -> Any:
-    """``atomic.max`` and ``min`` of floats: a NaN in memory stays, and a NaN that is given changes nothing."""
+    """Lowers ``atomic.max`` and ``min`` of floats: a NaN in memory stays, and a NaN operand changes nothing."""
 
     def lower(builder: Any, pointer: Any, value: Any) -> Any:
         nothing = value.type(-math.inf if operation == "fmaximum" else math.inf)
@@ -180,7 +180,7 @@ def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
 
 
 class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
-    """``this_grid().sync()``, lowered where it is called: numba-cuda's own is compiled once, as if there were one."""
+    """``this_grid().sync()``, lowered at each call. numba-cuda's own is compiled once for all calls."""
 
     key = "oxide.grid_group.sync"
 
@@ -194,7 +194,7 @@ def _lower_grid_group_sync(context: Any, builder: Any, sig: Any, args: Any) -> A
 
 
 def _named(name: str, result: Any) -> Any:
-    """The same call by a name that both back ends take."""
+    """Returns a lowering to a call of ``name``, which both back ends define."""
 
     def lower(builder: Any, *args: Any) -> Any:
         return call_primitive(builder, result, name, args)
@@ -238,7 +238,7 @@ _INTRINSICS: dict[str, Any] = {
         for kind in ("float", "double")
         for which in ("max", "min")
     },
-    # As C's fmax and fmin: of a NaN and a number, the number.
+    # Like C's fmax and fmin: for a NaN and a number, the result is the number.
     **{
         f"___numba_atomic_{kind}_nan{which}": _atomic(f"f{which}")
         for kind in ("float", "double")
@@ -246,7 +246,7 @@ _INTRINSICS: dict[str, Any] = {
     },
 }
 
-# What a cache is told is a hint: the access is the same without it.
+# Cache operators are hints: the access means the same without them. Only ``ld.global.cv`` becomes an atomic load.
 _CACHED_LOAD = re.compile(r"ld\.global\.[\w.]+ \$0, \[\$1\];")
 _CACHED_STORE = re.compile(r"st\.global\.[\w.]+ \[\$0\], \$1;")
 
@@ -262,7 +262,7 @@ _ASSEMBLY: dict[str, Any] = {
 
 
 def _array(name: str) -> None:
-    """Lowers ``cuda.shared.array`` or ``cuda.local.array``, in each of the forms that numba-cuda types."""
+    """Registers the lowering of ``cuda.shared.array`` or ``cuda.local.array`` for each form that numba-cuda types."""
     declaration = getattr(cuda, name).array
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:

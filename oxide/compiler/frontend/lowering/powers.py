@@ -1,8 +1,8 @@
-"""Powers of integers, modulo 2**64, as every product of them.
+"""Powers of integers, modulo 2**64, like every product of integers.
 
-numba's own take another way for large exponents, through floats, and have -2**63 for a negative power of 0. Here a
-negative exponent leaves of the fraction the integer towards 0, and of 0, which has no such power, 0: nothing raises in
-a kernel. Kernels in numba-cuda's own vocabulary keep what it does.
+numba's own compute large exponents through floats, and return -2**63 for a negative power of 0. Here a negative
+exponent gives the fraction truncated towards 0. A negative power of 0 is undefined and gives 0, because nothing raises
+in a kernel. Kernels in numba-cuda's own vocabulary keep numba-cuda's behaviour.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def _power_signed(base: i64, exponent: i64) -> i64:
     if exponent < 0:
         if base != 1 and base != -1:
             return i64(0)
-        exponent = -exponent  # the least stays as it is, and is even as a u64 too
+        exponent = -exponent  # the least i64 wraps to itself, and as a u64 it is even too
     return i64(_power(u64(base), u64(exponent)))
 
 
 def _lower_power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     if session.numba_style:
         return int_power_impl(context, builder, sig, args)
-    # The base's bits are the same of either sign, and so are the result's.
+    # The bits of the base and of the result do not depend on signedness.
     exponent = sig.args[1]
     return call_device_function(context, builder, _power_signed if exponent.signed else _power, (exponent,) * 2, args)
 
 
 for _operator in (operator.pow, operator.ipow, pow):
-    for _base in (types.int64, types.uint64):  # exactly, as numba has them
+    for _base in (types.int64, types.uint64):  # exact types, to win over numba's own
         for _exponent in (types.int64, types.uint64):
             lowering_registry.lower(_operator, _base, _exponent)(_lower_power)

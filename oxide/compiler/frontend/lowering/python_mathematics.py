@@ -1,8 +1,8 @@
-"""What of ``math`` neither libdevice nor the C library has: whole numbers, tuples and the spacing of floats.
+"""Functions of ``math`` that neither libdevice nor the C library has: for integers, tuples and the spacing of floats.
 
-The functions are written here as ``@device`` functions, and compiled with the kernel that calls them, for both devices.
-Nothing raises in a kernel: of a negative number ``isqrt``, ``factorial``, ``comb`` and ``perm`` give 0, and where their
-result does not fit in 64 bits, the greatest number that does; ``gcd`` and ``lcm`` wrap, as every product does.
+They are written here as ``@device`` functions and compiled with the kernel that calls them, for both devices. Nothing
+raises in a kernel: ``isqrt``, ``factorial``, ``comb`` and ``perm`` return 0 for a negative number, and the greatest
+64-bit number if their result does not fit. ``gcd`` and ``lcm`` wrap, as every product does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .mathematics import call_of_floats, floating, plain
 from .registry import lowering_registry, note, typing_registry
 from .types import display
 
-# Whole numbers: each function for u64, and from that one for i64
+# Integers: each function for u64, and a form for i64 built on it
 
 
 @device
@@ -61,7 +61,7 @@ def _lcm_signed(a: i64, b: i64) -> i64:
 
 @device
 def _isqrt(n: u64) -> u64:
-    # The root of the nearest double is at most one off; its square must not wrap.
+    # The root of the nearest double is off by at most 1. The limit keeps its square from wrapping.
     root = min(u64(math.sqrt(f64(n))), u64(4294967295))
     while root * root > n:
         root = root - u64(1)
@@ -94,7 +94,7 @@ def _comb_within(n: u64, k: u64, limit: u64) -> u64:
     k = min(k, n - k)
     result, i = u64(1), u64(1)
     while i <= k:
-        # result * factor / i is whole, and divided so it does not pass the result before it must.
+        # result * factor / i is an integer. Dividing by common factors first avoids overflow in between.
         common = _gcd(result, i)
         factor = (n - k + i) // (i // common)
         result = result // common
@@ -163,10 +163,10 @@ def _ulp(x: Any) -> Any:
     return above - size
 
 
-# How kernels call them
+# Calls from kernels
 
 Typed = Callable[[Any, tuple[Any, ...]], Any]
-"""A typing context and the types of a call's arguments to the call's signature, or to None after a note."""
+"""Maps a typing context and the types of a call's arguments to the call's signature, or to None after a note."""
 
 
 def _register(function: Any, typed: Typed, lowered: Callable[[Any, Any, Any, Any], Any]) -> None:
@@ -190,7 +190,7 @@ def _dispatcher(typing_context: Any, function: DeviceFunction[..., Any]) -> Any:
 def call_device_function(
     context: Any, builder: Any, function: DeviceFunction[..., Any], kinds: tuple[Any, ...], args: Any
 ) -> Any:
-    """A call of a function such as those above, compiled for some argument types."""
+    """Calls a device function such as those above, compiled for the argument types ``kinds``."""
     dispatcher = _dispatcher(context.typing_context, function)
     called = context.get_function(types.Dispatcher(dispatcher), dispatcher.compile_device(kinds).signature)
     return called(builder, args)
@@ -199,7 +199,7 @@ def call_device_function(
 def _whole(
     function: Any, unsigned: DeviceFunction[..., Any], signed: DeviceFunction[..., Any], count: int, more: bool = False
 ) -> None:
-    """Registers a function of ``count`` integers, or more, which are taken one after the other."""
+    """Registers a function of ``count`` integers. With ``more`` it takes further ones, folded in from left to right."""
 
     def typed(context: Any, args: tuple[Any, ...]) -> Any:
         shown = f"math.{function.__name__}"
@@ -223,7 +223,7 @@ def _whole(
         return result
 
     _register(function, typed, lowered)
-    for kind in (types.int64, types.uint64):  # exactly, as numba has a gcd for any integers, made of more functions
+    for kind in (types.int64, types.uint64):  # exact types win over numba's gcd for any integers
         lowering_registry.lower(function, *[kind] * count)(lowered)
 
 
@@ -237,7 +237,7 @@ _whole(math.perm, _perm, _perm_signed, 2)
 
 @typing_registry.register_global(math.isclose)
 class IsClose(AbstractTemplate):  # type: ignore[misc]
-    """Computed in f64, as its tolerance of 1e-9 means nothing to an f32."""
+    """Types ``math.isclose``. It is computed in f64, because a tolerance of 1e-9 means nothing for an f32."""
 
     _defaults = {"rel_tol": 1e-9, "abs_tol": 0.0}  # noqa: RUF012
 
@@ -285,7 +285,7 @@ _register(math.ulp, _type_ulp, _lower_ulp)
 
 
 def _length(builder: Any, numbers: list[Any]) -> Any:
-    """The square root of the sum of squares, without overflow on the way."""
+    """Returns the square root of the sum of squares, without intermediate overflow."""
     result = numbers[0]
     if len(numbers) == 1:
         return call_of_floats(builder, "fabs", result)
@@ -295,7 +295,7 @@ def _length(builder: Any, numbers: list[Any]) -> Any:
 
 
 def _type_hypotenuse(context: Any, args: tuple[Any, ...]) -> Any:
-    kind = floating(args) if len(args) > 2 else None  # numba has that of two
+    kind = floating(args) if len(args) > 2 else None  # numba has it for two arguments
     return None if kind is None else signature(kind, *[kind] * len(args))
 
 
@@ -307,7 +307,7 @@ _register(math.hypot, _type_hypotenuse, _lower_hypotenuse)
 
 
 def _tuples(shown: str, args: tuple[Any, ...]) -> bool:
-    """Whether the arguments are two tuples of numbers, of one length."""
+    """Returns whether the arguments are two tuples of numbers of equal length. Notes it if not."""
     fine = len(args) == 2 and all(isinstance(argument, types.BaseTuple) for argument in args)
     if fine and len(args[0]) == len(args[1]) > 0 and floating(plain((*args[0], *args[1]))) is not None:
         return True
@@ -340,7 +340,7 @@ def _operated(context: Any, function: Any, *kinds: Any) -> Any:
 
 
 def _apply(context: Any, builder: Any, function: Any, kinds: tuple[Any, Any], args: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The result's type, and the result of an operator, as if the kernel had written it."""
+    """Returns the type and the value of an operator's result, as if the operator stood in the kernel."""
     sig = context.typing_context.resolve_function_type(function, kinds, {})
     cast = [context.cast(builder, *each) for each in zip(args, kinds, sig.args, strict=True)]
     return sig.return_type, context.get_function(function, sig)(builder, cast)

@@ -1,9 +1,9 @@
-"""``min`` and ``max`` of floats, and ``//`` and ``%`` of integers, as Python has them where numba-cuda differs.
+"""Python's ``min`` and ``max`` of floats, and ``//`` and ``%`` of integers, where numba-cuda differs from Python.
 
-Python's ``max(a, b)`` is a unless b is greater: so ``max(x, 0.0)`` of a NaN is that NaN, and a relu hides no fault.
-numba-cuda takes libdevice's ``fmax``, which gives the number. The least integer ``// -1`` wraps, as every sum does,
-where numba gives 0. Of a ``u64`` and a signed integer, which numba divides as floats, the numbers are divided as Python
-does, and the results are taken modulo 2**64 as an ``i64``. Kernels in numba-cuda's own vocabulary keep what it does.
+Python's ``max(a, b)`` is a unless b is greater. So ``max(x, 0.0)`` of a NaN is that NaN, and a relu hides no fault.
+numba-cuda uses libdevice's ``fmax``, which returns the number. The least integer ``// -1`` wraps, as every sum does;
+numba returns 0. A ``u64`` and a signed integer, which numba divides as floats, are divided by Python's rules, with the
+results modulo 2**64 as an ``i64``. Kernels in numba-cuda's own vocabulary keep numba-cuda's behaviour.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _lower_floor_division(context: Any, builder: Any, sig: Any, args: Any) -> An
 
 
 def _divide_mixed(builder: Any, sig: Any, args: Any) -> tuple[Any, Any]:
-    """The quotient and the remainder of an i64 and a u64: those of their magnitudes, and where one is negative, rounded
-    towards less and not towards 0."""
+    """Returns the quotient and the remainder of an i64 and a u64. The magnitudes are divided; if the i64 is negative,
+    the quotient is rounded down instead of towards 0."""
     number = 0 if sig.args[0].signed else 1
     zero = ir.Constant(args[number].type, 0)
     negative = builder.icmp_signed("<", args[number], zero)
@@ -73,7 +73,7 @@ for _mixed in ((types.int64, types.uint64), (types.uint64, types.int64)):
     for _operator in (operator.mod, operator.imod):
         lowering_registry.lower(_operator, *_mixed)(_lower_mixed_remainder)
 for _function in _EXTREMES:
-    for _first in (types.float32, types.float64):  # exactly, as numba-cuda has them
+    for _first in (types.float32, types.float64):  # exact types, to win over numba-cuda's own
         for _second in (types.float32, types.float64):
             lowering_registry.lower(_function, _first, _second)(_lower_extreme(_function))
 for _operator in (operator.floordiv, operator.ifloordiv):

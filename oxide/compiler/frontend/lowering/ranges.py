@@ -1,10 +1,10 @@
-"""``range`` in oxide's kernels: as often as Python's, whatever the numbers.
+"""``range`` in oxide's kernels: it iterates as often as Python's, for all numbers.
 
-numba subtracts the start from the stop in the counter's own type, where the difference may wrap: a loop then runs too
-often or not at all. Here the iterations are counted before the loop, in 64 bits that do not wrap: i32 is widened,
-and of 64-bit numbers the ends are compared and the way between them is taken without a sign. A count of 2**63 and more
-becomes 2**63 - 1, of which no loop sees the end. The loop then counts down to 0, which the analyses of loops
-know. Kernels with numba's semantics keep numba's ``range``.
+numba subtracts the start from the stop in the counter's own type. The difference may wrap, and the loop then runs too
+often or not at all. Here the iterations are counted before the loop, in 64 bits without wrapping: i32 is widened, and
+for 64-bit numbers the ends are compared and their distance is computed as unsigned. A count of 2**63 or more becomes
+2**63 - 1, which no loop ever reaches. The loop then counts down to 0, a form that loop analyses know. Kernels with
+numba's semantics keep numba's ``range``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ZERO, _ONE, _LARGEST = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1), ir.Constan
 
 
 class CountedRangeType(types.RangeType):  # type: ignore[misc]
-    """What ``range`` gives: numba's start, stop and step, and a loop of oxide's."""
+    """The result of ``range``: numba's start, stop and step, iterated by oxide's own loop."""
 
     def __init__(self, dtype: Any) -> None:
         super().__init__(dtype)
@@ -40,7 +40,7 @@ class CountedRangeType(types.RangeType):  # type: ignore[misc]
 
 
 class CountedRangeIteratorType(types.SimpleIteratorType):  # type: ignore[misc]
-    """A loop over a ``CountedRangeType``."""
+    """The iterator of a ``CountedRangeType``."""
 
     def __init__(self, dtype: Any) -> None:
         super().__init__(f"counted_range_iterator_{dtype}", dtype)
@@ -66,9 +66,10 @@ class CountedRangeIteratorModel(core_models.StructModel):  # type: ignore[misc]
 
 
 def range_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the arguments of a ``range`` with a ``u64`` among them are converted to; others stay as they are.
+    """Returns the types that the arguments of a ``range`` are converted to if one is a ``u64``. Other arguments are
+    returned unchanged.
 
-    ``u64`` if no number can be negative by its type; else ``i64``, as in all arithmetic on both.
+    All become ``u64`` if none can be negative by its type, else ``i64``, as in all mixed arithmetic.
     """
     if types.uint64 not in (types.unliteral(argument) for argument in args):
         return args
@@ -76,7 +77,7 @@ def range_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def counted(found: Any) -> Any:
-    """The signature of a call of ``range``, with oxide's range as its result."""
+    """Returns the signature of a call of ``range`` with oxide's range as its result."""
     return found and signature(CountedRangeType(found.return_type.dtype), *found.args)
 
 
@@ -117,10 +118,10 @@ def _lower_next(context: Any, builder: Any, sig: Any, args: Any, result: Any) ->
 
 
 def _iterations(context: Any, builder: Any, kind: Any, state: Any) -> Any:
-    """How often the loop runs: an i64 that is not negative."""
+    """Returns the number of iterations, a non-negative i64."""
     with cgutils.if_unlikely(builder, builder.icmp_unsigned("==", state.step, ir.Constant(state.step.type, 0))):
         context.fndesc.call_conv.return_user_exc(builder, ValueError, ("range() arg 3 must not be zero",))
-    # Constants fold, and what is left of a step of 1 is a subtraction.
+    # Constants fold: for a step of 1 only a subtraction is left.
     if kind.dtype.signed:
         start, stop, step = (
             number if kind.dtype.bitwidth == 64 else builder.sext(number, _WORD)
@@ -140,7 +141,8 @@ def _iterations(context: Any, builder: Any, kind: Any, state: Any) -> Any:
 
 
 def _several(builder: Any, some: Any, low: Any, high: Any, size: Any) -> Any:
-    """The iterations from ``low`` up to ``high`` in steps of an unsigned size, if there are some."""
+    """Returns the number of iterations from ``low`` up to ``high`` in steps of the unsigned ``size``; 0 if not
+    ``some``."""
     last = builder.udiv(builder.sub(builder.sub(high, low), _ONE), size)
     return builder.select(some, _call(builder, "umin", builder.add(last, _ONE), _LARGEST), _ZERO)
 

@@ -1,4 +1,4 @@
-"""What the lowering modules share: the registries, the place in the source being lowered, notes for error messages.
+"""State shared by the lowering modules: registries, the place in the source being lowered, notes for error messages.
 
 All of it is used under numba's global compiler lock, so plain module state is safe here.
 """
@@ -23,40 +23,40 @@ lowering_registry = LoweringRegistry("oxide")
 
 @dataclass(slots=True)
 class Session:
-    """What one run of the front end knows: its options, where lowering is, and what typing found wrong, in the user's
-    terms. With ``located`` each access to memory carries its place in the source, for the sanitizer."""
+    """The state of one run of the front end: its options, the place being lowered, and the errors of typing in the
+    user's terms. With ``located`` each memory access carries its place in the source, for the sanitizer."""
 
     file: str = ""
     line: int = 0
     span: Span | None = None
     fastmath: bool = False
     fma: bool = True
-    """Whether products are fused into sums, as ``contraction`` says."""
+    """True if products are fused into sums by the rules of ``contraction``."""
     numba_style: bool = False
-    """Whether what is compiled has numba-cuda's semantics, not those of oxide's typed vocabulary."""
+    """True for numba-cuda's semantics, False for those of oxide's typed vocabulary."""
     overloads: bool = False
-    """Whether numba-cuda's Python implementations of functions may be used."""
+    """True if numba-cuda's Python implementations of functions may be used."""
     located: bool = False
     notes: list[str] = field(default_factory=list)
     constants: Mapping[int, str] = field(default_factory=dict)
-    """What the kernel calls the arrays outside it, by ``id``."""
+    """The kernel's names for the arrays outside it, by ``id``."""
     failures: list[Failure] = field(default_factory=list)
-    """Why functions could not be compiled, the innermost first."""
+    """Failures to compile functions, the innermost first."""
 
 
 session = Session()
 
 sites: list[FaultSite] = []
-"""Every access and assert ever lowered; its place here is its number, until ``compiler.ir`` renumbers a kernel's."""
+"""Every access and assert ever lowered. The index here is its number, until ``compiler.ir`` renumbers a kernel's."""
 
 array_places: dict[int, SourcePlace] = {}
-"""Where each static shared and each local array ever lowered is declared, by the number in its name."""
+"""The declaration of each static shared and each local array ever lowered, by the number in its name."""
 
 _numbers: dict[FaultSite, int] = {}
 
 
 def site_number(parameter: str, assertion: str | None = None) -> int:
-    """The number of the access to ``parameter``, or of the ``assert``, that is being lowered."""
+    """Returns the number of the access to ``parameter``, or of the ``assert``, that is being lowered."""
     site = FaultSite(parameter, session.file, session.line, assertion)
     if site not in _numbers:
         _numbers[site] = len(sites)
@@ -65,10 +65,10 @@ def site_number(parameter: str, assertion: str | None = None) -> int:
 
 
 def note(message: str) -> None:
-    """Says why typing is about to fail; where it does, the last note becomes the text of the ``CompileError``."""
+    """Records why typing is about to fail. If it fails, the last note becomes the text of the ``CompileError``."""
     session.notes.append(message)
 
 
 def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Any:
-    """The members of a structure by name: of a value of a type, or of a new one to be filled in."""
+    """Returns access by name to the members of a structure: of ``value``, or of a new structure without a value."""
     return cgutils.create_struct_proxy(kind)(context, builder, value)

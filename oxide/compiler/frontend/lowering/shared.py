@@ -1,8 +1,8 @@
 """``SharedArray``, ``DynamicSharedArray`` and ``LocalArray``.
 
-The shape is in the type, so an array is one pointer in a kernel's variables, and in a device function's parameters too.
-Where shared memory is, each back end says: a call ``oxide.shared.static.<number>.<bytes>.<alignment>`` asks for it.
-Every axis of an index is checked against its own length, as a[0, 20] of a 16 by 16 array is inside the memory.
+The shape is in the type, so an array is one pointer, in a kernel's variables and in a device function's parameters.
+Each back end places shared memory: a call ``oxide.shared.static.<number>.<bytes>.<alignment>`` returns its address.
+Every axis of an index is checked against its own length, because a[0, 20] of a 16 by 16 array is inside the memory.
 """
 
 from __future__ import annotations
@@ -88,20 +88,20 @@ def _static(declaration: Any) -> Any:
 
 
 def static_memory(builder: Any, size: int, alignment: int) -> Any:
-    """The address of ``size`` bytes of static shared memory that are this place's alone."""
+    """Returns the address of ``size`` bytes of static shared memory, allocated for this declaration alone."""
     symbol = f"oxide.shared.static.{_number()}.{size}.{alignment}"
     return call_primitive(builder, _BYTE_POINTER, symbol, ())
 
 
 def _number() -> int:
-    """A number for the array that is being lowered, whose place in the source it is then known by."""
+    """Returns a new number for the array being lowered, and records the array's place in the source under it."""
     number = next(_numbers)
     array_places[number] = session.file, session.line, session.span
     return number
 
 
 def local_memory(context: Any, builder: Any, element: Any, count: int, alignment: int | None = None) -> Any:
-    """The address of a thread's own array of ``count`` elements, which are 0 to begin with."""
+    """Returns the address of a thread's own array of ``count`` elements, initialised to 0."""
     kind = ir.ArrayType(element, count)
     alignment = alignment or 1 << (context.get_abi_alignment(element) - 1).bit_length()
     size = count * context.get_abi_sizeof(element)
@@ -170,7 +170,7 @@ class BlockArrayGetItem(AbstractTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower(operator.getitem, BlockArrayType, types.Any)
 def lower_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """The element at an index of a block's or of a constant array."""
+    """Returns the element at an index of a shared, local or constant array."""
     kind = sig.args[0]
     inside, offset = locate(context, builder, kind, sig.args[1], args[1])
     return load_inside(context, builder, kind.dtype, args[0], offset, inside)
@@ -197,7 +197,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def check_index(kind: Any, index: Any) -> bool:
-    """Whether the type of an index fits an array; if not, notes why."""
+    """Returns whether the type of an index fits an array. Notes why if not."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     shown = kind.shown
     if len(parts) != kind.ndim:
@@ -211,7 +211,8 @@ def check_index(kind: Any, index: Any) -> bool:
 
 
 def check_value(dtype: Any, value: Any) -> bool:
-    """Whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. If not, notes why."""
+    """Returns whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. Notes why if
+    not."""
     why = conversion_problem(dtype, value)
     if why is not None:
         note(f"the element is {display(dtype)} and {why}")
@@ -219,7 +220,7 @@ def check_value(dtype: Any, value: Any) -> bool:
 
 
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
-    """Whether an index is inside, checked axis by axis, and the element's place, the last axis fastest."""
+    """Returns whether an index is inside, checked axis by axis, and the element's offset in row-major order."""
     if isinstance(index_type, types.BaseTuple):
         parts = [
             element_index(builder, part_type, part)
@@ -246,7 +247,7 @@ def _lengths(context: Any, builder: Any, kind: Any) -> list[Any]:
 def _shape(name: str, given: Any) -> tuple[int, ...] | None:
     parts = list(given) if isinstance(given, types.BaseTuple) else [given]
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
-        # numba tries a second time without the values of constants; what was wrong the first time is the reason.
+        # numba tries a second time without the values of constants; the first note has the reason.
         _note_first(
             f"the shape of {name} is a constant, or a tuple of up to three: a number, or a name that holds one outside "
             "the kernel; compute it there"

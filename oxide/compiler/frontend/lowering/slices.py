@@ -1,9 +1,8 @@
 """``Slice``, ``DisjointSlice`` and ``Ref``.
 
-A slice is a pointer and a length, as a kernel parameter too. Its type carries the kernel parameter's name, so that a
-fault can name it wherever it happens, in device functions too. A ``Ref`` carries its index and length beside the
-pointer: whether it is None is the very comparison that its check makes, so LLVM drops the check where the program
-has tested the Ref.
+A slice is a pointer and a length, also as a kernel parameter. Its type carries the parameter's name, so that a fault
+can name it anywhere, even in a device function. A ``Ref`` carries a pointer, an index and a length. Its test for None
+and its bounds check are the same comparison, so LLVM drops the check where the program has tested the Ref.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _SITE = ir.IntType(32)
 
 
 class SliceType(types.Type):  # type: ignore[misc]
-    """A ``Slice`` or, if ``mutable``, a ``DisjointSlice``, that came in as the kernel parameter ``parameter``.
+    """A ``Slice``, or a ``DisjointSlice`` if ``mutable``, of the kernel parameter ``parameter``.
 
-    ``tile`` are the sides of its layout's tiles, () without a layout."""
+    ``tile`` holds the sides of its layout's tiles; it is () without a layout."""
 
     def __init__(self, dtype: Any, mutable: bool, parameter: str, tile: tuple[int, ...] = ()) -> None:
         self.dtype = dtype
@@ -44,7 +43,7 @@ class SliceType(types.Type):  # type: ignore[misc]
         super().__init__(f"{self.shown} {parameter}")
 
     def is_like(self, other: SliceType) -> bool:
-        """Whether the two differ in the parameter alone."""
+        """Returns whether the two types differ at most in the parameter."""
         return (self.dtype, self.mutable, self.tile) == (other.dtype, other.mutable, other.tile)
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -67,7 +66,7 @@ class RefType(types.Type):  # type: ignore[misc]
 
 @register_model(SliceType)
 class SliceModel(core_models.StructModel):  # type: ignore[misc]
-    """Of slices of all kinds: where the first element is, and how many there are."""
+    """The layout of slices of all kinds: a pointer to the first element, and the length."""
 
     def __init__(self, manager: Any, numba_type: Any) -> None:
         super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
@@ -100,7 +99,7 @@ class SliceLength(AbstractTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower(len, SliceType)
 def lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """The length of a slice of any kind."""
+    """Returns the length of a slice of any kind."""
     return proxy(context, builder, sig.args[0], args[0]).length
 
 
@@ -183,7 +182,7 @@ class GetMut(AbstractTemplate):  # type: ignore[misc]
 
 
 def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:
-    """Whether a call has a ``ThreadIndex`` and nothing else; if not, notes why."""
+    """Returns whether a call has one ``ThreadIndex`` and nothing else. Notes why if not."""
     if len(args) != 1 or kws:
         note(f"{name} takes one ThreadIndex")
         return False
@@ -257,7 +256,9 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 
 def check_store(ref: Any, value: Any) -> None:
-    """Notes why ``ref.value = …`` cannot take a value, if it cannot: a float, say, would lose its fraction."""
+    """Refuses a value that ``ref.value = …`` cannot take, with a note: a float, say, would lose its fraction.
+
+    Raises ``TypingError``."""
     why = conversion_problem(ref.dtype, value)
     if why is not None:
         note(f"the element is {display(ref.dtype)} and {why}")
@@ -271,19 +272,20 @@ _NO_INTEGER_INDEX = (
 
 
 def element_index(builder: Any, kind: Any, value: Any) -> Any:
-    """An index as a signed 64-bit number; a ``u64`` of 2**63 or more becomes negative, which no slice contains."""
+    """Returns an index as a signed 64-bit number. A ``u64`` of 2**63 or more becomes negative, so it is outside every
+    slice."""
     if kind.bitwidth == 64:
         return value
     return builder.sext(value, _WORD) if kind.signed else builder.zext(value, _WORD)
 
 
 def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:
-    """Whether an index is in [0, length); where it is not, that is a fault of the site ``place``."""
+    """Returns whether an index is in [0, length). Otherwise a fault of the site ``place`` is recorded."""
     return call_primitive(builder, ir.IntType(1), "oxide.in_bounds", (index, length, place))
 
 
 def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
-    """The element if ``inside``, else zero."""
+    """Returns the element if ``inside``, else zero."""
     result = cgutils.alloca_once_value(builder, context.get_constant_null(dtype))
     with builder.if_then(inside, likely=True):
         builder.store(context.unpack_value(builder, dtype, builder.gep(data, [index])), result)

@@ -1,8 +1,8 @@
 """``ThreadIndex`` and the thread's coordinates.
 
-A ``ThreadIndex`` is an ``i64``, and that of ``index_2d`` has the width beside it; None, which ``index_2d`` may give, is
--1: a negative index is inside no slice. The numbers come from numba-cuda's special register intrinsics, which each back
-end gives its meaning.
+A ``ThreadIndex`` is an ``i64``; that of ``index_2d`` also carries the width. ``index_2d`` may return None, which is -1:
+a negative index is outside every slice. The numbers come from numba-cuda's special register intrinsics, which each
+back end defines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ThreadIndexType(types.Type):  # type: ignore[misc]
 
 
 class GridIndexType(ThreadIndexType):
-    """A ``ThreadIndex`` of ``index_2d``, or None. It carries the width, which ``RowMajorTiles`` needs."""
+    """A ``ThreadIndex`` of ``index_2d``, or None. It carries the width for ``RowMajorTiles``."""
 
     def __init__(self) -> None:
         types.Type.__init__(self, "ThreadIndex of index_2d")
@@ -49,7 +49,7 @@ class GridIndexType(ThreadIndexType):
 
 
 class CoordinatesType(types.Type):  # type: ignore[misc]
-    """``thread_idx`` and its like; ``register`` is the hardware's name."""
+    """The type of ``thread_idx``, ``block_idx``, ``block_dim`` or ``grid_dim``. ``register`` is the hardware's name."""
 
     def __init__(self, name: str, register: str) -> None:
         self.register = register
@@ -85,7 +85,7 @@ def _cast_index(context: Any, builder: Any, source: Any, target: Any, value: Any
 
 
 def index_number(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """The number of a ``ThreadIndex``, -1 for None."""
+    """Returns the number of a ``ThreadIndex``, -1 for None."""
     if isinstance(kind, GridIndexType):
         return proxy(context, builder, kind, value).number
     return value
@@ -154,10 +154,11 @@ def _lower_y(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lowering_registry.lower(thread.index_2d, types.Integer)
 def _lower_index_2d(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """-1 where the column is not under the width, and where row * width + column could wrap.
+    """Returns row * width + column, or -1 if the column is not below the width or the result could wrap.
 
-    A negative width, seen as unsigned, is over the limit. With at most 2**26 rows (CUDA's 65535 blocks of 1024
-    threads stay under that) and widths under 2**36, the result is under 2**62: different threads, different numbers.
+    A negative width, compared as unsigned, exceeds the limit. With at most 2**26 rows (CUDA's 65535 blocks of 1024
+    threads stay below that) and widths under 2**36, the result is under 2**62, so different threads get different
+    numbers.
     """
     width = context.cast(builder, args[0], sig.args[0], types.int64)
     row, column = global_index(builder, "y"), global_index(builder, "x")

@@ -1,14 +1,14 @@
 """``TileRef`` and ``MatrixTileRef``: a thread's tile of a ``DisjointSlice`` with a layout.
 
-A whole tile carries a pointer to its first element and, as a ``Ref`` does, an index and a limit: whether it is None is
-the very comparison that an access makes, so LLVM drops the check where the program has tested the tile. A remainder
-carries its size, which is 0 where it is None. A position is compared with the tile's size: that is a constant in a
-whole tile, and nothing is left of the comparison for a constant or a loop over the tile.
+A whole tile carries a pointer to its first element and, like a ``Ref``, an index and a limit. The test for None and
+the check of an access are the same comparison, so LLVM drops the check where the program has tested the tile. A
+remainder carries its size, which is 0 if it is None. A position is compared with the tile's size. The size of a whole
+tile is a constant, so LLVM removes the comparison for a constant position and in a loop over the tile.
 
-Nothing wraps unseen. With ``Tiles(n)`` the thread's index is compared with the number of whole tiles, before it is
-multiplied. With ``RowMajorTiles(r, c)`` index_2d has bounded rows by 2**26 and the width by 2**36, and sides are at
-most 2**16; the one product that could be over 63 bits, the end of the tile's last row, is computed with the bits that
-do not fit.
+No overflow goes undetected. With ``Tiles(n)`` the thread's index is compared with the number of whole tiles before it
+is multiplied. With ``RowMajorTiles(r, c)`` index_2d has bounded rows by 2**26 and the width by 2**36, and sides are at
+most 2**16. Only the product for the end of the tile's last row could exceed 63 bits; it is computed with an overflow
+bit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ZERO, _ONE, _NONE = (ir.Constant(_WORD, number) for number in (0, 1, -1))
 
 
 class TileRefType(types.Type):  # type: ignore[misc]
-    """A tile, or None, of the output that came in as ``parameter``; with ``partial`` a remainder."""
+    """A tile of the output parameter ``parameter``, or None. With ``partial`` it is a remainder."""
 
     def __init__(self, dtype: Any, tile: tuple[int, ...], parameter: str, partial: bool) -> None:
         self.dtype = dtype
@@ -118,7 +118,7 @@ def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             builder.and_(builder.icmp_signed(">=", grid.number, _ZERO), across),
             builder.not_(builder.extract_value(product, 1)),
         )
-        # The last element of the tile's last row: under the length just where the whole tile is.
+        # The last element of the tile's last row: it is below the length exactly if the whole tile is.
         tile.index = builder.select(good, builder.sub(builder.extract_value(product, 0), _ONE), _NONE)
         tile.limit = whole.length
         tile.width = grid.width
@@ -136,8 +136,8 @@ def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any
     if len(kind.tile) == 1:
         size = ir.Constant(_WORD, kind.tile[0])
         number = index_number(context, builder, sig.args[1], args[1])
-        # Only the thread after those with whole tiles has one, so its first element is found without a product of its
-        # index: it is the first that is in no whole tile.
+        # Only the thread after those with whole tiles has a remainder. It starts at the first element outside all
+        # whole tiles, so no product of the thread's index is needed.
         last = builder.icmp_signed("==", number, builder.udiv(whole.length, size))
         count = builder.urem(whole.length, size)
         first = builder.sub(whole.length, count)
@@ -149,13 +149,13 @@ def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any
         width = proxy(context, builder, sig.args[1], args[1]).width
         row = builder.mul(global_index(builder, "y"), rows)
         col = builder.mul(global_index(builder, "x"), cols)
-        # A width of 0 leaves index_2d no column to give an index for: the quotient is not used then.
+        # With a width of 0 index_2d gives no index, and the quotient is not used.
         divisor = builder.select(builder.icmp_signed("==", width, _ZERO), _ONE, width)
         height = _rest(builder, builder.udiv(whole.length, divisor), row, rows)
         breadth = _rest(builder, width, col, cols)
         some = builder.and_(builder.icmp_signed(">", height, _ZERO), builder.icmp_signed(">", breadth, _ZERO))
         short = builder.or_(builder.icmp_signed("<", height, rows), builder.icmp_signed("<", breadth, cols))
-        # Where index_2d gives None there is none either: no column under the width, or no row under the height.
+        # None wherever index_2d gives None: the column is not below the width, or the row not below the height.
         there = builder.and_(some, short)
         tile.rows = builder.select(there, height, _ZERO)
         tile.cols = builder.select(there, breadth, _ZERO)
@@ -167,13 +167,14 @@ def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any
 
 
 def _rest(builder: Any, length: Any, first: Any, most: Any) -> Any:
-    """How much of ``length`` there is from ``first`` on, at most ``most``; 0 or less where there is none."""
+    """Returns ``length - first``, at most ``most``. The result is 0 or less if nothing is left."""
     rest = builder.sub(length, first)
     return builder.select(builder.icmp_signed("<", rest, most), rest, most)
 
 
 def _assume_aligned(context: Any, builder: Any, kind: Any, data: Any) -> None:
-    """Tells LLVM what each launch has checked (``Parameter.alignment``), so that tiles move by vectors."""
+    """Tells LLVM the alignment that each launch has checked (``Parameter.alignment``), so that tiles are moved as
+    vectors."""
     size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     alignment = alignment_of(kind.tile, size)
     if alignment > size:
@@ -217,10 +218,10 @@ def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def check_position(kind: Any, position: Any) -> None:
-    """Refuses a constant position that is in no tile. ``position`` is a number or a tuple of numbers."""
+    """Refuses a constant position outside the tile. ``position`` is a number or a tuple of numbers."""
     parts = position if isinstance(position, tuple) else (position,)
     if len(parts) != len(kind.tile):
-        return  # which the types tell, constants or not
+        return  # ``_is_position`` refuses it by its types
     for part, side in zip(parts, kind.tile, strict=True):
         if isinstance(part, int) and not 0 <= part < side:
             shape = kind.tile[0] if len(kind.tile) == 1 else kind.tile
@@ -277,7 +278,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: Any) -> tuple[Any, Any]:
-    """Whether a position is inside, and its place after the tile's first element."""
+    """Returns whether a position is inside, and its offset from the tile's first element."""
     if isinstance(position_type, types.BaseTuple):
         parts = list(zip(position_type, cgutils.unpack_tuple(builder, position), strict=True))
     else:
@@ -333,7 +334,7 @@ def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def _report_none(builder: Any, kind: Any, tile: Any) -> None:
-    """A fault where a tile is used that is None; LLVM drops it where the program has tested the tile."""
+    """Emits a fault for using a tile that is None. LLVM drops it where the program has tested the tile."""
     if kind.partial:
         in_bounds(builder, _ZERO, tile.cols, tile.site)
     else:

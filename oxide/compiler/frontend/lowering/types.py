@@ -1,4 +1,4 @@
-"""The scalar types: ``ScalarType`` objects to numba's types, and how integers of both signs mix."""
+"""Scalar types: the mapping of ``ScalarType`` objects to numba's types, and arithmetic on mixed signedness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oxide.language.types import ScalarType
 
 
 class HalfType(types.Number):  # type: ignore[misc]
-    """``f16`` or ``bf16``; numba's own float16 comes with a library that is CUDA C++."""
+    """``f16`` or ``bf16``. numba's own float16 depends on a library in CUDA C++."""
 
     bitwidth = 16
 
@@ -74,12 +74,13 @@ def _type_of_scalar_type(value: ScalarType, context: Any) -> Any:
 
 
 def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the arguments of an operation on ``u64`` and signed integers are converted to; others stay as they are.
+    """Returns the types that the arguments of an operation on ``u64`` and signed integers are converted to. Other
+    arguments are returned unchanged.
 
-    NumPy and numba give a float64 there, as no integer holds both ranges. Kernels compute indices with such sums
-    (``m * n + thread.index_2d_col()``), so here the result is ``i64``, as indices are: arithmetic modulo 2**64. Of a
-    quotient and a remainder the half of the range above 2**63 would be wrong and not only wrapped: with a constant that
-    is not negative, these are of ``u64``. Extremes stay of ``i64``, so that ``max(n - m, 0)`` is what it looks like.
+    NumPy and numba give a float64 here, because no integer type holds both ranges. Kernels compute indices with such
+    sums (``m * n + thread.index_2d_col()``), so the result is an ``i64``, like an index: arithmetic modulo 2**64. A
+    quotient or remainder in ``i64`` would be wrong, not just wrapped, for numbers from 2**63 on; with a non-negative
+    constant it is computed in ``u64``. ``min`` and ``max`` use ``i64``, so that ``max(n - m, 0)`` works as it reads.
     """
     plain = [types.unliteral(argument) for argument in args]
     if not _is_mixed(plain):
@@ -95,8 +96,9 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """The signature of what is done with the numbers of a ``u64`` and a signed integer, whatever their types: a
-    comparison, and a quotient or a remainder by what is known at run time, an ``i64``. None for any other."""
+    """Returns the signature of an operation that takes a ``u64`` and a signed integer by their mathematical values: a
+    comparison, or a quotient or remainder that ``mixed_arguments`` has not converted, whose result is an ``i64``. None
+    for any other."""
     plain = [types.unliteral(argument) for argument in args]
     key = getattr(function, "typing_key", function)
     if len(plain) != 2 or not _is_mixed(plain):
@@ -108,9 +110,10 @@ def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """The signature of ``-x``, ``+x``, ``~x`` and ``abs(x)`` of an integer, which keep its type. None for any other.
+    """Returns the signature of ``-x``, ``+x``, ``~x`` or ``abs(x)`` of an integer, which keeps its type. None for any
+    other operation.
 
-    NumPy does so too; numba makes them as wide as an index, which loses the wrap of an unsigned one.
+    NumPy keeps the type too. numba widens to the type of an index, and an unsigned result then does not wrap.
     """
     plain = [types.unliteral(argument) for argument in args]
     if len(plain) != 1 or not isinstance(plain[0], types.Integer):
@@ -119,17 +122,18 @@ def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
-    """Whether an operator is to be lowered by ``lower_mixed_comparison``."""
+    """Returns whether ``lower_mixed_comparison`` lowers an operator."""
     return function in _COMPARISONS and mixed_signature(function, kinds) is not None
 
 
 def unify_mixed(first: Any, second: Any) -> Any:
-    """The type of a name that is a ``u64`` in one place and a signed integer in another: ``i64``. None for others."""
+    """Returns ``i64`` for a name that is a ``u64`` in one place and a signed integer in another. None for other pairs
+    of types."""
     return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
 
 
 def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
-    """The comparison of an i64 and a u64: a negative number is less, and any other is the same number as a u64."""
+    """Lowers the comparison of an i64 and a u64: a negative number is less, any other is compared as a u64."""
     number = 0 if kinds[0].signed else 1
     signed = (left, right)[number]
     negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))
@@ -149,9 +153,9 @@ def _is_mixed(kinds: list[Any]) -> bool:
 
 
 def conversion_problem(target: Any, value: Any) -> str | None:
-    """Why a value of one type may not be stored as the scalar type ``target``, or None if it may.
+    """Returns why a value of type ``value`` may not be stored as the scalar type ``target``, or None if it may.
 
-    A float in an integer would lose its fraction, and a constant that the type does not hold its value. Integers
+    A float would lose its fraction in an integer. A constant outside the type's range would lose its value. Integers
     computed at run time wrap.
     """
     name, plain = display(target), types.unliteral(value)
@@ -171,7 +175,7 @@ def conversion_problem(target: Any, value: Any) -> str | None:
 
 
 def display(numba_type: Any) -> str:
-    """A type by the name that a kernel's author wrote."""
+    """Returns the name of a type as a kernel's author writes it."""
     plain = types.unliteral(numba_type)
     for name, known in NUMBA_TYPES.items():
         if plain == known:

@@ -1,4 +1,4 @@
-"""``a.unchecked[i]``: a read that is not checked."""
+"""``a.unchecked[i]``: a read without a bounds check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .types import display
 
 
 class UncheckedSliceType(types.Type):  # type: ignore[misc]
-    """The read-only slice that came in as ``parameter``, without its checks."""
+    """The read-only slice parameter ``parameter`` without bounds checks."""
 
     def __init__(self, dtype: Any, parameter: str) -> None:
         self.dtype = dtype
@@ -56,7 +56,7 @@ class UncheckedGetItem(AbstractTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower(operator.getitem, UncheckedSliceType, types.Integer)
 def lower_unchecked_read(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """The element at an index, wherever that is."""
+    """Returns the element at an index, without a bounds check."""
     kind = sig.args[0]
     view = proxy(context, builder, kind, args[0])
     index = element_index(builder, sig.args[1], args[1])

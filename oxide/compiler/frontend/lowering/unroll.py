@@ -1,4 +1,4 @@
-"""``unroll(range(…))``: the range itself, and in front of the loop a call that ``compiler.unroll`` finds it by."""
+"""``unroll(range(…))``: returns the range, and marks the loop with a call in front of it for ``compiler.ir.unroll``."""
 
 from __future__ import annotations
 

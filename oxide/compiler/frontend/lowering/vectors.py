@@ -1,9 +1,10 @@
 """``load2`` … ``store4``, ``is_aligned`` and ``unchecked_mut``.
 
-A vector is one load or store of LLVM's vector type, which either back end turns into its widest instruction. Its bounds
-are checked at both ends, as two accesses, so that contracts and loops prove them as they prove any other; its address
-is checked by its low bits, which LLVM knows where the index is a multiple, and asks of the slice once where it is not.
-Without bounds checks the address is checked all the same: where a kernel asks ``is_aligned`` first that costs nothing.
+A vector access is one load or store of LLVM's vector type, which either back end turns into its widest instruction.
+Bounds are checked at both ends, as two accesses, so that contracts and loops prove them like any other access.
+Alignment is checked by the low bits of the address: LLVM knows them where the index is a multiple, and tests the slice
+once where it is not. Without bounds checks alignment is still checked; this costs nothing where a kernel tests
+``is_aligned`` first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _METHODS = {"load2": 2, "load4": 4, "store2": 2, "store4": 4}
 
 
 class StreamingType(types.Type):  # type: ignore[misc]
-    """The vectors of a slice, or of an output if ``mutable``, that need not stay in a cache."""
+    """The vectors of a slice, or of an output if ``mutable``, accessed with a streaming hint: they need not stay in a
+    cache."""
 
     def __init__(self, dtype: Any, parameter: str, mutable: bool) -> None:
         self.dtype = dtype
@@ -44,7 +46,7 @@ register_model(StreamingType)(SliceModel)
 
 
 class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
-    """The output that came in as ``parameter``, without its rules."""
+    """The output parameter ``parameter`` without the rules of a ``DisjointSlice``."""
 
     def __init__(self, dtype: Any, parameter: str) -> None:
         self.dtype = dtype
@@ -257,7 +259,7 @@ def _lower_store(kind: Any, name: str) -> None:
 
 
 def _mark(builder: Any, kind: Any, access: Any) -> None:
-    """Says of a load or store that it streams, which the back ends may heed; nothing else in the IR depends on it."""
+    """Marks a load or store as streaming, a hint that a back end may ignore. Nothing else in the IR depends on it."""
     if isinstance(kind, StreamingType):
         access.set_metadata("oxide.streaming", builder.module.add_metadata([_BIT(1)]))
 
@@ -271,7 +273,7 @@ for _kind in (UncheckedMutSliceType, StreamingType, BlockArrayType):
 
 
 def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple[Any, Any]:
-    """Whether a vector may be moved, and the address of its first element."""
+    """Returns whether a vector may be moved, and the address of its first element."""
     kind, index_type = sig.args[:2]
     last = ir.Constant(_WORD, _METHODS[name] - 1)
     alignment = _alignment(context, kind.dtype, _METHODS[name])
@@ -289,7 +291,8 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
             inside = builder.and_(inside, in_bounds(builder, builder.add(offset, last), view.length, place))
         else:
             inside = None
-    # The low bits of the address, as a sum: LLVM drops from it what is a multiple. A block's arrays begin at one of 16.
+    # The low bits of the address as a sum, from which LLVM drops multiples of the alignment. Arrays of a block begin at
+    # a multiple of 16 bytes.
     bits = builder.mul(offset, ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(kind.dtype))))
     if not isinstance(kind, BlockArrayType):
         bits = builder.add(builder.ptrtoint(data, _WORD), bits)
@@ -312,13 +315,13 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
 
 
 def _aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) -> Any:
-    """Whether an address is a multiple of ``alignment``; where it is not, that is a fault."""
+    """Returns whether an address is a multiple of ``alignment``. Otherwise a fault is recorded."""
     low_bits = builder.and_(bits, ir.Constant(_WORD, alignment - 1))
     return call_primitive(builder, _BIT, "oxide.aligned", (low_bits,), site(builder, what, problem))
 
 
 def _end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:
-    """The index of a vector's last element, along the last axis, as 64-bit numbers."""
+    """Returns the type and the value of the index of a vector's last element, along the last axis, in 64 bits."""
     if not isinstance(index_type, types.BaseTuple):
         return types.int64, builder.add(element_index(builder, index_type, index), last)
     parts = [

@@ -1,7 +1,7 @@
 """Loops over views, and ``zip_exact``.
 
-A loop counts down to 0 as one over a ``range`` does, so the analyses of loops see nothing new. Nothing is checked in
-it: a view's count is 0 where the view is None.
+A loop counts down to 0 as a loop over a ``range`` does, so loop analyses need nothing new. The loop contains no checks:
+the count of a view that is None is 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORD = ir.IntType(64)
 
 
 class VectorIteratorType(types.IteratorType):  # type: ignore[misc]
-    """A loop over one view, or, if ``zipped``, over several side by side."""
+    """The iterator over one view, or over several in lockstep if ``zipped``."""
 
     def __init__(self, vectors: tuple[VectorViewType, ...], zipped: bool = False) -> None:
         self.vectors = vectors
@@ -42,7 +42,7 @@ class VectorIteratorType(types.IteratorType):  # type: ignore[misc]
 
 
 class TileIteratorType(types.IteratorType):  # type: ignore[misc]
-    """A loop over the rows of a tile."""
+    """The iterator over the rows of a tile."""
 
     def __init__(self, tile: TileViewType) -> None:
         self.tile = tile
@@ -155,7 +155,7 @@ def _lower_next_row(context: Any, builder: Any, sig: Any, args: Any, result: Any
 
 @contextmanager
 def _next(builder: Any, iterator: Any, result: Any) -> Iterator[Any]:
-    """The code for a further element, if there is one; gives its place."""
+    """Emits the code for the next element, if there is one. Yields the element's index."""
     one = ir.Constant(_WORD, 1)
     left = builder.load(iterator.left)
     more = builder.icmp_signed(">", left, ir.Constant(_WORD, 0))

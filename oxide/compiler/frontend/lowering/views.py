@@ -1,9 +1,9 @@
 """``MatrixView``, ``VectorView`` and ``TileView``; loops over them are in ``view_loops.py``.
 
-Every view of a matrix is a rectangle of it, and one check decides whether that is inside (``_rectangle``). What a view
-carries is what its loops need, a pointer, a count and a distance, and beside it whether it is valid and what to report
-if not: where the program has tested the view for None, LLVM drops all of that. A view that is not valid has the count
-0, so using it untested reads nothing.
+Every view of a matrix is a rectangle, and one check decides whether the rectangle is inside the matrix
+(``_rectangle``). A view carries what its loops need: a pointer, a count and a stride. It also carries whether it is
+valid, and the fault to report if it is not. LLVM drops these fields where the program has tested the view for None. An
+invalid view has the count 0, so using it untested reads nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GREATEST = ir.Constant(_WORD, 2**63 - 1)
 
 
 class MatrixViewType(types.Type):  # type: ignore[misc]
-    """A ``MatrixView`` of the slice that came in as ``parameter``."""
+    """A ``MatrixView`` of the slice parameter ``parameter``."""
 
     def __init__(self, dtype: Any, parameter: str) -> None:
         self.dtype = dtype
@@ -46,7 +46,7 @@ class MatrixViewType(types.Type):  # type: ignore[misc]
 
 
 class VectorViewType(types.IterableType):  # type: ignore[misc]
-    """A ``VectorView`` or None. A row's elements are neighbours, and the distance between them needs no register."""
+    """A ``VectorView`` or None. A row's elements are contiguous, so its stride needs no register."""
 
     def __init__(self, dtype: Any, parameter: str, contiguous: bool) -> None:
         self.dtype = dtype
@@ -236,11 +236,12 @@ def _lower_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col: Any, rows: Any, cols: Any) -> Any:
-    """The tile of a matrix, and whether it is inside: columns within [0, stride], the last element before the length.
+    """Returns a tile of a matrix. It is valid if its columns are within [0, stride] and its last element is before the
+    length.
 
-    Nothing wraps unseen. The columns are compared without a sum: ``cols <= stride``, ``col <= stride - cols``. Rows
-    that are not negative have a sum under 2**64; its product with the stride is computed with the bits that do not
-    fit; and ``col + cols``, under 2**63 by then, is compared with what the product leaves of the length.
+    No overflow goes undetected. The columns are compared without a sum: ``cols <= stride``, ``col <= stride - cols``.
+    The sum of non-negative rows is under 2**64, and its product with the stride is computed with an overflow bit.
+    ``col + cols``, under 2**63 by then, is compared with the length minus that product.
     """
     matrix = proxy(context, builder, kind, value)
     zero, one = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1)
@@ -264,7 +265,7 @@ def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col:
     tile.rows, tile.cols = builder.select(valid, rows, zero), builder.select(valid, cols, zero)
     tile.stride = matrix.stride
     tile.valid = valid
-    # What to report: the column or the element that is outside, a negative number where one was given.
+    # The index to report: the column or the element that is outside, or a negative argument itself.
     least = builder.select(builder.icmp_signed("<", cols, zero), cols, col)
     column = builder.select(builder.icmp_signed("<", least, zero), least, builder.sub(end, one))
     last = builder.sub(builder.add(skipped, end), one)
@@ -280,7 +281,7 @@ def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col:
 
 
 def vector(context: Any, builder: Any, kind: Any, data: Any, count: Any, stride: Any, source: Any) -> Any:
-    """A vector view that is as valid as the view ``source``."""
+    """Returns a vector view with the validity and the fault report of the view ``source``."""
     view = proxy(context, builder, kind)
     view.data, view.count = data, count
     if not kind.contiguous:
@@ -317,7 +318,7 @@ def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def report_none(builder: Any, view: Any) -> None:
-    """A fault where a view is used that is None; nothing where the program has tested it."""
+    """Emits a fault for using a view that is None. LLVM drops it where the program has tested the view."""
     with builder.if_then(builder.not_(view.valid), likely=False):
         in_bounds(builder, view.bad_index, view.bad_length, view.site)
 
@@ -415,12 +416,12 @@ def offset_of(builder: Any, kind: Any, view: Any, index: Any) -> Any:
 
 
 def _indices(builder: Any, sig: Any, args: Any) -> list[Any]:
-    """The arguments after the matrix, as signed 64-bit numbers."""
+    """Returns the arguments after the matrix as signed 64-bit numbers."""
     return [element_index(builder, kind, value) for kind, value in zip(sig.args[1:], args[1:], strict=True)]
 
 
 def _integers(what: str, given: Any) -> bool:
-    """Whether all types are integers; if not, notes which is none."""
+    """Returns whether all types are integers. Notes the first that is not."""
     for kind in given:
         if not isinstance(types.unliteral(kind), types.Integer):
             note(f"{what} is an integer, not {display(kind)}; convert it, as in i64(…)")

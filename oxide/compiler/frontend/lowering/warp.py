@@ -1,6 +1,6 @@
-"""``oxide.warp``: each function is a call of a primitive that both back ends define (``compiler.primitives``).
+"""``oxide.warp``: each function is a call of a primitive that both back ends define (``compiler.ir.primitives``).
 
-A value travels as an integer of its width: only a reduction needs to know what its bits mean.
+A value is passed as an integer of its width. Only a reduction needs its type.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def _register(
 ) -> None:
     """Registers a function of ``least`` arguments and, if ``mask``, an optional mask after them.
 
-    ``typed`` gives the result's and the arguments' types, without the mask; ``lowered(context, builder, kind, args,
-    mask, place)`` gives the result."""
+    ``typed`` returns the types of the result and of the arguments, without the mask. ``lowered(context, builder, kind,
+    args, mask, place)`` returns the result."""
     name = function.__name__
 
     @typing_registry.register_global(function)
@@ -182,7 +182,7 @@ def _lowered_lane_id(context: Any, builder: Any, kind: Any, args: Any, mask: Any
 
 
 def _lowered_warp_id(context: Any, builder: Any, kind: Any, args: Any, mask: Any, place: Any) -> Any:
-    # Not the hardware's %warpid, which says where a warp runs and may change while it does.
+    # Not the hardware's %warpid: that is the warp's current slot, which may change while the warp runs.
     rows = builder.add(builder.mul(_special(builder, "tid.z"), _special(builder, "ntid.y")), _special(builder, "tid.y"))
     linear = builder.add(builder.mul(rows, _special(builder, "ntid.x")), _special(builder, "tid.x"))
     return builder.zext(builder.lshr(linear, ir.Constant(_INT, 5)), _WORD)
