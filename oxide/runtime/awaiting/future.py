@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 def would_keep(turn: Turn, stream: Stream) -> bool:
-    """Whether a submission to ``stream`` might keep the loop, so that ``ready_to_submit`` has something to do. Asked
-    first, as that is a coroutine more."""
+    """Returns whether a submission to ``stream`` might block the loop. A cheap check before ``ready_to_submit``: it
+    avoids creating a coroutine."""
     return turn.used_up or may_load(stream.device)
 
 
 async def ready_to_submit(loop: EventLoop, stream: Stream) -> Turn:
-    """Returns when a submission to ``stream`` will not keep the loop: at once, or after letting it run. Gives the
-    thread's turn then: a loop of asyncio's may go on in another thread."""
+    """Returns when a submission to ``stream`` will not block the loop: at once, or after letting the loop run. Returns
+    the thread's current turn, as an asyncio loop may go on in another thread."""
     if may_load(stream.device):
         await load_beside(loop, stream.device)
     if current_turn().used_up:
@@ -47,20 +47,20 @@ async def ready_to_submit(loop: EventLoop, stream: Stream) -> Turn:
 
 @final
 class FutureState(enum.Enum):
-    """Where a future stands."""
+    """The state of a future."""
 
     IDLE = "idle"  # nothing submitted
     EXECUTING = "executing"  # submitted, not known to be done
     COMPLETE = "complete"  # the outcome is known
 
 
-# Compiled, an enum's member is two lookups at each use, and a constant none.
+# Compiled, an enum's member is two look-ups at each use, and a constant none.
 _IDLE: Final = FutureState.IDLE
 _EXECUTING: Final = FutureState.EXECUTING
 _COMPLETE: Final = FutureState.COMPLETE
 _clock: Final = time.perf_counter
 
-_new_lock: Final[Any] = type(threading.RLock())  # the function's own type: a call of Python's less for each operation
+_new_lock: Final[Any] = type(threading.RLock())  # the type itself: saves a Python call for each operation
 
 
 @final
@@ -68,12 +68,12 @@ class DeviceFuture(Generic[T]):
     """An operation bound to a stream; the work is submitted at the first await.
 
     It may be awaited again, and by several tasks: each gets the same result object or the same error. Awaiting is
-    always a checkpoint. A task that is cancelled while it waits gets the cancellation at once; what was submitted
-    keeps its memory until the device is past it, and is finished by another task that awaits it, if there is one.
-    Dropping a future that was never awaited submits nothing, and warns as dropping its operation does.
+    always a checkpoint. A task that is cancelled while it waits gets the cancellation at once. The submitted work keeps
+    its memory until the device is past it. If another task awaits the future, that task finishes it. Dropping a future
+    that was never awaited submits nothing, and warns as dropping its operation does.
     """
 
-    # No dictionary for each of thousands in flight: it is the garbage collector that makes many cost more than few.
+    # Slots save a dictionary each: with thousands in flight, garbage collection of dictionaries dominates the cost.
     __slots__ = (
         "_error",
         "_lock",
@@ -87,7 +87,7 @@ class DeviceFuture(Generic[T]):
     )
 
     _result: T
-    _trace: TracebackType | None  # of the error's first raising: what follows is each awaiting task's own
+    _trace: TracebackType | None  # of the first raise: each awaiting task appends its own frames
 
     def __init__(self, operation: DeviceOperation[T], stream: Stream) -> None:
         self._operation: DeviceOperation[T] | None = operation
@@ -112,10 +112,10 @@ class DeviceFuture(Generic[T]):
         return self.wait(current_loop()).__await__()
 
     async def wait(self, loop: EventLoop, *, alone: bool = False) -> T:
-        """What awaiting does, in ``loop``, the running one; ``alone`` where nobody else has this future. The device
-        works while the loop takes a turn, as it always does; work that is over by then costs one question to the
-        driver, and no more coroutines than this. A cancellation is looked for before anything is submitted and where it
-        has to wait: work that is done by the end of that turn has its result."""
+        """Awaits the future in ``loop``, the running one; ``alone`` says that no one else has this future. The device
+        works while the loop takes a turn, as it always does. Work that is done by then costs one query of the driver,
+        and no coroutine but this one. A cancellation is checked before anything is submitted and while waiting: work
+        that is done by the end of that turn returns its result."""
         self.consume()
         await loop.checkpoint_if_cancelled()
         turn = current_turn()
@@ -145,7 +145,7 @@ class DeviceFuture(Generic[T]):
             if self._waiting == 1 and self._state is _EXECUTING:
                 self.abandon()
                 reactor_of(loop).notice(mark)
-            # The cancellation's traceback holds this frame, for as long as an asyncio task that ended with it is there.
+            # An asyncio task that ended with the cancellation keeps its traceback, which holds this frame.
             del submission
             if alone:
                 self._submission = None
@@ -154,17 +154,17 @@ class DeviceFuture(Generic[T]):
             self._waiting -= 1
         return self.outcome()
 
-    # What the runtime uses
+    # Used by the runtime
 
     def start(self, turn: Turn | None = None) -> Once | None:
-        """Submits the work, if that has not been done, in the thread's ``turn``. An error of the submission is the
+        """Submits the work in the thread's ``turn``, unless that has been done. An error of the submission becomes the
         outcome.
 
-        Where it needs something that another thread is running, nothing is submitted, and it returns what to wait for.
+        If the work needs something that another thread is running, submits nothing and returns what to wait for.
         """
         if self._submission is not None or self._state is _COMPLETE:
             return None
-        with self._lock:  # a thread that is submitting it is waited for
+        with self._lock:  # waits for a thread that is submitting it
             if self._state is not _IDLE:
                 return None
             assert self._operation is not None
@@ -179,7 +179,7 @@ class DeviceFuture(Generic[T]):
                 return running.once
             except BaseException as error:
                 self._complete(error)
-                if not isinstance(error, Exception):  # as KeyboardInterrupt inside a function of and_then
+                if not isinstance(error, Exception):  # such as KeyboardInterrupt inside a function of and_then
                     raise
             finally:
                 turn.gives_up = gave_up
@@ -188,27 +188,27 @@ class DeviceFuture(Generic[T]):
             return None
 
     async def start_after(self, loop: EventLoop, once: Once) -> None:
-        """Submits the work when what another thread is running has ended."""
+        """Submits the work once the other thread's run has ended."""
         waits_for: Once | None = once
         while waits_for is not None:
             await reactor_of(loop).left(loop, waits_for)
             waits_for = self.start()
 
     def consume(self) -> None:
-        """Somebody awaits it: dropping it is no mistake."""
+        """Marks the operation as used, so that dropping it does not warn."""
         operation = self._operation
         if operation is not None:
             operation.consume()
 
     @property
     def submission(self) -> Submission[T] | None:
-        """What was submitted, while its outcome is unknown."""
+        """The submission, while its outcome is unknown."""
         return self._submission
 
     def outcome(self) -> T:
-        """The result, or the error raised. Only once the device is past the submission."""
-        if self._submission is not None:
-            with self._lock:  # nobody has the result before it is counted, in another thread's loop either
+        """Returns the result or raises the error. Call it only once the device is past the submission."""
+        if self._state is not _COMPLETE:
+            with self._lock:  # so that the work is counted before any thread has the result
                 submission = self._submission
                 if submission is not None:
                     try:
@@ -222,7 +222,7 @@ class DeviceFuture(Generic[T]):
         return self._result
 
     def abandon(self) -> None:
-        """Nobody waits any more: what the work uses goes into the limbo."""
+        """Moves what the work uses into the limbo, as no waiter is left."""
         submission = self._submission
         if submission is not None:
             submission.abandon()
