@@ -89,7 +89,7 @@ def _sources(root: str) -> Iterator[str]:
         for entry in entries:
             if entry.is_dir():
                 yield from _sources(entry.path)
-            elif entry.name.endswith(".py"):
+            elif entry.name.endswith((".py", ".ll")):
                 yield entry.path
 
 

@@ -32,7 +32,7 @@ ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
 grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A kernel without
 loops has ``LOOP_FREE_ENTRY`` in its place, and a cooperative one ``COOPERATIVE_ENTRY``; what follows in the latter's
-record is in ``coroutines/grid.py``."""
+record is in ``coroutines/grid.ll``."""
 
 # Of addresses that are half of all apart, as those of x[i] and x[i + 2**62], LLVM 22's SLP takes the distance for an
 # empty place of a hash table, and aborts. No such access is inside an array, but the code for it may be there.

@@ -21,7 +21,7 @@ MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
 
 
 class _CooperativeRecord(ctypes.Structure):
-    """The record that a cooperative kernel's entry reads and writes. The compiler's ``cpu/coroutines/grid.py``
+    """The record that a cooperative kernel's entry reads and writes. The compiler's ``cpu/coroutines/grid.ll``
     describes its fields."""
 
     _fields_ = (

@@ -11,7 +11,7 @@ a warp operation waits for the lanes in its mask and no others. Where the thread
 or in a ring, none can ever go on: the block is given up, and the fault record gets ``claimed`` 2 and two places in
 the source. A thread that spins until another one writes is not seen, and hangs: nothing takes the worker from it.
 
-At the grid's barrier a block's threads suspend as at their own, and ``oxide.run_block`` returns: ``grid.py``
+At the grid's barrier a block's threads suspend as at their own, and ``oxide.run_block`` returns: ``grid.ll``
 has the launch in which all blocks live until they have met there.
 
 **How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
@@ -32,13 +32,14 @@ from typing import Any
 from oxide.compiler.cpu import primitives
 from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
+from oxide.compiler.ir.files import ir_file
 from oxide.compiler.ir.llvm import run_passes
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.divergence import DIVERGENT
 
-from . import grid, schedule, warps
+from . import warps
 
 _FIELDS = {
     "ctaid": "[3 x i32]",
@@ -107,6 +108,7 @@ def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ..
     """The primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
     words = parameters.word_types(signature)
     values = {
+        "read_launch": ir_file(__file__, "read_launch.ll"),
         "entry": entry,
         "block": _BLOCK,
         "params": "{ " + ", ".join([*words, "ptr"]) + " }",
@@ -117,8 +119,8 @@ def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ..
         "kernel_id": str(kernel_id),
     }
     texts = [_PRIMITIVES, *warps.definitions(kernel.text)]
-    entry_text = grid.ENTRY if kernel.cooperative else schedule.ENTRY
-    texts += [schedule.RELEASE, schedule.PICK, schedule.RUN_BLOCK, entry_text]
+    files = ("schedule.ll", "grid.ll" if kernel.cooperative else "entry.ll")
+    texts += [ir_file(__file__, name) for name in files]
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
     return declared_once("\n".join([*map(_render, texts), _thread(kernel, module, signature)]))
@@ -174,81 +176,13 @@ def _thread(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...]) 
         lines.append(put(field, kind, f"%{name}", name))
     lines.append(put(BLOCK_FIELD, "ptr", "%block", "block"))
     return declaration + _render(
-        _THREAD.replace("<context>", CONTEXT)
+        ir_file(__file__, "thread.ll")
+        .replace("<context>", CONTEXT)
         .replace("<fill>", "\n".join(lines))
         .replace("<loads>", loads)
         .replace("<call>", call)
     )
 
-
-_THREAD = """
-declare token @llvm.coro.id(i32, ptr, ptr, ptr)
-declare i64 @llvm.coro.size.i64()
-declare ptr @llvm.coro.begin(token, ptr)
-declare i8 @llvm.coro.suspend(token, i1)
-declare void @llvm.coro.end(ptr, i1, token)
-declare void @llvm.coro.resume(ptr)
-
-define internal ptr @oxide.thread(ptr %block, i32 %thread, i32 %x, i32 %y, i32 %z) presplitcoroutine noinline {
-entry:
-  %context = alloca <context>
-  %id = call token @llvm.coro.id(i32 64, ptr null, ptr null, ptr null)
-  %size = call i64 @llvm.coro.size.i64()
-  %padded = add i64 %size, 63
-  %stride = and i64 %padded, -64
-  %frames = call ptr @oxide.frames(ptr %block, i64 %stride)
-  %wide = zext i32 %thread to i64
-  %offset = mul i64 %wide, %stride
-  %memory = getelementptr i8, ptr %frames, i64 %offset
-  %handle = call ptr @llvm.coro.begin(token %id, ptr %memory)
-<fill>
-  %params = load ptr, {{params}}
-<loads>
-<call>
-  %live = load i32, {{live}}
-  %fewer = sub i32 %live, 1
-  store i32 %fewer, {{live}}
-  %warp = lshr i32 %thread, 5
-  %lane = and i32 %thread, 31
-  %bit = shl i32 1, %lane
-  %others = xor i32 %bit, -1
-  %alive = load i32, {{alive[i32 %warp]}}
-  %left = and i32 %alive, %others
-  store i32 %left, {{alive[i32 %warp]}}
-  %last = call i8 @llvm.coro.suspend(token none, i1 true)
-  switch i8 %last, label %suspended [ i8 1, label %suspended ]
-suspended:
-  call void @llvm.coro.end(ptr %handle, i1 false, token none)
-  ret ptr %handle
-}
-
-define internal ptr @oxide.frames(ptr %block, i64 %stride) alwaysinline {
-  %old = load ptr, {{frames}}
-  %none = icmp eq ptr %old, null
-  br i1 %none, label %first, label %done
-first:
-  %new = call ptr @oxide.make_frames(ptr %block, i64 %stride)
-  br label %done
-done:
-  %frames = phi ptr [ %old, %0 ], [ %new, %first ]
-  ret ptr %frames
-}
-
-define internal ptr @oxide.make_frames(ptr %block, i64 %stride) noinline cold {
-  %nx = load i32, {{ntid[i32 0]}}
-  %ny = load i32, {{ntid[i32 1]}}
-  %nz = load i32, {{ntid[i32 2]}}
-  %plane = mul i32 %nx, %ny
-  %threads = mul i32 %plane, %nz
-  %wide = zext i32 %threads to i64
-  %bytes = mul i64 %wide, %stride
-  %room = load ptr, {{room}}
-  %frames = call ptr @oxide.take(ptr %room, i64 %bytes)
-  store ptr %frames, {{frames}}
-  store i64 %stride, {{stride}}
-  ret ptr %frames
-}
-"""
 
 _PRIMITIVES = (
     f"""

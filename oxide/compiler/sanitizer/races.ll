@@ -1,25 +1,19 @@
-"""Which accesses of a sanitized kernel race, as LLVM IR.
+; Which accesses of a sanitized kernel race, as LLVM IR.
+;
+; The model is FastTrack's (Flanagan and Freund, 2009) with the barriers of a block in place of most of its vector clocks.
+; A cell of shadow memory for each element keeps the last plain write, and since then two reads, an atomic
+; read and two atomic writes: when, and which block, thread and access.
+; An access comes after an earlier one if
+;
+; - the same thread made both;
+; - both are of one block, and a barrier was passed since;
+; - both are of one warp, and a ``warp.sync`` with both lanes in its mask came between;
+; - the earlier one was released by a fence and an atomic that this thread has acquired. What another block had done by
+;   then counts as released, whoever did it: this can hide a race, and never reports one that is not there.
+;
+; Two accesses of which one is a write, and that are not ordered so, race, unless both are atomic and, where one of them
+; is for the block alone, of one block. A shared array belongs to a block: what came before the block began is no matter.
 
-The model is FastTrack's (Flanagan and Freund, 2009) with the barriers of a block in place of most of its vector clocks.
-A cell of shadow memory for each element keeps the last plain write, and since then two reads, an atomic
-read and two atomic writes: when, and which block, thread and access.
-An access comes after an earlier one if
-
-- the same thread made both;
-- both are of one block, and a barrier was passed since;
-- both are of one warp, and a ``warp.sync`` with both lanes in its mask came between;
-- the earlier one was released by a fence and an atomic that this thread has acquired. What another block had done by
-  then counts as released, whoever did it: this can hide a race, and never reports one that is not there.
-
-Two accesses of which one is a write, and that are not ordered so, race, unless both are atomic and, where one of them
-is for the block alone, of one block. A shared array belongs to a block: what came before the block began is no matter.
-
-``{{name}}`` and ``<name>`` are what ``sanitizer_runtime`` fills in.
-"""
-
-from __future__ import annotations
-
-ORDER = """
 ; Whether an access made at a time comes before what the thread does now. At time 0 there is none.
 define i1 @oxide.sanitize.ordered(ptr %state, i64 %time, i64 %old, i64 %who, i64 %known) alwaysinline {
 entry:
@@ -93,9 +87,7 @@ bad:
 done:
   ret void
 }
-"""
 
-RACE = """
 ; The latest of the accesses of a sort, and beside it one of another thread: rather of another block, as no barrier
 ; orders that one.
 define void @oxide.sanitize.note(ptr %first, i64 %now, i64 %who) alwaysinline {
@@ -208,9 +200,7 @@ write:
 done:
   ret void
 }
-"""
 
-SYNCHRONISATION = """
 ; Behind a barrier, called by each thread that has passed it. The first one moves the block on.
 define void @oxide.sanitize.passed(ptr %context) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
@@ -308,4 +298,3 @@ joined:
 done:
   ret void
 }
-"""

@@ -1,22 +1,12 @@
-"""A cooperative launch on the CPU, as LLVM IR: all blocks live at once, and a call takes them to the next grid barrier.
+; A cooperative launch on the CPU, as LLVM IR: all blocks live at once, and a call takes them to the next grid barrier.
+;
+; The launch record goes on behind the parameters: ``void *blocks`` at byte 40, one word for each block, null before it
+; has begun; ``uint32_t waiting, finished`` at 48, how many blocks came to the grid's barrier and how many to their end in
+; this pass; ``uint32_t least, greatest`` at 56, of the barriers' places in the source; ``uint32_t abandon`` at 64. The
+; driver (``driver/cpu/cooperative.py``) calls the entry for every block, pass after pass, until all have finished. Where
+; some wait and others have finished, or wait elsewhere, none can ever go on: it calls once more with ``abandon``, which
+; reports that and gives the blocks' memory back.
 
-The launch record goes on behind the parameters: ``void *blocks`` at byte 40, one word for each block, null before it
-has begun; ``uint32_t waiting, finished`` at 48, how many blocks came to the grid's barrier and how many to their end in
-this pass; ``uint32_t least, greatest`` at 56, of the barriers' places in the source; ``uint32_t abandon`` at 64. The
-driver (``driver/cpu/cooperative.py``) calls the entry for every block, pass after pass, until all have finished. Where
-some wait and others have finished, or wait elsewhere, none can ever go on: it calls once more with ``abandon``, which
-reports that and gives the blocks' memory back.
-
-``{{name}}`` stands for a field of the block's state and ``<name>`` for a constant of the kernel, as in
-``schedule.py``.
-"""
-
-from __future__ import annotations
-
-from .schedule import READ_LAUNCH
-
-ENTRY = (
-    """
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:
   %nx.at = getelementptr i32, ptr %launch, i64 3
@@ -84,9 +74,8 @@ define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
   %size.at = getelementptr <block>, ptr null, i32 1
   %size = ptrtoint ptr %size.at to i64
   %block = call ptr @oxide.allocate(i64 %size)
-"""
-    + READ_LAUNCH
-    + """  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
+<read_launch>
+  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
   %linear.narrow = trunc i64 %linear to i32
   %linear.mixed = mul i32 %linear.narrow, -1640531527
   %own = xor i32 %seed, %linear.mixed
@@ -132,5 +121,3 @@ define internal void @oxide.abandon_block(ptr %block, ptr %launch) noinline cold
   call void @oxide.report_divergence(ptr %block, i32 %least, i32 %greatest, i32 %kind, i32 0)
   ret void
 }
-"""
-)

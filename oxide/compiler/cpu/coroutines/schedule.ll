@@ -1,14 +1,7 @@
-"""The schedule of a block on the CPU, as LLVM IR: rounds from barrier to barrier, and within a round warp after warp.
+; The schedule of a block on the CPU, as LLVM IR: rounds from barrier to barrier, and within a round warp after warp.
+;
+; Warps, and the threads of a warp, take their turns in order; with a seed, in an order drawn anew for each round.
 
-Warps, and the threads of a warp, take their turns in order; with a seed, in an order drawn anew for each round.
-
-``{{name}}`` stands for a field of the block's state and ``<name>`` for a constant of the kernel; ``coroutines.py`` says
-which there are, and fills them in.
-"""
-
-from __future__ import annotations
-
-RELEASE = """
 ; The lanes of the warp that runs that may go on, their values published. None: nobody ever can.
 define internal i32 @oxide.release_lanes(ptr %block, i32 %alive) noinline {
 entry:
@@ -117,9 +110,7 @@ next:
 done:
   ret void
 }
-"""
 
-PICK = """
 declare i32 @llvm.ctpop.i32(i32)
 
 ; Who is next, of a warp's lanes or a block's warps: the first, or with a seed any.
@@ -164,9 +155,7 @@ done:
   %chosen = call i32 @llvm.cttz.i32(i32 %rest, i1 true)
   ret i32 %chosen
 }
-"""
 
-RUN_BLOCK = """
 ; Whether the block's threads wait at the grid's barrier; if so, to be called once more, with %on, when all have come.
 define internal i1 @oxide.run_block(ptr %block, i32 %threads, i1 %on) noinline {
 entry:
@@ -366,90 +355,3 @@ fill:
 done:
   ret void
 }
-"""
-
-READ_LAUNCH = """  %gx.at = getelementptr i32, ptr %launch, i64 0
-  %gx = load i32, ptr %gx.at
-  store i32 %gx, {{nctaid[i32 0]}}
-  %gy.at = getelementptr i32, ptr %launch, i64 1
-  %gy = load i32, ptr %gy.at
-  store i32 %gy, {{nctaid[i32 1]}}
-  %gz.at = getelementptr i32, ptr %launch, i64 2
-  %gz = load i32, ptr %gz.at
-  store i32 %gz, {{nctaid[i32 2]}}
-  %nx.at = getelementptr i32, ptr %launch, i64 3
-  %nx = load i32, ptr %nx.at
-  store i32 %nx, {{ntid[i32 0]}}
-  %ny.at = getelementptr i32, ptr %launch, i64 4
-  %ny = load i32, ptr %ny.at
-  store i32 %ny, {{ntid[i32 1]}}
-  %nz.at = getelementptr i32, ptr %launch, i64 5
-  %nz = load i32, ptr %nz.at
-  store i32 %nz, {{ntid[i32 2]}}
-  %dynamic.at = getelementptr i32, ptr %launch, i64 6
-  %dynamic.narrow = load i32, ptr %dynamic.at
-  %dynamic = zext i32 %dynamic.narrow to i64
-  store i64 %dynamic, {{dynamic}}
-  %seed.at = getelementptr i32, ptr %launch, i64 7
-  %seed = load i32, ptr %seed.at
-  %seeded = icmp ne i32 %seed, 0
-  %params.at = getelementptr i8, ptr %launch, i64 32
-  %params = load ptr, ptr %params.at
-  store ptr %params, {{params}}
-  %record.at = getelementptr <params>, ptr %params, i32 0, i32 <last>
-  %record = load ptr, ptr %record.at
-  store ptr %record, {{record}}
-"""
-"""What a launch says, into a block's fields: shapes, dynamic memory's size, the seed, the parameters, the record."""
-
-ENTRY = (
-    """
-define void @<entry>(ptr %launch, i64 %from, i64 %end) {
-entry:
-  %block = alloca <block>, align 64
-  %shared.room = alloca [<room> x i8], align 64
-  %frames.room = alloca [<room> x i8], align 64
-"""
-    + READ_LAUNCH
-    + """  store ptr null, {{frames}}
-  store ptr %frames.room, {{room}}
-  %bytes = add i64 %dynamic, <static>
-  %shared = call ptr @oxide.take(ptr %shared.room, i64 %bytes)
-  store ptr %shared, {{shared}}
-  %plane = mul i32 %nx, %ny
-  %threads = mul i32 %plane, %nz
-  %gx.wide = zext i32 %gx to i64
-  %gy.wide = zext i32 %gy to i64
-  %any = icmp slt i64 %from, %end
-  br i1 %any, label %next, label %done
-next:
-  %linear = phi i64 [ %from, %entry ], [ %linear.next, %next ]
-  %bx = urem i64 %linear, %gx.wide
-  %rows = udiv i64 %linear, %gx.wide
-  %by = urem i64 %rows, %gy.wide
-  %bz = udiv i64 %rows, %gy.wide
-  %bx.narrow = trunc i64 %bx to i32
-  store i32 %bx.narrow, {{ctaid[i32 0]}}
-  %by.narrow = trunc i64 %by to i32
-  store i32 %by.narrow, {{ctaid[i32 1]}}
-  %bz.narrow = trunc i64 %bz to i32
-  store i32 %bz.narrow, {{ctaid[i32 2]}}
-  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
-  %linear.narrow = trunc i64 %linear to i32
-  %linear.mixed = mul i32 %linear.narrow, -1640531527
-  %own = xor i32 %seed, %linear.mixed
-  %own.odd = or i32 %own, 1
-  %own.seed = select i1 %seeded, i32 %own.odd, i32 0
-  store i32 %own.seed, {{seed}}
-  call i1 @oxide.run_block(ptr %block, i32 %threads, i1 false)
-  %linear.next = add nuw nsw i64 %linear, 1
-  %more = icmp slt i64 %linear.next, %end
-  br i1 %more, label %next, label %done
-done:
-  %frames = load ptr, {{frames}}
-  call void @oxide.leave(ptr %frames, ptr %frames.room)
-  call void @oxide.leave(ptr %shared, ptr %shared.room)
-  ret void
-}
-"""
-)
