@@ -90,7 +90,7 @@ _LATER = {
     "to_device": "runtime.operations.peer",
     "zip_exact": "language.views",
 }
-"""Names that few programs use, and the modules they are loaded from at first use: a tenth of the import's own time."""
+"""Rarely used names, and the modules they are loaded from at first use: a tenth of the import's own time."""
 
 
 def __getattr__(name: str) -> Any:

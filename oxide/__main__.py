@@ -1,9 +1,9 @@
-"""``python -m oxide inspect module:kernel``: what a kernel becomes, shown without a GPU.
+"""``python -m oxide inspect module:kernel``: shows a kernel's compiled forms without a GPU.
 
-A generic kernel is told what ``specialize`` takes, ``inspect module:scale T=f64 --ptx``; a type variable of which
-nothing is said is as in ``Kernel.example``.
+For a generic kernel, the types are given as ``specialize`` takes them: ``inspect module:scale T=f64 --ptx``. Type
+variables that are not given are as in ``Kernel.example``.
 
-``python -m oxide info``: which form of the package runs.
+``python -m oxide info``: shows which form of the package runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oxide.native import form
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Gives the exit status: 0, or 2 if there is no such kernel or it does not compile."""
+    """Runs the command. Returns the exit status: 0, or 2 if there is no such kernel or it does not compile."""
     parser = argparse.ArgumentParser(
         prog="python -m oxide", description="Looks inside kernels and at the installation."
     )
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--resources", action="store_true", help="registers, memory and occupancy, where there is a GPU")
     inspect.add_argument("--block", type=int, help="threads of a block, for --resources; the kernel's own by default")
     commands.add_parser("info", help="say whether the host path runs compiled or interpreted")
-    options, behind = parser.parse_known_args(arguments)  # argparse takes no types that follow an option
+    options, behind = parser.parse_known_args(arguments)  # argparse does not accept types after an option
     if any(each.startswith("-") for each in behind):
         parser.error(f"unrecognized arguments: {' '.join(behind)}")
     if options.command == "info":
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _module(path: str) -> tuple[Any, str]:
-    """The module of ``module:name``, and the name."""
+    """Returns the module of ``module:name``, and the name."""
     module_name, _, name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -98,7 +98,7 @@ def _find(path: str) -> Kernel:
 
 
 def _specialized(kernel: Kernel, path: str, types: Sequence[str]) -> Specialization:
-    """The kernel for what ``name=type`` says. Raises ``ArgumentError``, and ``LookupError`` for a type that is none."""
+    """Specializes the kernel as ``name=type`` says. Raises ``ArgumentError``, or ``LookupError`` for bad types."""
     module, _ = _module(path)
     given: dict[str, Any] = {}
     for each in types:

@@ -1,17 +1,18 @@
-"""The files of the cache on disk: bytes under a name, in a directory that is the user's alone.
+"""The disk cache's files: bytes under a name, in a directory that only the user can write to.
 
-What is in them is the business of those who write them: ``compiler.cache`` keeps compiled kernels, ``driver.cpu_code``
-the name of the host's processor. Here is what makes a directory of machine code safe to read from:
+The callers decide what the files contain: ``compiler.cache`` stores compiled kernels, ``driver.cpu_code`` the name of
+the host's processor. This module makes a directory of machine code safe to read from:
 
-- The directory is made with mode 0700. One that somebody else owns, or may write to, is not used: a warning, once,
-  and everything is compiled.
-- A file is written beside its name and renamed, so that a reader sees all of it or none, however many processes write.
-- A file carries a checksum of its name and content; one that is damaged, foreign or of another format counts as
-  missing, and is written again. One that is larger than the whole cache may be is foreign: it is not read.
+- The directory is made with mode 0700. If another user owns it or may write to it, it is not used: a warning is given
+  once, and everything is compiled.
+- A file is written under a temporary name and renamed, so that a reader sees all of it or none, however many processes
+  write.
+- A file carries a checksum of its name and content. A file that is damaged, foreign or of another format counts as
+  missing, and is written again. A file that is larger than the whole cache may be is foreign: it is not read.
 
-``OXIDE_CACHE_DIR`` names the directory, else it is ``$XDG_CACHE_HOME/oxide`` or ``~/.cache/oxide``. ``OXIDE_CACHE=0``
-turns it off. ``OXIDE_CACHE_LIMIT`` is how many bytes it may hold, 256 MiB by default: beyond that, the files that were
-used longest ago go, and a file that is larger by itself is not kept.
+``OXIDE_CACHE_DIR`` names the directory; the default is ``$XDG_CACHE_HOME/oxide`` or ``~/.cache/oxide``.
+``OXIDE_CACHE=0`` turns the cache off. ``OXIDE_CACHE_LIMIT`` is its limit in bytes, 256 MiB by default: beyond that, the
+least recently used files are removed. A single file above the limit is not kept.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ __all__ = ["digest", "directory", "enabled", "read", "version_text", "write"]
 _MAGIC = b"oxide cache 1\n"
 _CHECKSUM_BYTES = 16
 _DEFAULT_LIMIT = 256 * 1024 * 1024
-_KEPT_FRACTION = 0.75  # what a clean-up leaves, so that not every write is one
-_TOUCH_AFTER = 3600.0  # seconds: a file's last use is noted no more often than that
-_ABANDONED_AFTER = 3600.0  # seconds: a temporary file that old has no writer any more
-_SUFFIX = ".oxide"  # what else may lie in the directory is left alone
+_KEPT_FRACTION = 0.75  # of the limit, left by a clean-up, so that not every write needs one
+_TOUCH_AFTER = 3600.0  # seconds: a file's last use is recorded at most this often
+_ABANDONED_AFTER = 3600.0  # seconds: after that a temporary file has no writer any more
+_SUFFIX = ".oxide"  # other files in the directory are left alone
 _TEMPORARY = ".oxide-writing-"
 
 _warned = False
 
 
 def read(name: str) -> bytes | None:
-    """What was written under a name; None if nothing was, or if it cannot be trusted. Never raises."""
+    """Returns the bytes stored under a name; None if there are none or they cannot be trusted. Never raises."""
     place = directory()
     if place is None:
         return None
     path = os.path.join(place, name + _SUFFIX)
     try:
-        # Not through a link: it could name any file of the user's.
+        # Does not follow links: a link could name any of the user's files.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
@@ -55,7 +56,7 @@ def read(name: str) -> bytes | None:
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(found.st_size)
         if time.time() - found.st_mtime > _TOUCH_AFTER:
-            with contextlib.suppress(OSError):  # a cache may be read where it cannot be written
+            with contextlib.suppress(OSError):  # a cache may be readable and not writable
                 os.utime(descriptor)
     except OSError:
         return None
@@ -68,7 +69,7 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: bytes) -> None:
-    """Keeps bytes under a name, until there is no room. Never raises: what cannot be kept is compiled again."""
+    """Stores bytes under a name, as long as there is room. Never raises: a lost entry is compiled again."""
     place = directory(create=True)
     if place is None or len(_MAGIC) + _CHECKSUM_BYTES + len(content) > _limit():
         return
@@ -89,7 +90,7 @@ def write(name: str, content: bytes) -> None:
 
 
 def enabled() -> bool:
-    """Whether there is to be a cache at all."""
+    """Returns whether the cache is turned on."""
     asked = os.environ.get("OXIDE_CACHE", "")
     if asked not in ("", "0", "1"):
         _warn(f"OXIDE_CACHE={asked!r:.80} is neither 0 nor 1, so the cache is on", "")
@@ -97,7 +98,7 @@ def enabled() -> bool:
 
 
 def directory(*, create: bool = False) -> str | None:
-    """The directory, if there is one that is safe to use; ``create`` makes it if there is none."""
+    """Returns the directory, or None if none is safe to use. ``create`` makes it if there is none."""
     if not enabled():
         return None
     place = os.environ.get("OXIDE_CACHE_DIR") or os.path.join(
@@ -124,7 +125,7 @@ def directory(*, create: bool = False) -> str | None:
 
 
 def digest(parts: Iterable[bytes | str]) -> str:
-    """A name for a sequence of texts: another sequence, however it is divided, has another."""
+    """Returns a name for a sequence of texts. Other sequences, also the same text divided differently, get another."""
     from hashlib import blake2b  # here, since it takes a thirtieth of `import oxide`
 
     found = blake2b(digest_size=20)
@@ -136,8 +137,8 @@ def digest(parts: Iterable[bytes | str]) -> str:
 
 
 def version_text(package: str) -> str:
-    """What tells an installed package's versions apart, without importing it; what metadata says, where its own file
-    does not."""
+    """Returns a text that differs between versions of an installed package, without importing it. It comes from the
+    package's own version file, or else from its metadata."""
     import importlib.util
 
     found = importlib.util.find_spec(package)
@@ -162,7 +163,7 @@ def _checksum(name: str, content: bytes) -> bytes:
 
 
 def _make_room(place: str) -> None:
-    """Removes what was used longest ago, where there is more than the limit, and what a killed writer left."""
+    """Removes the least recently used files above the limit, and temporary files that killed writers left."""
     limit = _limit()
     files: list[tuple[float, int, str]] = []
     total = 0

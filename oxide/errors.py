@@ -12,41 +12,41 @@ class OxideError(Exception):
     """The base of every oxide error."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Python's own calls the class with the message alone: another process could then not have a fault's fields.
+        # Python's default passes only the message: another process would lose a fault's fields.
         return _same, (type(self), self.args, self.__dict__)
 
 
 class CompileError(OxideError):
-    """A kernel that cannot be compiled. The message names the file, the line and the fix where there is one."""
+    """Raised if a kernel cannot be compiled. The message names the file, the line and, if there is one, the fix."""
 
 
 class LaunchError(OxideError):
-    """A launch refused on the host, before anything was submitted."""
+    """Raised if a launch is refused on the host, before anything was submitted."""
 
 
 class ArgumentError(LaunchError, TypeError):
-    """A wrong number or type of kernel argument. Both a ``LaunchError`` and a ``TypeError``: catch either."""
+    """Raised for a wrong number or type of kernel argument. Both a ``LaunchError`` and a ``TypeError``."""
 
 
 class NoEventLoopError(OxideError, RuntimeError):
-    """An operation was awaited where neither trio nor asyncio runs."""
+    """Raised if an operation is awaited where neither trio nor asyncio runs."""
 
 
 class OperationCancelledError(OxideError):
-    """A spawned operation was cancelled with its nursery, and somebody outside awaits its handle."""
+    """Raised to a task that awaits the handle of a spawned operation that was cancelled with its nursery."""
 
 
 class OrderingError(OxideError):
-    """Two uses of one box that nothing orders: under strict ordering, where a wait would have been inserted; and
-    always, where a use that another thread declared is still being submitted."""
+    """Raised if two uses of one box are unordered: under strict ordering, where a wait would have been inserted; and
+    always, while a use that another thread declared is still being submitted."""
 
 
 class DeviceError(OxideError):
-    """A device that is missing, misused or failing."""
+    """Raised if a device is missing, misused or failing."""
 
 
 class DriverError(DeviceError):
-    """A driver call that failed: its ``code``, its ``name`` and the call."""
+    """Raised if a driver call failed: holds its ``code``, its ``name`` and the call."""
 
     def __init__(self, code: int, name: str, message: str = "") -> None:
         super().__init__(f"{name} ({code})" + (f": {message}" if message else ""))
@@ -55,24 +55,25 @@ class DriverError(DeviceError):
 
 
 class OutOfMemoryError(DeviceError):
-    """The device, or the pinned host memory, has no room for an allocation."""
+    """Raised if the device, or the pinned host memory, has no room for an allocation."""
 
 
 class DeviceLostError(DeviceError):
-    """The device's context is gone; everything in flight on it fails with this error, its first cause attached."""
+    """Raised if the device's context is lost: everything in flight on it fails with this error, its first cause
+    attached."""
 
 
 class GraphError(DeviceError):
-    """A CUDA graph: something that cannot be captured, or a graph that was closed."""
+    """Raised if an operation cannot be captured into a CUDA graph, or if a graph was closed."""
 
 
 class KernelFault(DeviceError):
-    """A kernel reported a fault; the device stays usable."""
+    """Raised if a kernel reported a fault; the device stays usable."""
 
 
 @final
 class BoundsError(KernelFault, IndexError):
-    """An access outside a slice, found by the kernel itself; no memory outside the slice was touched.
+    """Raised for an access outside a slice, found by the kernel itself; no memory outside the slice was touched.
 
     ``block`` and ``thread`` are (x, y, z). ``index`` is the index as the kernel computed it, signed.
     """
@@ -106,7 +107,8 @@ class BoundsError(KernelFault, IndexError):
 
 @final
 class BarrierError(KernelFault):
-    """Threads of one block wait for one another and none can ever go on; found by the CPU device, and not on a GPU.
+    """Raised if threads of a block wait for one another and none can ever go on. Only the CPU device finds it, not a
+    GPU.
 
     ``block`` is (x, y, z). ``places`` are two places in the source, as (file, line), at which threads wait.
     """
@@ -122,7 +124,7 @@ class BarrierError(KernelFault):
 
 @final
 class KernelAssertionError(KernelFault, AssertionError):
-    """An ``assert`` inside a kernel failed; the thread left the kernel there.
+    """Raised if an ``assert`` inside a kernel failed; the thread left the kernel there.
 
     ``text`` is the assert's message, or its line where it has none. ``block`` and ``thread`` are (x, y, z).
     """
@@ -151,12 +153,12 @@ Coordinates = tuple[int, int, int]
 
 @final
 class SanitizerError(KernelFault):
-    """What the sanitizer of the CPU device found; ``OXIDE_SANITIZE`` and ``@kernel(sanitize=…)`` turn it on.
+    """Raised for findings of the CPU device's sanitizer; ``OXIDE_SANITIZE`` and ``@kernel(sanitize=…)`` turn it on.
 
     ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"`` or ``"race"``. ``what`` is the parameter or
-    the array, ``offset`` the access's distance from its first byte in bytes, None where no parameter is known, and
-    ``access`` is ``"read"``, ``"write"`` or ``"atomic"``. For a race, ``other`` is the access before that nothing
-    orders with this one. Further findings of a launch are notes on the first.
+    the array. ``offset`` is the access's distance from its first byte, in bytes; None if no parameter is known.
+    ``access`` is ``"read"``, ``"write"`` or ``"atomic"``. For a race, ``other`` is the earlier access that is not
+    ordered with this access. Further findings of a launch are notes on the first.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class SanitizerError(KernelFault):
 
 @final
 class SanitizedAccess:
-    """One access that the sanitizer names: what it did (``access``), where in the source, and which thread."""
+    """An access in a sanitizer's report: its kind (``access``), its place in the source, and its thread."""
 
     def __init__(self, access: str, what: str, block: Coordinates, thread: Coordinates, file: str, line: int) -> None:
         self.access = access

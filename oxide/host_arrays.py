@@ -1,8 +1,9 @@
-"""What a host array is made of that is no plain ``numpy.ndarray``: a list, a number, a subclass, a masked array.
+"""Converts host arrays that are not plain ``numpy.ndarray``: a list, a number, a subclass, a masked array.
 
-Device memory has no masks, and ``numpy.asarray`` drops an array's without a word, so that what lies under it, often
-rubbish, would be computed with. An array in which something is masked is therefore refused. One that masks nothing is
-its data. Loaded with the first array that is no plain one, and ``numpy.ma`` is left to the program that makes masks.
+Device memory has no masks, and ``numpy.asarray`` silently drops an array's mask. The values under it, often garbage,
+would then be computed with. So an array with masked elements is refused; an array that masks nothing is used as its
+data. This module is loaded with the first array that is not plain. It does not import ``numpy.ma``: only the program
+that makes masks does.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def host_array(array: ArrayLike, what: str) -> NDArray[Any]:
-    """``numpy.asarray(array)``, without a copy where there is an array already. Refuses as ``refuse_masked`` does."""
+    """Returns ``numpy.asarray(array)``, which copies no existing array. Raises as ``refuse_masked`` does."""
     refuse_masked(array, what)
     return np.asarray(array)
 
 
 def refuse_masked(array: object, what: str) -> None:
-    """Raises ``ValueError`` where an element is masked, in the array or in one that a list or a tuple holds."""
+    """Raises ``ValueError`` if an element is masked, in the array or in an array that a list or a tuple holds."""
     found = masked(array)
     if found is not None:
         raise ValueError(
@@ -33,8 +34,8 @@ def refuse_masked(array: object, what: str) -> None:
 
 
 def masked(array: Any) -> str | None:
-    """``a MaskedArray with 2 of 9 elements masked``: what an array is, or one in a list, that masks something. None for
-    any other."""
+    """Describes an array, or an array in a list, that masks something: ``a MaskedArray with 2 of 9 elements masked``.
+    Returns None for any other."""
     masked_array: Any = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     if masked_array is None:
         return None

@@ -1,7 +1,7 @@
-"""How messages write a value that a user gave, and a dtype.
+"""Formats a user's value, or a dtype, for messages.
 
-Python refuses to write an integer of more than 4300 digits, with a ``ValueError`` of its own that would then stand in
-the place of the message; and long before that nobody reads the digits.
+Python refuses to format an integer of more than 4300 digits, with a ``ValueError`` of its own that would replace the
+message. Long before that the digits are of no use to a reader.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 _LONGEST_BITS = 256
-"""Of an integer that is written with its digits, 78 at most: any that a machine type holds."""
+"""The longest integer that is written with its digits, 78 at most: any that a machine type holds."""
 
 
 def is_long(number: int) -> bool:
-    """Whether ``written`` says how long an integer is, and not its digits."""
+    """Returns whether ``written`` gives an integer's length instead of its digits."""
     return number.bit_length() > _LONGEST_BITS
 
 
 def written(value: object) -> str:
-    """``repr(value)``, but ``an int of 16610 bits`` for a long integer, in a tuple or a list too."""
+    """Returns ``repr(value)``, but ``an int of 16610 bits`` for a long integer, in a tuple or a list too."""
     if isinstance(value, int) and is_long(value):
         return f"{'a negative' if value < 0 else 'an'} int of {value.bit_length()} bits"
     if type(value) is list:
@@ -37,7 +37,7 @@ _DTYPE_NAMES = {dtype: str(dtype) for dtype in map(np.dtype, "?bBhHiIlLqQefdgFDG
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """``str(dtype)``. NumPy imports a module for it, which fails at the interpreter's end, in a ``__del__`` say; so the
-    names of the machine's types are known from the start."""
+    """Returns ``str(dtype)``. NumPy imports a module for that, which fails at the interpreter's end, in a ``__del__``
+    for example. So the names of the machine's types are stored from the start."""
     name = _DTYPE_NAMES.get(dtype)
     return str(dtype) if name is None else name

@@ -1,22 +1,22 @@
-"""The compiled form of the package: where its modules are, and what it needs of the source.
+"""The compiled form of the package: finds its modules, and lets the source work in both forms.
 
 The runtime is ordinary Python. With a C compiler at hand, ``make native`` (or ``OXIDE_NATIVE=1 pip install``) turns its
-hot modules into extension modules (mypyc), from this same source; everything works without, only slower.
+hot modules into extension modules (mypyc), from this same source. Everything works without them, only slower.
 
-The compiled modules lie in ``oxide/compiled``, beside a list of what their sources looked like, and not beside the
-sources: Python takes an extension module wherever it finds one, so an edited file would go on running as it was. Here
-they are used only while every source is what they were made from (as Python's own hash-based ``.pyc`` files are);
-otherwise a warning says so and the sources run. ``OXIDE_NATIVE=0`` runs the sources in any case, and ``OXIDE_NATIVE=1``
-is an ``ImportError`` where the compiled modules cannot run.
+The compiled modules lie in ``oxide/compiled``, with a list of their sources' hashes, and not next to the sources:
+Python loads an extension module wherever it finds one, so an edited file would have no effect. Here they are used only
+if every source is unchanged since (as for Python's own hash-based ``.pyc`` files); otherwise a warning says so and the
+sources run. ``OXIDE_NATIVE=0`` always runs the sources, and ``OXIDE_NATIVE=1`` raises ``ImportError`` if the compiled
+modules cannot run.
 
-What differs between the two forms, and so is asked of the source:
+The two forms differ in these ways, which the source must respect:
 
-- ``Given[T]`` is the type of an argument that the function judges itself. A compiled function refuses what is not of
-  the type that it declares, before its first line and in mypyc's words; this is ``T`` to who reads and checks the
-  package, and anything at all to the compiled function.
-- ``mypyc_attr`` says how a class is compiled. A compiled class is closed to subclasses in Python unless it says
-  otherwise, and cannot be weakly referenced; in the interpreted form the decorator does nothing.
-- ``caused(error, cause)`` sets the cause, since mypyc leaves out what follows ``from`` in a ``raise``.
+- ``Given[T]`` is the type of an argument that the function checks itself. A compiled function refuses an argument that
+  is not of its declared type before its first line, with mypyc's message. ``Given[T]`` is ``T`` to readers and type
+  checkers of the package, and any type to the compiled function.
+- ``mypyc_attr`` says how a class is compiled. A compiled class cannot be subclassed in Python unless it says so, and
+  cannot be weakly referenced. In the interpreted form the decorator does nothing.
+- ``caused(error, cause)`` sets the cause, since mypyc drops the ``from`` of a ``raise``.
 - Compiled functions have no frames, so ``warnings``' ``stacklevel`` counts differently: ``warn_caller`` looks for the
   first frame outside of the package.
 
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 
-COMPILING = False  # native.ini says otherwise to mypyc
+COMPILING = False  # native.ini makes it True for mypyc
 if not COMPILING:
     Given = Annotated[T, "judged by the function itself"]
 else:
@@ -51,28 +51,28 @@ else:
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 GROUP = "oxide__mypyc"
-"""The extension module that all the others are in; each of them only points into it."""
+"""The extension module that contains all the others; each of them only points into it."""
 
 
 def is_compiled() -> bool:
-    """Whether the runtime's modules are the compiled ones."""
+    """Returns whether the runtime's modules are the compiled ones."""
     return GROUP in sys.modules
 
 
 def form() -> str:
-    """``"compiled"`` or ``"interpreted"``, for reports."""
+    """Returns ``"compiled"`` or ``"interpreted"``, for reports."""
     return "compiled" if is_compiled() else "interpreted"
 
 
 def compiled_modules(package: str) -> list[str]:
-    """Where the compiled modules of ``oxide.<package>`` are to be looked for: nowhere, or in one folder."""
+    """Returns the folder to search for the compiled modules of ``oxide.<package>``: an empty list or one entry."""
     if not is_compiled() and not _load_group():
         return []
     return [os.path.join(_PACKAGE, "compiled", package)]
 
 
 def fingerprints(package: str, modules: list[str]) -> str:
-    """A line for each source of a compiled form: its hash and its path inside ``package``, a folder."""
+    """Returns a line for each source of a compiled form: its hash and its path inside the folder ``package``."""
     lines = []
     for module in modules:
         with open(os.path.join(package, *module.split("/")), "rb") as file:
@@ -81,7 +81,7 @@ def fingerprints(package: str, modules: list[str]) -> str:
 
 
 def fingerprints_path(package: str) -> str:
-    """Where ``fingerprints`` are kept, for each version of Python that has a compiled form."""
+    """Returns the path of the stored ``fingerprints``: one file for each version of Python with a compiled form."""
     return os.path.join(package, "compiled", f"sources{EXTENSION_SUFFIXES[0]}.txt")
 
 
@@ -126,8 +126,8 @@ def _load_group() -> bool:
 
 
 def warn_caller(message: str) -> None:
-    """A ``RuntimeWarning`` at the line of the program that called the package."""
-    frame = sys._getframe()  # a compiled finaliser that Python's end calls has no other below it
+    """Gives a ``RuntimeWarning`` at the line of the program that called the package."""
+    frame = sys._getframe()  # the only frame, in a compiled finaliser that the interpreter's end calls
     level = 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE + os.sep):
         frame = frame.f_back
@@ -136,6 +136,6 @@ def warn_caller(message: str) -> None:
 
 
 def caused(error: E, cause: BaseException | None) -> E:
-    """``error`` as ``raise error from cause`` raises it."""
+    """Returns ``error`` as ``raise error from cause`` raises it."""
     error.__cause__ = cause
     return error

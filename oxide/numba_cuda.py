@@ -1,6 +1,6 @@
-"""For programs that were written for numba-cuda: what needs a GPU there on the host, and none here.
+"""Replacements for the host functions of numba-cuda that need a GPU, for programs written for numba-cuda.
 
-``from oxide import numba_cuda``. Kernels themselves need nothing of this: ``oxide.kernel`` takes them as they are.
+``from oxide import numba_cuda``. Kernels do not need this module: ``oxide.kernel`` takes them as they are.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["create_xoroshiro128p_states", "without_gpu"]
 
 
 def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOperation[DeviceBox]:
-    """Returns an operation that yields a box with the states of ``n`` random number generators: those that
+    """Returns an operation that yields a box with the states of ``n`` random number generators: the states that
     ``numba.cuda.random.create_xoroshiro128p_states`` makes, for the functions of ``numba.cuda.random``.
 
-    The states are made on the host and copied; each run of the operation begins with them anew. Generators are
-    ``2**64`` numbers apart, and ``subsequence_start`` is how many generators are left out at the beginning. Raises
-    ``ArgumentError`` for what is no number of 64 bits.
+    The states are made on the host and copied; each run of the operation starts from them again. Generators are
+    ``2**64`` numbers apart, and ``subsequence_start`` is the number of generators to skip at the beginning. Raises
+    ``ArgumentError`` for a value that is not a number of 64 bits.
     """
     for name, number, least in (
         ("n", n, 0),
@@ -37,7 +37,7 @@ def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0) -
                 f"create_xoroshiro128p_states: {name} is {written(number):.80}; "
                 f"give an integer from {least} to 2**64 - 1"
             )
-    from oxide.compiler.frontend.lowering.numba_programs import random_states  # which loads numba
+    from oxide.compiler.frontend.lowering.numba_programs import random_states  # loads numba
 
     return h2d(random_states(n, seed, subsequence_start))
 
@@ -46,8 +46,8 @@ def without_gpu() -> AbstractContextManager[None]:
     """Returns a context in which ``@numba.cuda.jit`` with explicit signatures, as in ``@cuda.jit("void(float32[:])")``,
     needs no GPU: it keeps the signatures, and compiles nothing.
 
-    numba-cuda compiles for such a signature where the function is decorated. So what is decorated within the context,
-    in a module that is imported there too, is for ``oxide.kernel`` alone: numba-cuda cannot launch it. The context
+    numba-cuda compiles for such a signature when the function is decorated. So functions decorated within the context,
+    also in a module that is imported there, are only for ``oxide.kernel``: numba-cuda cannot launch them. The context
     holds for all threads.
     """
     from oxide.compiler.frontend.lowering.numba_programs import without_gpu

@@ -1,8 +1,8 @@
-"""Drivers for tests: one that records every call, one that fails on demand, and a way to install them.
+"""Drivers for tests: one records every call, one fails on demand; and a way to install them.
 
-``RecordingDriver`` and ``FailingDriver`` wrap any driver and each other; they change nothing about a call but what
-they are for. With ``step_driver`` nothing runs until the test says so, which puts a test at any moment of an
-operation's life, without a sleep::
+``RecordingDriver`` and ``FailingDriver`` wrap any driver and each other, and otherwise change nothing about a call.
+With ``step_driver`` nothing runs until the test says so. That puts a test at any moment of an operation's life, without
+a sleep::
 
     driver = RecordingDriver(step_driver())
     with use_driver(driver):
@@ -74,12 +74,12 @@ def use_driver(
     completion: CompletionMode | None = None,
     ordering: OrderingMode | None = None,
 ) -> Iterator[_D]:
-    """Makes ``driver`` the runtime's inside the ``with``; afterwards the runtime before is in force again.
+    """Makes ``driver`` the runtime's driver inside the ``with``; afterwards the previous runtime is in force again.
 
-    ``num_devices`` is how many of the driver's devices the runtime uses, by default all; ``completion`` is how an
-    awaiting task learns of the end of its work, ``ordering`` what happens where streams share a box. The end waits
-    for the work and leaves the driver open.
-    Raises ``DeviceError`` for a device that the driver has not, ``TypeError`` for what is no driver.
+    ``num_devices`` is the number of the driver's devices that the runtime uses, by default all. ``completion`` is the
+    way in which an awaiting task learns of the end of its work. ``ordering`` says what happens when streams share a
+    box. The end of the ``with`` waits for the work and leaves the driver open.
+    Raises ``DeviceError`` for a device that the driver does not have, ``TypeError`` if ``driver`` is not a driver.
     """
     _require_driver(driver, "use_driver")
     from oxide.runtime.device import runtime
@@ -99,10 +99,10 @@ def use_driver(
 
 
 def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
-    """A CPU driver on which nothing runs until ``step()``, ``run_until_idle()`` or a blocking call.
+    """Returns a CPU driver on which nothing runs until ``step()``, ``run_until_idle()`` or a blocking call.
 
-    ``seed`` draws which stream goes on at each step, and the order of a kernel's blocks and of their threads; without
-    it, the item submitted first goes on, and blocks and threads run in order.
+    ``seed`` draws the stream that goes on at each step, and the order of a kernel's blocks and of their threads.
+    Without it, the item submitted first goes on, and blocks and threads run in order.
     """
     from oxide.driver.cpu import CpuDriver
 
@@ -110,10 +110,10 @@ def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
 
 
 def seeded_driver(seed: int, devices: int = 1) -> CpuDriver:
-    """A CPU driver whose schedule follows from ``seed``, as ``OXIDE_SEED`` makes it: the order in which streams make
-    progress, blocks run, and warps and threads run between barriers. Work runs inside the calls that wait for it.
+    """Returns a CPU driver whose schedule follows from ``seed``, as with ``OXIDE_SEED``: the order in which streams
+    make progress, blocks run, and warps and threads run between barriers. Work runs inside the calls that wait for it.
 
-    Raises ``TypeError`` or ``ValueError`` for a seed that is no whole number of 0 or more."""
+    Raises ``TypeError`` or ``ValueError`` for a seed that is not a whole number of 0 or more."""
     from oxide.driver.cpu import CpuDriver
 
     return CpuDriver(devices, seed=seed)
@@ -122,10 +122,11 @@ def seeded_driver(seed: int, devices: int = 1) -> CpuDriver:
 def failing_seed(
     program: Callable[[], object], *, tries: int = 100, first: int = 0, devices: int = 1
 ) -> tuple[int, Exception] | None:
-    """Runs ``program`` under one seed after the other; the first under which it raises, and what. None if none does.
+    """Runs ``program`` under successive seeds. Returns the first seed under which it raises, and the exception; None if
+    it never raises.
 
-    ``program`` checks its results itself, with ``assert`` say, and runs each time on a new CPU device, so it begins
-    with data on the host. Run it under ``OXIDE_SEED`` with the seed, or on ``seeded_driver(seed)``: it fails each time.
+    ``program`` checks its results itself, with ``assert`` for example. It runs each time on a new CPU device, so it
+    begins with data on the host. Under ``OXIDE_SEED`` with the seed, or on ``seeded_driver(seed)``, it fails each time.
     """
     for seed in range(first, first + tries):
         driver = seeded_driver(seed, devices)
@@ -142,7 +143,7 @@ def failing_seed(
 
 @dataclass(slots=True)
 class Call:
-    """One call of a driver's method: its arguments, keyword arguments last, and its result or what it raised."""
+    """A call of a driver's method: its arguments, keyword arguments last, and its result or exception."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -153,7 +154,7 @@ class Call:
 class DelegatingDriver:
     """Passes every call of the protocol on to ``inner`` through ``invoke``; override that.
 
-    What is not in the protocol, as ``step`` of a stepping driver, is ``inner``'s own.
+    Attributes outside the protocol, such as ``step`` of a stepping driver, are ``inner``'s own.
     """
 
     def __init__(self, inner: Driver) -> None:
@@ -298,7 +299,7 @@ class DelegatingDriver:
 
 
 def _as_run_uses_it(driver: DelegatingDriver, inner: Driver) -> Driver:
-    """``driver``, with its state and its methods, around another ``inner``."""
+    """Returns ``driver``, with its state and its methods, around another ``inner``."""
     kind: Any = type(driver)
     view: Any = object.__new__(_view_of(kind))
     view.__dict__ = driver.__dict__
@@ -314,7 +315,7 @@ def _view_of(kind: Any) -> Any:
 
 @final
 class RecordingDriver(DelegatingDriver):
-    """Records every call of the protocol in ``calls``, in the order in which they were begun. Thread-safe."""
+    """Records every call of the protocol in ``calls``, in the order in which the calls began. Thread-safe."""
 
     def __init__(self, inner: Driver) -> None:
         super().__init__(inner)
@@ -339,7 +340,7 @@ class RecordingDriver(DelegatingDriver):
 
     @property
     def calls(self) -> list[Call]:
-        """Every call so far; a copy."""
+        """A copy of every call so far."""
         with self._lock:
             return list(self._calls)
 
@@ -349,26 +350,26 @@ class RecordingDriver(DelegatingDriver):
         return [call for call in self.calls if call.method in SUBMISSIONS]
 
     def count(self, *methods: str) -> int:
-        """How many calls of these methods there were. Raises ``ValueError`` for a name the protocol has not."""
+        """Returns the number of calls of these methods. Raises ``ValueError`` for a name not in the protocol."""
         for method in methods:
             _check_method(method)
         return sum(call.method in methods for call in self.calls)
 
     def clear(self) -> None:
-        """Forgets the calls. What is outstanding stays so."""
+        """Forgets the calls; ``outstanding`` is unaffected."""
         with self._lock:
             self._calls.clear()
 
     def outstanding(self) -> dict[str, int]:
-        """What was created through this driver and not given back: ``streams``, ``events``, ``allocations``,
-        ``host_allocations`` and ``graphs``. An allocation is given back when its free is submitted."""
+        """Returns the counts of resources created through this driver and not given back: ``streams``, ``events``,
+        ``allocations``, ``host_allocations`` and ``graphs``. An allocation is given back when its free is submitted."""
         with self._lock:
             return {resource: self._balance[resource] for resource in dict.fromkeys(r for r, _ in _BALANCE.values())}
 
 
 @final
 class FailingDriver(DelegatingDriver):
-    """Raises an error of the test's in place of a call; ``inner`` never sees that call. Thread-safe."""
+    """Raises a test's error instead of making a call; ``inner`` never sees that call. Thread-safe."""
 
     def __init__(self, inner: Driver) -> None:
         super().__init__(inner)
@@ -376,13 +377,13 @@ class FailingDriver(DelegatingDriver):
         self._failures: list[_Failure] = []
 
     def fail(self, method: str, error: BaseException, *, at: int = 1) -> None:
-        """Makes the ``at``-th call of a method from now raise ``error``. Raises ``ValueError`` for a name the
-        protocol has not, or a count below 1."""
+        """Makes the ``at``-th call of a method from now raise ``error``. Raises ``ValueError`` for a name not in the
+        protocol, or a count below 1."""
         _check_method(method)
         self._plan(_Failure(method, error, at))
 
     def fail_call(self, n: int, error: BaseException) -> None:
-        """Makes the ``n``-th call from now, of whatever method, raise ``error``. Raises ``ValueError`` below 1."""
+        """Makes the ``n``-th call from now, of any method, raise ``error``. Raises ``ValueError`` below 1."""
         self._plan(_Failure(None, error, n))
 
     def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
@@ -399,7 +400,7 @@ class FailingDriver(DelegatingDriver):
         return super().invoke(method, *arguments, **keywords)
 
     def forget(self) -> None:
-        """Takes back the failures still to come."""
+        """Cancels the failures still to come."""
         with self._lock:
             self._failures.clear()
 
@@ -412,7 +413,7 @@ class FailingDriver(DelegatingDriver):
 
 @dataclass(slots=True)
 class _Failure:
-    """A failure to come, after ``countdown`` more calls of ``method`` (of any, where it is None)."""
+    """A planned failure, after ``countdown`` more calls of ``method``, or of any method if that is None."""
 
     method: str | None
     error: BaseException
@@ -436,7 +437,8 @@ _METHODS = frozenset(name for name, value in vars(Driver).items() if callable(va
 
 
 def _require_driver(driver: object, what: str) -> None:
-    """Refuses what is no driver at all. One that lacks some method fails where that is called, as a test may want."""
+    """Raises ``TypeError`` for an object that is not a driver at all. A driver without some method fails only when that
+    is called, as a test may want."""
     if isinstance(driver, type):
         raise TypeError(f"{what} takes a driver, not the class {driver.__name__}; make one, as {driver.__name__}(…)")
     if not hasattr(driver, "device_count"):

@@ -1,8 +1,8 @@
-"""Kernels people use, written only with oxide's public names.
+"""Ready-made kernels, written only with oxide's public names.
 
-What is one launch is a kernel: ``relu(x, y)`` is an operation, and its grid follows from ``y``. What takes several, or
-chooses its kernel by the shape, is a function of boxes or operations that gives such an operation too. Both yield their
-arguments. ``oxide_kernels.ops`` has the forms that allocate their output.
+A function that is one launch is a kernel: ``relu(x, y)`` is an operation, and its grid follows from ``y``. A function
+that needs several launches, or chooses its kernel by the shape, takes boxes or operations and returns such an operation
+too. Both yield their arguments. ``oxide_kernels.ops`` has the forms that allocate their output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In which type the library's kernels compute, for each dtype of their elements."""
+"""The types in which the library's kernels compute, for each dtype of their elements."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _BY_DTYPE = {np.dtype(kind): kind for kind in (f64, i32, u32, i64, u64)}
 
 
 def accumulator(dtype: np.dtype[Any]) -> Any:
-    """The scalar type that running sums of such elements are made in: f32 for f32 and what is narrower, f16 and bf16,
-    as their own few digits are lost after some additions; else the elements' own. What no kernel takes has f32 too: the
-    launch is refused by name."""
+    """Returns the scalar type for running sums of such elements: f32 for f32 and for the narrower f16 and bf16, whose
+    few digits would be lost after some additions; else the elements' own type. A dtype that no kernel takes also gets
+    f32: the launch then refuses it by name."""
     return _BY_DTYPE.get(dtype, f32)
 
 
 def total(dtype: np.dtype[Any]) -> Any:
-    """The scalar type that one sum over all such elements is made in: as ``accumulator``, but of integers i64 or u64,
+    """Returns the scalar type for a single sum over all such elements: as ``accumulator``, but i64 or u64 for integers,
     as in NumPy."""
     return {i32: i64, u32: u64}.get(accumulator(dtype), accumulator(dtype))
 
 
 def total_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of such a sum: f16 and bf16 are rounded to in the end."""
+    """Returns the dtype of such a sum: for f16 and bf16 it is their own, rounded to at the end."""
     made: np.dtype[Any] = total(dtype).dtype
     return dtype if dtype.itemsize < made.itemsize and made.kind == "f" else made
 
 
 @device
 def widen(x: Any) -> Any:
-    """An f16 or bf16 as an f32, any other float as it is: the type that a formula is computed in."""
+    """Returns an f16 or bf16 as an f32, any other float unchanged: the type that a formula is computed in."""
     return x * f32(1)

@@ -1,8 +1,9 @@
-"""Activation functions, element by element, four elements a thread: that reaches the memory's bandwidth.
+"""Activation functions, elementwise, four elements a thread: that reaches the memory's bandwidth.
 
 Elements are f16, bf16, f32 or f64; narrow ones are computed in f32 and rounded once, at the end. Input and output have
-as many elements; else the launch is refused with a ``LaunchError``. Far out the functions are what their formulas give,
-as torch's are: ``gelu`` and ``silu`` of -inf are NaN, and ``silu`` below -88.7 is -0 in f32."""
+equally many elements; otherwise the launch is refused with a ``LaunchError``. For extreme arguments the functions give
+what their formulas give, as torch's do: ``gelu`` and ``silu`` of -inf are NaN, and ``silu`` below -88.7 is -0 in f32.
+"""
 
 from __future__ import annotations
 
@@ -21,37 +22,37 @@ _LENGTHS = ("len(input) == len(output)",)
 
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def relu(input: Slice[T], output: DisjointSlice[T]) -> None:
-    """``output = max(0, input)``; NaN stays NaN. Both may be the same buffer."""
+    """Computes ``output = max(0, input)``; NaN stays NaN. Both may be the same buffer."""
     _by_fours(relu_of, input, output)
 
 
 @device
 def relu_of(x: T) -> T:
-    """0 for a negative number, else the number."""
+    """Returns 0 for a negative number, else the number."""
     return type(x)(0) if x < type(x)(0) else x
 
 
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def gelu(input: Slice[T], output: DisjointSlice[T]) -> None:
-    """``output = input * Φ(input)``, Φ the normal distribution's. Both may be the same buffer."""
+    """Computes ``output = input * Φ(input)``, Φ of the normal distribution. Both may be the same buffer."""
     _by_fours(gelu_of, input, output)
 
 
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def silu(input: Slice[T], output: DisjointSlice[T]) -> None:
-    """``output = input * sigmoid(input)``. Both may be the same buffer."""
+    """Computes ``output = input * sigmoid(input)``. Both may be the same buffer."""
     _by_fours(silu_of, input, output)
 
 
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def sigmoid(input: Slice[T], output: DisjointSlice[T]) -> None:
-    """``output = 1 / (1 + exp(-input))``. Both may be the same buffer."""
+    """Computes ``output = 1 / (1 + exp(-input))``. Both may be the same buffer."""
     _by_fours(sigmoid_of, input, output)
 
 
 @device
 def _by_fours(f: Callable[[T], T], input: Slice[T], output: DisjointSlice[T]) -> None:
-    """``output = f(input)`` for a thread's four elements: as one vector where both buffers begin on its boundary."""
+    """Computes ``output = f(input)`` for a thread's four elements, as one vector if both buffers are aligned."""
     first, length, out = 4 * thread.index_1d().get(), len(output), output.unchecked_mut
     if first + 4 <= length and input.is_aligned(4) and output.is_aligned(4):
         a, b, c, d = input.load4(first)
@@ -63,14 +64,14 @@ def _by_fours(f: Callable[[T], T], input: Slice[T], output: DisjointSlice[T]) ->
 
 @device
 def silu_of(x: T) -> T:
-    """``x`` times the logistic function of it."""
+    """Returns ``x`` times its logistic function."""
     wide = widen(x)
     return wide * sigmoid_of(wide)  # type: ignore[no-any-return]
 
 
 @device
 def gelu_of(x: T) -> T:
-    """``x`` times the probability that a normal number is less than it."""
+    """Returns ``x`` times the probability that a normal number is less than it."""
     wide = widen(x)
     kind = type(wide)
     return kind(0.5) * wide * (kind(1) + math.erf(wide * kind(math.sqrt(0.5))))  # type: ignore[no-any-return]
@@ -78,6 +79,6 @@ def gelu_of(x: T) -> T:
 
 @device
 def sigmoid_of(x: T) -> T:
-    """The logistic function; 0 and 1 far out, as the exponential is infinite or 0 there."""
+    """Returns the logistic function; 0 and 1 for extreme arguments, as the exponential is infinite or 0 there."""
     wide = widen(x)
     return type(wide)(1) / (type(wide)(1) + math.exp(-wide))  # type: ignore[no-any-return]

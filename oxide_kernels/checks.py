@@ -1,7 +1,7 @@
-"""What the library's functions ask of their operands, before anything is submitted.
+"""Checks of the operands of the library's functions, before anything is submitted.
 
-A kernel sees addresses and lengths: what a shape should have been, or that a box is read and written at once, only the
-function that launches it can say, by its own name and those of its parameters.
+A kernel sees only addresses and lengths. So the function that launches it checks shapes, and that no box is read and
+written at once, and names itself and its parameters in the errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def called(name: str) -> Callable[[F], F]:
-    """Under ``@kernel``: the kernel is called ``name`` in errors and by profilers, as the function that launches it."""
+    """Names a kernel, under ``@kernel``: errors and profilers call it ``name``, as the function that launches it."""
 
     def named(function: F) -> F:
         function.__name__ = name
@@ -34,7 +34,7 @@ def require_same_shape(function: str, **boxes: DeviceBox) -> None:
 
 
 def require_one_element(function: str, output: DeviceBox) -> None:
-    """Raises ``ValueError`` for an output that has more, or none."""
+    """Raises ``ValueError`` unless the output has exactly one element."""
     if output.size != 1:
         raise ValueError(
             f"{function}: output has shape {output.shape}, {output.size} elements; the result is one number, so it "
@@ -43,7 +43,7 @@ def require_one_element(function: str, output: DeviceBox) -> None:
 
 
 def require_integers(function: str, **numbers: Any) -> None:
-    """Raises ``ArgumentError`` for a size that is no integer or is less than 0."""
+    """Raises ``ArgumentError`` for a size that is not an integer or is less than 0."""
     for name, number in numbers.items():
         try:
             valid = operator.index(number) >= 0 and not isinstance(number, bool)
@@ -56,9 +56,9 @@ def require_integers(function: str, **numbers: Any) -> None:
 
 
 def require_apart(function: str, output: DeviceBox, in_place: str | None = None, **inputs: DeviceBox) -> None:
-    """Raises ``ArgumentError`` where the output shares memory with an input: a thread would read what another has
-    written. ``in_place`` names the input that may be the very memory of the output, where each thread, or each block
-    after a barrier, reads what it writes."""
+    """Raises ``ArgumentError`` if the output shares memory with an input: a thread would read what another has written.
+    ``in_place`` names the input that may be exactly the output's memory, for kernels in which each thread, or each
+    block after a barrier, writes only elements that it has read."""
     for name, box in inputs.items():
         apart = output.ptr + output.nbytes <= box.ptr or box.ptr + box.nbytes <= output.ptr
         if apart or not box.nbytes or not output.nbytes:

@@ -1,12 +1,12 @@
-"""What the threads of a warp or of a block compute together: reductions, scans and broadcasts, as device functions.
+"""Cooperative device functions for a warp or a block: reductions, scans and broadcasts.
 
-``op`` is any associative function of two values, a ``@device`` function or one that the kernel was given; it need not
-be commutative, as values are combined in the order of the threads, and its result is converted to the values' type.
-Every thread of the warp or block calls these, with its own ``value``, of 32 or 64 bits, and gets its result. Those of a
-block hold barriers, so none may stand in a branch that some threads do not take; all work for blocks of any size and
-shape, threads counted with x fastest. The scheme is CUB's: shuffles within a warp, 32 slots of shared memory between
-the warps. Sums and extremes begin with ``warp.reduce_add`` and its kin, one instruction where the hardware has it. A
-warp's broadcast is ``warp.shuffle(value, lane)``.
+``op`` is any associative function of two values, a ``@device`` function or one that the kernel was given. It need not
+be commutative, as values are combined in the order of the threads. Its result is converted to the values' type. Every
+thread of the warp or block calls these with its own ``value``, of 32 or 64 bits, and gets its result. The block
+functions contain barriers, so none may stand in a branch that some threads do not take. All work for blocks of any size
+and shape, with threads counted x fastest. The scheme is CUB's: shuffles within a warp, 32 slots of shared memory
+between the warps. Sums and extremes begin with ``warp.reduce_add`` and its siblings, one instruction where the hardware
+has it. A warp's broadcast is ``warp.shuffle(value, lane)``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ T = TypeVar("T", int, float)
 
 @device
 def warp_reduce(op: Callable[[T, T], T], value: T) -> T:
-    """``op`` over the values of the warp's lanes, in every lane."""
+    """Returns ``op`` over the values of the warp's lanes, in every lane."""
     return warp.shuffle(_to_first_lane(op, value), 0)
 
 
 @device
 def _to_first_lane(op: Callable[[T, T], T], value: T) -> T:
-    """``op`` over the values of the warp's lanes, in the first; something else in the others."""
+    """Returns ``op`` over the values of the warp's lanes in the first lane, and undefined values in the others."""
     lanes = lanes_in_warp()
     result = value
     delta = 1
@@ -41,7 +41,7 @@ def _to_first_lane(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def warp_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
-    """``op`` over the values of the lanes before this one and of this one."""
+    """Returns ``op`` over the values of the lanes up to and including this one."""
     result = value
     delta = 1
     while delta < 32:
@@ -54,20 +54,20 @@ def warp_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def warp_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
-    """``op`` over the values of the lanes before this one; ``identity`` in the first."""
+    """Returns ``op`` over the values of the lanes before this one; ``identity`` in the first."""
     before = warp.shuffle_up(warp_inclusive_scan(op, value), 1)
     return type(value)(identity) if warp.lane_id() == 0 else before
 
 
 @device
 def block_reduce(op: Callable[[T, T], T], value: T) -> T:
-    """``op`` over the values of the block's threads, in every thread."""
+    """Returns ``op`` over the values of the block's threads, in every thread."""
     return _across_warps(op, _to_first_lane(op, value))
 
 
 @device
 def _across_warps(op: Callable[[T, T], T], in_warp: T) -> T:
-    """``op`` over the values of the first lanes of the block's warps, in every thread."""
+    """Returns ``op`` over the values of the first lanes of the block's warps, in every thread."""
     partial = SharedArray(32, type(in_warp))
     if warp.lane_id() == 0:
         partial[warp.warp_id()] = in_warp
@@ -81,7 +81,7 @@ def _across_warps(op: Callable[[T, T], T], in_warp: T) -> T:
 
 @device
 def block_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
-    """``op`` over the values of the threads before this one in the block and of this one."""
+    """Returns ``op`` over the values of the block's threads up to and including this one."""
     in_warp = warp_inclusive_scan(op, value)
     before = _of_the_warps_before(op, in_warp)
     return in_warp if warp.warp_id() == 0 else type(value)(op(before, in_warp))
@@ -89,7 +89,7 @@ def block_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def block_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
-    """``op`` over the values of the threads before this one in the block; ``identity`` in the first."""
+    """Returns ``op`` over the values of the threads before this one in the block; ``identity`` in the first."""
     in_warp = warp_inclusive_scan(op, value)
     before = _of_the_warps_before(op, in_warp)
     below = warp.shuffle_up(in_warp, 1)
@@ -100,9 +100,9 @@ def block_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
 
 @device
 def _of_the_warps_before(op: Callable[[T, T], T], in_warp: T) -> T:
-    """``op`` over all the values of the warps before this one, given the scan of each; nothing useful in the first."""
+    """Returns ``op`` over all values of the warps before this one, given each warp's scan; undefined in the first."""
     partial = SharedArray(32, type(in_warp))
-    # The last lane that there is has its warp's result.
+    # The last existing lane has its warp's result.
     if warp.lane_id() == lanes_in_warp() - 1:
         partial[warp.warp_id()] = in_warp
     thread.sync_threads()
@@ -115,7 +115,7 @@ def _of_the_warps_before(op: Callable[[T, T], T], in_warp: T) -> T:
 
 @device
 def block_broadcast(value: T, source: i64, dtype: Any) -> T:
-    """The value of the thread whose number in the block is ``source``, as a ``dtype``, in every thread."""
+    """Returns the value of the thread whose number in the block is ``source``, as a ``dtype``, in every thread."""
     slot = SharedArray(1, dtype)
     if linear_thread() == source:
         slot[0] = dtype(value)
@@ -127,78 +127,78 @@ def block_broadcast(value: T, source: i64, dtype: Any) -> T:
 
 @device
 def warp_inclusive_sum(value: T, dtype: Any) -> T:
-    """The sum, as a ``dtype``, of the values of this lane and of those before it in the warp."""
+    """Returns the sum, as a ``dtype``, of the values of the lanes up to and including this one in the warp."""
     return warp_inclusive_scan(add, dtype(value))  # type: ignore[no-any-return]
 
 
 @device
 def block_sum(value: T, dtype: Any) -> T:
-    """The sum of the block's values, as a ``dtype``, in every thread."""
+    """Returns the sum of the block's values, as a ``dtype``, in every thread."""
     return _across_warps(add, warp.reduce_add(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device
 def block_max(value: T, dtype: Any) -> T:
-    """The greatest of the block's values, as a ``dtype``, in every thread."""
+    """Returns the greatest of the block's values, as a ``dtype``, in every thread."""
     return _across_warps(greater, warp.reduce_max(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device
 def block_min(value: T, dtype: Any) -> T:
-    """The least of the block's values, as a ``dtype``, in every thread."""
+    """Returns the least of the block's values, as a ``dtype``, in every thread."""
     return _across_warps(lesser, warp.reduce_min(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device
 def block_inclusive_sum(value: T, dtype: Any) -> T:
-    """The sum, as a ``dtype``, of the values of this thread and of those before it in the block."""
+    """Returns the sum, as a ``dtype``, of the values of the threads up to and including this one in the block."""
     return block_inclusive_scan(add, dtype(value))  # type: ignore[no-any-return]
 
 
 @device
 def block_exclusive_sum(value: T, dtype: Any) -> T:
-    """The sum, as a ``dtype``, of the values of the threads before this one in the block; 0 in the first."""
+    """Returns the sum, as a ``dtype``, of the values of the threads before this one in the block; 0 in the first."""
     return block_exclusive_scan(add, dtype(value), dtype(0))  # type: ignore[no-any-return]
 
 
 @device
 def add(a: T, b: T) -> T:
-    """``a + b``."""
+    """Returns ``a + b``."""
     return a + b
 
 
 @device
 def greater(a: T, b: T) -> T:
-    """The greater of two values."""
+    """Returns the greater of two values."""
     return max(a, b)
 
 
 @device
 def lesser(a: T, b: T) -> T:
-    """The lesser of two values."""
+    """Returns the lesser of two values."""
     return min(a, b)
 
 
 @device
 def linear_thread() -> i64:
-    """This thread's number in its block, x fastest."""
+    """Returns this thread's number in its block, x fastest."""
     row = thread.thread_idx.z * thread.block_dim.y + thread.thread_idx.y
     return row * thread.block_dim.x + thread.thread_idx.x
 
 
 @device
 def threads_in_block() -> i64:
-    """How many threads a block has."""
+    """Returns the number of threads of a block."""
     return thread.block_dim.x * thread.block_dim.y * thread.block_dim.z
 
 
 @device
 def warps_in_block() -> i64:
-    """How many warps a block has, the last one counted even if it is not full."""
+    """Returns the number of warps of a block, including a last one that is not full."""
     return (threads_in_block() + 31) // 32
 
 
 @device
 def lanes_in_warp() -> i64:
-    """How many lanes this thread's warp has: 32, but for the last warp of a block."""
+    """Returns the number of lanes of this thread's warp: 32, except in the last warp of a block."""
     return min(i64(32), threads_in_block() - warp.warp_id() * 32)

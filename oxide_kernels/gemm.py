@@ -1,18 +1,18 @@
-"""``sgemm_tiled``: a matrix product as a specialist writes it, for matrices of every size.
+"""``sgemm_tiled``: an optimised matrix product for matrices of every size.
 
-A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time:
-while it multiplies those out of shared memory, the next are on their way from global memory to registers, and then go
-to the other half of a double buffer, so there is one barrier for each step. A thread keeps its 8×8 elements of the tile
-in registers, and for each of the sixteen reads 8 + 8 numbers as four vectors for 64 multiply-adds. The eight are two
-groups of four, far apart: so the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no
-two of them the same bank of shared memory. The tile of ``a`` lies transposed, its rows padded by four for the same
+A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time.
+While it multiplies those from shared memory, the next are loaded from global memory into registers. They then go into
+the other half of a double buffer, so there is one barrier a step. A thread keeps its 8×8 elements of the tile in
+registers, and for each of the sixteen reads 8 + 8 numbers as four vectors for 64 multiply-adds. The eight are two
+groups of four, far apart. So the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no
+two of them the same bank of shared memory. The tile of ``a`` is stored transposed, its rows padded by four for the same
 reason.
 
-Nothing is checked in the loops. Shared memory's indices are remainders, which the compiler proves. Global memory is
-read unchecked, at rows and columns that are clamped or tested, within matrices whose sizes the launch has checked; the
-threads' elements of ``c`` follow from the thread's place, and no two are the same.
+Nothing is checked in the loops. Shared memory's indices are remainders, which the compiler proves to be inside. Global
+memory is read unchecked, at rows and columns that are clamped or tested, within matrices whose sizes the launch has
+checked. The elements of ``c`` that a thread writes follow from its index, and no two threads share one.
 
-The scheme is CUTLASS's for single precision. Measured on one H100 beside cuBLAS, float32, TFLOPS: n = 4096: 44.8 to
+The scheme is CUTLASS's for single precision. Measured on one H100 against cuBLAS, float32, TFLOPS: n = 4096: 44.8 to
 51.2, and 40.7 with steps of 8; n = 1000, where tiles of 128×128 are too few for the device: 19.1 with them, 27.2 with
 64×64, 28.7 with 32×64, cuBLAS 38.7."""
 
@@ -44,18 +44,18 @@ from .checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
 STEP = 16
-"""How many columns of ``a`` and rows of ``b`` are multiplied between two barriers."""
+"""The number of columns of ``a`` and rows of ``b`` that are multiplied between two barriers."""
 
 
 def sgemm_tiled(
     m: int, n: int, k: int, alpha: float, a: Operand, b: Operand, beta: float, c: Operand
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
+    """Computes ``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
 
     The matrices are boxes, or operations that yield them; the operation yields the eight arguments. With a ``beta``
-    of 0 ``c`` is not read, and may be uninitialised. Fastest where k and n are multiples of four. Raises
-    ``LaunchError`` for a matrix that is too small, ``ArgumentError`` for one of another type, and where ``c`` shares
-    memory with ``a`` or ``b``.
+    of 0 ``c`` is not read, and may be uninitialised. Fastest if k and n are multiples of four. Raises ``LaunchError``
+    for a matrix that is too small, and ``ArgumentError`` for a matrix of another type or if ``c`` shares memory with
+    ``a`` or ``b``.
     """
     require_integers("sgemm_tiled", m=m, n=n, k=k)
 
@@ -74,23 +74,23 @@ def sgemm_tiled(
 
 
 _ENOUGH_TILES = 200
-"""With fewer tiles of 128×128 than this, a large GPU, which works on two in each multiprocessor, gets smaller ones."""
+"""With fewer 128×128 tiles than this, a large GPU, which runs two in each multiprocessor, uses smaller tiles."""
 
 _MOST_BLOCKS = 65535
-"""How many blocks a grid may have along y."""
+"""The most blocks that a grid may have along y."""
 
 
 @functools.cache
 def kernel_of(large: bool, vectors: bool, swapped: bool = False, size: Any = u32) -> Kernel:
-    """The kernel of ``sgemm_tiled`` for large or small tiles, and as ``tiled`` says."""
+    """Returns the kernel of ``sgemm_tiled`` for large or small tiles, with the other arguments of ``tiled``."""
     return tiled(128, 128, 8, vectors, swapped, size) if large else tiled(32, 64, 4, vectors, swapped, size)
 
 
 def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool, size: Any, step: int = STEP) -> Kernel:
-    """The kernel for tiles of ``tile_m`` by ``tile_n``, of which a thread has 8 by ``thread_n`` elements.
+    """Returns the kernel for tiles of ``tile_m`` by ``tile_n``, of which a thread computes 8 by ``thread_n`` elements.
 
-    With ``vectors`` all rows begin at a multiple of 16 bytes. Tiles of a row are neighbours along x or, ``swapped``,
-    those of a column, of which there are too many for y. The matrices' sizes are counted in ``size``.
+    With ``vectors`` all rows begin at a multiple of 16 bytes. Tiles of a row are neighbours along x; if ``swapped``,
+    tiles of a column are, as there are too many of them for y. The matrices' sizes are of the type ``size``.
     """
     warp_m, warp_n = 32, 8 * thread_n
     warps_n = tile_n // warp_n
@@ -101,12 +101,12 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
 
     @device
     def first_row() -> i64:
-        """Of the block's tile."""
+        """Returns the first row of the block's tile."""
         return thread.block_idx.x * tile_m if swapped else thread.block_idx.y * tile_m
 
     @device
     def first_col() -> i64:
-        """Of the block's tile."""
+        """Returns the first column of the block's tile."""
         return thread.block_idx.y * tile_n if swapped else thread.block_idx.x * tile_n
 
     @device
@@ -120,8 +120,9 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         a_next: LocalArray[f32],
         b_next: LocalArray[f32],
     ) -> None:
-        """This thread's part of a step's columns of ``a`` and rows of ``b``, from global memory to registers. Past the
-        last of ``k`` there is 0; of a row of ``a`` outside there is another's, as what comes of it is not stored."""
+        """Loads this thread's part of a step's columns of ``a`` and rows of ``b`` from global memory into registers.
+        Elements past the end of ``k`` are 0. For a row outside ``a`` it loads another row, as the result is not stored.
+        """
         t = thread.thread_idx.x % threads
         for q in unroll(range(a_quads)):
             quad = t + q * threads
@@ -142,7 +143,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         a_tile: SharedArray[f32],
         b_tile: SharedArray[f32],
     ) -> None:
-        """What ``fetch`` has brought goes to shared memory."""
+        """Stores the registers that ``fetch`` filled in shared memory."""
         t = thread.thread_idx.x % threads
         for q in unroll(range(a_quads)):
             quad = t + q * threads
@@ -157,7 +158,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         block=threads,
         max_registers=128,
         requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"),
-        unchecked=vectors,  # the addresses of vectors too: the launch has looked at them
+        unchecked=vectors,  # also the vectors' addresses: the launch has checked them
     )
     def sgemm_tiled(
         m: size,
@@ -216,7 +217,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
 
 @device
 def four(a: Slice[f32], row: i64, col: i64, width: i64, vectors: bool_) -> tuple[f32, f32, f32, f32]:
-    """Four elements of a row, which has ``width``; 0 where it has no more."""
+    """Returns four elements of a row of length ``width``, with 0 past its end."""
     at = row * width + col
     r0, r1, r2, r3 = f32(0), f32(0), f32(0), f32(0)
     if vectors:
@@ -247,7 +248,7 @@ def store_four(
     p3: f32,
     vectors: bool_,
 ) -> None:
-    """``alpha * p + beta * c`` for four elements of a row of which ``left`` are left."""
+    """Stores ``alpha * p + beta * c`` for four elements of a row, of which ``left`` remain from ``at`` on."""
     out = c.unchecked_mut
     if vectors:
         if left > 0:
@@ -271,7 +272,7 @@ def store_four(
 
 @device
 def store_one(c: DisjointSlice[f32], at: i64, product: f32, beta: f32) -> None:
-    """``product + beta * c`` for one element."""
+    """Stores ``product + beta * c`` for one element."""
     if beta == f32(0):
         c.unchecked_mut[at] = product
     else:

@@ -1,4 +1,4 @@
-"""``histogram``: how often each number occurs."""
+"""``histogram``: counts how often each number occurs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _IN_SHARED_MEMORY = 4096
 
 
 def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Adds to ``counts[v]`` how often ``v`` is in ``values``, u8, u16, u32, i32 or i64; counts are u32. Yields
-    the two. Counts of one batch are added to those of the last; ``zeros(bins, u32)`` begins
-    anew, as ``ops.histogram`` does.
+    """Adds to ``counts[v]`` how often ``v`` is in ``values``, which are u8, u16, u32, i32 or i64; counts are u32.
+    Yields the two. Counts of one batch are added to those of the last; ``zeros(bins, u32)`` starts again, as
+    ``ops.histogram`` does.
 
-    A value that is no index of ``counts`` is a ``BoundsError``, and the other counts are then not to be relied on. With
-    up to 4096 bins a block counts in its own shared memory first, where many threads may meet at one bin."""
+    A value that is not an index of ``counts`` is a ``BoundsError``, and the other counts are then unreliable. With up
+    to 4096 bins a block first counts in its own shared memory, which relieves bins that many threads hit at once."""
 
     def count(x: DeviceBox, bins: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         blocks = max(1, min(_MOST_BLOCKS, -(-x.size // (8 * _BLOCK))))
@@ -58,7 +58,7 @@ def _in_shared_memory(values: Slice[V], counts: AtomicSlice[u32]) -> None:
         if 0 <= value < len(counts):
             bins.fetch_add(value, 1, scope=atomic.BLOCK)
         else:
-            counts.fetch_add(value, 1)  # which reports it
+            counts.fetch_add(value, 1)  # out of bounds: this call reports it
     thread.sync_threads()
     for i in range(thread.thread_idx.x, len(counts), thread.block_dim.x):
         if bins[i] > 0:

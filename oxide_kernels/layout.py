@@ -1,4 +1,4 @@
-"""Elements moved about: ``transpose`` and ``gather``, of any dtype of numbers."""
+"""Data movement: ``transpose`` and ``gather``, of any numeric dtype."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from .checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
 T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64)
-I = TypeVar("I", i32, i64)  # noqa: E741 - what an index is called
+I = TypeVar("I", i32, i64)  # noqa: E741 - the usual name of an index
 
 _MOST_BLOCKS = 65535
-"""How many blocks a grid may have along y."""
+"""The most blocks that a grid may have along y."""
 
 
 def transpose(rows: int, columns: int, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. Of any dtype
-    of 8 to 64 bits; bf16 goes as the u16 that hold it. Yields the four arguments.
+    """Computes ``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. For
+    any dtype of 8 to 64 bits; bf16 is passed as the u16 that hold it. Yields the four arguments.
 
     Raises ``LaunchError`` for a box that is too small, and ``ArgumentError`` for other dtypes and for boxes that share
     memory: a matrix is not transposed in place."""
@@ -58,11 +58,11 @@ def transpose(rows: int, columns: int, input: Operand, output: Operand) -> Devic
 
 @functools.cache
 def turning(swapped: bool, size: Any) -> Kernel:
-    """The kernel of ``transpose`` whose rows and columns are counted in ``size``. Its blocks go along x down the rows
-    or, ``swapped``, along the columns: along y there are too few for both, and no memory holds a matrix of which both
-    are too many.
+    """Returns the kernel of ``transpose`` whose rows and columns are of the type ``size``. Its blocks along x go down
+    the rows or, if ``swapped``, along the columns. A grid's y is too small for a large number of either, but no memory
+    holds a matrix in which both are too large.
 
-    A block turns a tile of 32×32 over in shared memory, so that a warp reads and writes whole lines of memory; a row of
+    A block transposes a tile of 32×32 in shared memory, so that a warp reads and writes whole lines of memory. A row of
     the tile is one element longer, so that its columns lie in different banks."""
 
     @kernel(block=(32, 8), requires=("len(input) >= rows * columns", "len(output) >= rows * columns"))
@@ -90,10 +90,10 @@ def turning(swapped: bool, size: Any) -> Kernel:
 
 @kernel(block=256, requires=("len(output) == len(indices) * width",))
 def gather(width: u32, table: Slice[T], indices: Slice[I], output: DisjointSlice[T]) -> None:
-    """``output[i] = table[indices[i]]`` for rows of ``width`` elements, an embedding lookup: ``table`` is a matrix of
-    such rows, ``output`` has as many as there are ``indices``, i32 or i64, else the launch is refused with a
-    ``LaunchError``. Elements are of any dtype of 8 to 64 bits. An index that is no row of the table is a
-    ``BoundsError``."""
+    """Computes ``output[i] = table[indices[i]]`` for rows of ``width`` elements, an embedding lookup. ``table`` is a
+    matrix of such rows, and ``output`` has as many rows as there are ``indices``, i32 or i64; otherwise the launch is
+    refused with a ``LaunchError``. Elements are of any dtype of 8 to 64 bits. An index that is not a row of the table
+    is a ``BoundsError``."""
     index = thread.index_1d()
     element = output.get_mut(index)
     if element is not None and width > 0:

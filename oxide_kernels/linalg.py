@@ -9,8 +9,8 @@ from oxide import DisjointSlice, Slice, f32, kernel, thread, u32
 def sgemm_naive(
     m: u32, n: u32, k: u32, alpha: f32, a: Slice[f32], b: Slice[f32], beta: f32, c: DisjointSlice[f32]
 ) -> None:
-    """``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major. With a ``beta``
-    of 0 ``c`` is not read, as in BLAS.
+    """Computes ``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major. With a
+    ``beta`` of 0 ``c`` is not read, as in BLAS.
 
     Launch at least n threads in x and m in y.
     """
@@ -28,7 +28,7 @@ def sgemm_naive(
 
 @kernel(block=256)
 def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
-    """``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. One thread a row: launch at least m."""
+    """Computes ``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. One thread a row: launch at least m."""
     idx = thread.index_1d()
     row = idx.get()
     if row < m:

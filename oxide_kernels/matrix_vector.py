@@ -1,4 +1,4 @@
-"""``matvec``: a matrix times a vector, as fast as the matrix can be read."""
+"""``matvec``: a matrix-vector product limited only by the memory bandwidth of reading the matrix."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _WARPS = _BLOCK // 32
 
 
 def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output = matrix @ vector``: ``matrix`` is m×n, row-major. Yields the five arguments. All have one dtype: f16,
-    bf16, f32 or f64; f16 and bf16 are summed in f32.
+    """Computes ``output = matrix @ vector``: ``matrix`` is m×n, row-major. Yields the five arguments. All have one
+    dtype: f16, bf16, f32 or f64; f16 and bf16 are summed in f32.
 
-    A row is a warp's or, if it is longer than 2048, a block's, whose threads read neighbours. Raises ``LaunchError``
-    for an operand that is too small, ``ArgumentError`` for one of another type, and where the output shares memory with
-    another."""
+    A warp computes a row, or a block if the row is longer than 2048; its threads read neighbours. Raises
+    ``LaunchError`` for an operand that is too small, ``ArgumentError`` for an operand of another type, or if the output
+    shares memory with another operand."""
     require_integers("matvec", m=m, n=n)
 
     def product(matrix: DeviceBox, vector: DeviceBox, output: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -56,12 +56,12 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
 
 @functools.cache
 def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
-    """The kernel whose rows belong to ``threads`` threads; with ``vectors`` they begin at a multiple of a
+    """Returns the kernel in which ``threads`` threads compute a row; with ``vectors`` rows begin at a multiple of a
     vector's bytes."""
 
     @kernel(
         requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"),
-        unchecked=vectors,  # the addresses of vectors too: the launch has looked at them
+        unchecked=vectors,  # also the vectors' addresses: the launch has checked them
     )
     def matvec(m: u32, n: u32, matrix: Slice[T], vector: Slice[T], output: DisjointSlice[T]) -> None:
         row = thread.block_idx.x * (_BLOCK // threads) + thread.thread_idx.x // threads

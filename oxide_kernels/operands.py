@@ -1,4 +1,4 @@
-"""What the library's functions take for a box: the box, an ``Arc`` of one, or an operation that yields one."""
+"""Operands of the library's functions: a box, an ``Arc`` of one, or an operation that yields one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Operand: TypeAlias = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
 
 
 def with_boxes(function: Callable[..., DeviceOperation[T]], *operands: Operand) -> DeviceOperation[T]:
-    """The operation ``function(*boxes)``: made now where all operands are boxes, else once the operations have yielded
-    them. Raises ``TypeError`` for what is neither."""
+    """Returns the operation ``function(*boxes)``: made now if all operands are boxes, else once the operations have
+    yielded them. Raises ``TypeError`` for any other operand."""
     if not any(isinstance(operand, DeviceOperation) for operand in operands):
         return function(*(box_of(operand) for operand in operands))
     parts = [operand if isinstance(operand, DeviceOperation) else value(operand) for operand in operands]
@@ -22,7 +22,7 @@ def with_boxes(function: Callable[..., DeviceOperation[T]], *operands: Operand) 
 
 
 def box_of(operand: object) -> DeviceBox:
-    """The box, out of its ``Arc`` if it is in one. Raises ``TypeError``."""
+    """Returns the box, out of its ``Arc`` if it is in one. Raises ``TypeError`` for anything else."""
     box = operand.value if isinstance(operand, Arc) else operand
     if isinstance(box, DeviceBox):
         return box

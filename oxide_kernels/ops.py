@@ -1,4 +1,4 @@
-"""The library's kernels with an output of their own: ``ops.softmax(x)`` yields a new box.
+"""The library's kernels in a form that allocates the output: ``ops.softmax(x)`` yields a new box.
 
 An operand is a box, an ``Arc`` of one, or an operation that yields one, so calls nest::
 
@@ -26,27 +26,27 @@ Result = DeviceOperation[DeviceBox]
 
 
 def relu(x: Operand) -> Result:
-    """``max(0, x)``, of the shape of ``x``."""
+    """Yields ``max(0, x)``, of the shape of ``x``."""
     return _like(activations.relu, x)
 
 
 def gelu(x: Operand) -> Result:
-    """``x * Φ(x)``, of the shape of ``x``."""
+    """Yields ``x * Φ(x)``, of the shape of ``x``."""
     return _like(activations.gelu, x)
 
 
 def silu(x: Operand) -> Result:
-    """``x * sigmoid(x)``, of the shape of ``x``."""
+    """Yields ``x * sigmoid(x)``, of the shape of ``x``."""
     return _like(activations.silu, x)
 
 
 def sigmoid(x: Operand) -> Result:
-    """``1 / (1 + exp(-x))``, of the shape of ``x``."""
+    """Yields ``1 / (1 + exp(-x))``, of the shape of ``x``."""
     return _like(activations.sigmoid, x)
 
 
 def axpy(a: float, x: Operand, y: Operand) -> Result:
-    """``a * x + y``, of the shape of both. Raises ``ValueError`` where the shapes differ."""
+    """Yields ``a * x + y``, of the shape of both. Raises ``ValueError`` if the shapes differ."""
 
     def added(x: DeviceBox, y: DeviceBox) -> Result:
         require_same_shape("axpy", x=x, y=y)
@@ -56,22 +56,22 @@ def axpy(a: float, x: Operand, y: Operand) -> Result:
 
 
 def reduce_sum(x: Operand) -> Result:
-    """The sum, a box without axes; an i64 or u64 of integers, else of the dtype of ``x``."""
+    """Yields the sum, a box without axes; an i64 or u64 for integers, else of the dtype of ``x``."""
     return _number(reductions.reduce_sum, lambda x: total_dtype(x.dtype), x)
 
 
 def reduce_max(x: Operand) -> Result:
-    """The greatest, a box without axes, of the dtype of ``x``."""
+    """Yields the greatest, a box without axes, of the dtype of ``x``."""
     return _number(reductions.reduce_max, lambda x: x.dtype, x)
 
 
 def argmax(x: Operand) -> Result:
-    """Where the greatest is first, in the order of memory: an i64, a box without axes."""
+    """Yields the index of the first greatest, in the order of memory: an i64, a box without axes."""
     return _number(reductions.argmax, lambda x: i64, x)
 
 
 def dot(a: Operand, b: Operand) -> Result:
-    """The sum of the products, a box without axes, of the dtype that ``reduce_sum`` gives."""
+    """Yields the sum of the products, a box without axes, of the dtype of ``reduce_sum``'s result."""
 
     def product(a: DeviceBox, b: DeviceBox) -> Result:
         require_same_shape("dot", a=a, b=b)
@@ -81,17 +81,17 @@ def dot(a: Operand, b: Operand) -> Result:
 
 
 def inclusive_scan(x: Operand) -> Result:
-    """The running sums in the order of memory, of the shape of ``x``."""
+    """Yields the running sums in the order of memory, of the shape of ``x``."""
     return _like(scans.inclusive_scan, x)
 
 
 def exclusive_scan(x: Operand) -> Result:
-    """The running sums before each element, of the shape of ``x``."""
+    """Yields the running sums before each element, of the shape of ``x``."""
     return _like(scans.exclusive_scan, x)
 
 
 def softmax(x: Operand) -> Result:
-    """The softmax of each row, the last axis."""
+    """Yields the softmax of each row, the last axis."""
 
     def weighed(x: DeviceBox) -> Result:
         rows.shape_of("softmax", x)
@@ -101,7 +101,7 @@ def softmax(x: Operand) -> Result:
 
 
 def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) -> Result:
-    """Each row, the last axis, with mean 0 and variance 1, times ``weight`` and plus ``bias``."""
+    """Yields each row, the last axis, with mean 0 and variance 1, times ``weight`` and plus ``bias``."""
 
     def scaled(x: DeviceBox, w: DeviceBox, b: DeviceBox) -> Result:
         rows.shape_of("layer_norm", x, weight=w, bias=b)
@@ -111,7 +111,7 @@ def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) ->
 
 
 def rms_norm(x: Operand, weight: Operand, eps: float = 1e-5) -> Result:
-    """Each row, the last axis, with a mean square of 1, times ``weight``."""
+    """Yields each row, the last axis, with a mean square of 1, times ``weight``."""
 
     def scaled(x: DeviceBox, w: DeviceBox) -> Result:
         rows.shape_of("rms_norm", x, weight=w)
@@ -121,7 +121,7 @@ def rms_norm(x: Operand, weight: Operand, eps: float = 1e-5) -> Result:
 
 
 def transpose(x: Operand) -> Result:
-    """A matrix with its axes exchanged. Raises ``ValueError`` for a box that has not two."""
+    """Yields a matrix with its axes exchanged. Raises ``ValueError`` for a box that does not have two axes."""
 
     def turned(x: DeviceBox) -> Result:
         if len(x.shape) != 2:
@@ -133,7 +133,8 @@ def transpose(x: Operand) -> Result:
 
 
 def gather(table: Operand, indices: Operand) -> Result:
-    """``table[indices]``: a row for each of ``indices``, i32 or i64. Raises ``ValueError`` for a table without axes."""
+    """Yields ``table[indices]``: a row for each of ``indices``, i32 or i64. Raises ``ValueError`` for a table without
+    axes."""
 
     def rows_of(table: DeviceBox, indices: DeviceBox) -> Result:
         if not table.shape:
@@ -147,13 +148,13 @@ def gather(table: Operand, indices: Operand) -> Result:
 
 
 def histogram(values: Operand, bins: int) -> Result:
-    """How often each number under ``bins`` occurs: u32, of shape (bins,), counted from 0."""
+    """Yields how often each number under ``bins`` occurs: u32, of shape (bins,), counted from 0."""
     require_integers("histogram", bins=bins)
     return with_boxes(lambda x: zeros(bins, u32).and_then(lambda counts: count_into(x, counts)).last(), values)
 
 
 def matvec(matrix: Operand, vector: Operand) -> Result:
-    """``matrix @ vector``. Raises ``ValueError`` for shapes that do not match."""
+    """Yields ``matrix @ vector``. Raises ``ValueError`` for shapes that do not match."""
 
     def product(a: DeviceBox, x: DeviceBox) -> Result:
         if len(a.shape) != 2 or x.shape != a.shape[1:]:
@@ -165,7 +166,7 @@ def matvec(matrix: Operand, vector: Operand) -> Result:
 
 
 def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:
-    """``alpha * a @ b``. Raises ``ValueError`` for shapes that do not match."""
+    """Yields ``alpha * a @ b``. Raises ``ValueError`` for shapes that do not match."""
 
     def product(a: DeviceBox, b: DeviceBox) -> Result:
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
@@ -179,7 +180,7 @@ def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:
 def _number(
     function: Callable[..., DeviceOperation[Any]], dtype: Callable[[DeviceBox], Any], *operands: Operand
 ) -> Result:
-    """``function(*boxes, output)`` with an output without axes, of the dtype that follows from the first box."""
+    """Runs ``function(*boxes, output)`` with an output without axes, of the dtype that follows from the first box."""
 
     def made(*boxes: DeviceBox) -> Result:
         return empty((), dtype(boxes[0])).and_then(lambda result: function(*boxes, result)).last()
@@ -188,5 +189,5 @@ def _number(
 
 
 def _like(function: Callable[[DeviceBox, DeviceBox], DeviceOperation[Any]], x: Operand) -> Result:
-    """``function(x, output)`` with an output of the shape and dtype of ``x``."""
+    """Runs ``function(x, output)`` with an output of the shape and dtype of ``x``."""
     return with_boxes(lambda x: empty(x.shape, x.dtype).and_then(lambda result: function(x, result)).last(), x)

@@ -1,11 +1,11 @@
-"""One number out of many: ``reduce_sum``, ``reduce_max``, ``argmax``, ``dot``.
+"""Reductions to one number: ``reduce_sum``, ``reduce_max``, ``argmax``, ``dot``.
 
-Each takes two launches: blocks that fill the device walk over the input together and leave a part each, and one more
-block combines the parts, always in the same order. So a result is the same at every run, and a float sum is nearly as
-exact as one in pairs, as each thread's is short.
+Each takes two launches: as many blocks as fill the device walk over the input together and store a partial result each.
+Then a single block combines the partial results, always in the same order. So a result is the same in every run. A
+float sum is nearly as exact as a pairwise sum, as each thread's part is short.
 
-Elements are f16, bf16, f32, f64, i32, u32, i64 or u64. Sums and products are made and left in f32 or f64, or for
-integers in i64 or u64, as NumPy's are; of f16 and bf16 the result is rounded to them. An output is a box of one
+Elements are f16, bf16, f32, f64, i32, u32, i64 or u64. Sums and products are computed and returned in f32 or f64, or
+for integers in i64 or u64, as NumPy's are; for f16 and bf16 the result is rounded to them. An output is a box of one
 element, else a ``ValueError``."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from .operands import Operand, box_of, with_boxes
 
 T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)
 A = TypeVar("A", f32, f64, i32, u32, i64, u64)
-"""What the blocks' parts are."""
+"""The type of the blocks' partial results."""
 
 BLOCK = 256
 _LAST_BLOCK = 1024
@@ -57,8 +57,8 @@ _MOST_BLOCKS = 1056
 
 
 def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` the sum of ``input``, 0 of none; an i64 of signed and a u64 of unsigned integers, else of the
-    input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
+    """Computes ``output[0] =`` the sum of ``input``, 0 if it is empty: an i64 for signed and a u64 for unsigned
+    integers, else of the input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         _check("reduce_sum", x, result, total_dtype(x.dtype))
@@ -68,9 +68,9 @@ def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ..
 
 
 def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` the greatest of ``input``, of its dtype; NaN if one is. Yields input and output.
+    """Computes ``output[0] =`` the greatest of ``input``, of its dtype; NaN if one is. Yields input and output.
 
-    Raises ``ValueError`` for an empty input, which has none, and ``ArgumentError`` for other dtypes.
+    Raises ``ValueError`` for an empty input, which has no greatest, and ``ArgumentError`` for other dtypes.
     """
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -82,10 +82,10 @@ def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ..
 
 
 def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` where the greatest of ``input`` is first, an i64; a NaN counts as the greatest, as in
-    NumPy. Yields input and output.
+    """Computes ``output[0] =`` the index of the first greatest element of ``input``, an i64; a NaN counts as the
+    greatest, as in NumPy. Yields input and output.
 
-    Raises ``ValueError`` for an empty input, which has none, and ``ArgumentError`` for other dtypes.
+    Raises ``ValueError`` for an empty input, which has no greatest, and ``ArgumentError`` for other dtypes.
     """
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -102,8 +102,8 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
 
 
 def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[0] =`` the sum of ``a[i] * b[i]``, of the dtype that ``reduce_sum`` gives. Yields the three.
-    ``ValueError`` where shapes differ, ``ArgumentError`` where dtypes do."""
+    """Computes ``output[0] =`` the sum of ``a[i] * b[i]``, of the dtype of ``reduce_sum``'s result. Yields all three.
+    Raises ``ValueError`` if the shapes differ, ``ArgumentError`` if the dtypes do."""
 
     def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         require_same_shape("dot", a=x, b=y)
@@ -158,7 +158,7 @@ def _partial_sums(input: Slice[T], parts: DisjointSlice[A]) -> None:
     s0, s1, s2, s3 = parts.dtype(0), parts.dtype(0), parts.dtype(0), parts.dtype(0)
     done = 0
     if input.is_aligned(4):
-        # Four vectors at a time, so that their ways from memory overlap.
+        # Four vectors at a time, so that their loads from memory overlap.
         vectors = len(input) // 4
         rounds = vectors // (4 * stride)
         for turn in range(rounds):
@@ -217,13 +217,13 @@ def _partial_dots(a: Slice[T], b: Slice[T], parts: DisjointSlice[A]) -> None:
 
 @functools.cache
 def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
-    """The two kernels of ``reduce_max`` whose parts are of the type ``wide``."""
+    """Returns the two kernels of ``reduce_max`` whose partial results are of the type ``wide``."""
     least = -math.inf if wide in (f32, f64) else int(np.iinfo(wide.dtype).min)
     invalid = math.nan if wide in (f32, f64) else 0
 
     @device
     def block_greatest(value: A, some_nan: bool_) -> Any:
-        """The greatest of the block's values, in every thread; NaN if any thread has seen one."""
+        """Returns the greatest of the block's values, in every thread; NaN if any thread has seen one."""
         of_warps = SharedArray(32, wide)
         in_warp = warp.reduce_max(value)
         if warp.lane_id() == 0:
@@ -279,7 +279,7 @@ def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
 
 @device
 def beats(x: A, at: i64, y: A, other: i64) -> bool_:
-    """Whether ``x`` is greater than ``y``, or as great and earlier. A NaN is greater than any number."""
+    """Returns whether ``x`` is greater than ``y``, or equal and earlier. A NaN is greater than any number."""
     if x != x:
         return y == y or at < other
     return x > y or (x == y and at < other)
@@ -287,7 +287,7 @@ def beats(x: A, at: i64, y: A, other: i64) -> bool_:
 
 @device
 def block_first_greatest(value: A, at: i64) -> tuple[A, i64]:
-    """The greatest of the block's values and its place, the first of equals; in thread 0. Blocks of ``BLOCK``."""
+    """Returns the first greatest of the block's values and its index. For blocks of ``BLOCK`` threads."""
     values, places = SharedArray(BLOCK, type(value)), SharedArray(BLOCK, i64)
     t = thread.thread_idx.x
     values[t] = value

@@ -1,13 +1,13 @@
-"""Rows of a matrix, each by itself: ``softmax``, ``layer_norm`` and ``rms_norm``.
+"""Row-wise functions of a matrix: ``softmax``, ``layer_norm`` and ``rms_norm``.
 
-Each element is read once and written once, and what comes between happens in registers: a row of up to 1024 elements
-belongs to a warp or a part of one, one of up to 32768 to a block, and a thread holds up to 32 of them, as eight
-vectors. A wider row is walked over once for each sum and once more to write it.
+Each element is read once and written once, and everything between happens in registers. A row of up to 1024 elements
+belongs to a warp or a part of one, a row of up to 32768 to a block, and a thread holds up to 32 of them, as eight
+vectors. A wider row is read once for each sum and once more to write it.
 
 A row is the last axis of the input; the other axes are rows. The sums are those of the textbook, in two steps: first
-the mean or the greatest, then the squares or the exponentials of the distances from it, which loses nothing to
-cancellation. Elements of f16 and bf16 are computed with in f32, and so are f32, with the GPU's fast exponentials: right
-to some 1e-6 of each at distances that count. f64 has the exact ones.
+the mean or the greatest, then the squares or the exponentials of the distances from it, which avoids cancellation.
+Elements of f16, bf16 and f32 are computed in f32, with the GPU's fast exponentials: accurate to some 1e-6 of each at
+distances that count. f64 uses the exact exponentials.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ E = TypeVar("E", f32, f64)
 _INPUT_AND_OUTPUT = ("len(input) >= rows * width", "len(output) >= rows * width")
 
 _REGISTERS = 64
-"""So many that a thread's elements stay in them, and a multiprocessor has enough rows in flight."""
+"""The register limit: a thread's elements stay in registers, and a multiprocessor has enough rows in flight."""
 
 _Form: TypeAlias = Literal["whole", "aligned", "any"]
-"""Rows that are just as wide as what their threads hold, so that nothing is asked on the way; rows of whole vectors,
-each at a multiple of its size; and all others."""
+"""The form of rows: exactly as wide as what their threads hold, so that no column needs a check; of whole vectors, each
+at a multiple of its size; and all others."""
 
 _THREADS = ((8, 1), (16, 1), (32, 8), (256, 8), (1024, 8))
-"""How many threads a row has, the least first, and how many times four elements each of them may hold; of f64 half as
-many, but for one. Fewer threads than a warp's serve where one vector of each is enough."""
+"""Pairs of the number of threads of a row, the least first, and how many times four elements each thread may hold. For
+f64 a thread holds half as many, but at least one. Fewer threads than a warp's are used if one vector each is enough."""
 
 
 def _block(threads: int, held: int) -> int:
-    """How many threads a block has. Those that hold but a vector are soon done: with 512 of them fewer blocks begin,
-    and softmax over rows of 128 takes 178.9 µs in place of 179.9 on an H100, where a copy takes 179.5."""
+    """Returns the number of threads of a block. Threads that hold one vector finish soon: with 512 of them fewer blocks
+    are started, and softmax over rows of 128 takes 178.9 µs instead of 179.9 on an H100, where a copy takes 179.5."""
     return max(threads, 512 if held == 1 else 128)
 
 
 def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output = exp(input - max) / sum(exp(input - max))`` over each row. Yields input and output.
+    """Computes ``output = exp(input - max) / sum(exp(input - max))`` over each row. Yields input and output.
 
-    The two have the same shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as a mask
-    makes them, gets 0; a row of nothing but -inf is NaN, and so is one with a NaN or an inf, as torch's. Raises
-    ``ValueError`` for other shapes, ``ArgumentError`` for other dtypes, and where the output is a part of the input.
+    The two have the same shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as masks
+    use, gets 0. A row of only -inf is NaN, and so is a row with a NaN or an inf, as in torch. Raises ``ValueError`` for
+    other shapes, and ``ArgumentError`` for other dtypes and if the output is a part of the input.
     """
 
     def rows(x: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -89,12 +89,12 @@ def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]
 def layer_norm(
     input: Operand, weight: Operand, bias: Operand, output: Operand, eps: float = 1e-5
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row; the variance is that of
-    all elements, divided by their number. Yields input, weight, bias and output.
+    """Computes ``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row; the variance is that
+    of all elements, divided by their number. Yields input, weight, bias and output.
 
     Output and input have the same shape and may be the same box; weight and bias have the length of a row. All have one
     dtype, f16, bf16, f32 or f64. Squares of numbers beyond 1e19 are infinite in f32, and the row is then only its bias,
-    as torch's is. Raises ``ValueError`` for other shapes, ``ArgumentError`` for other dtypes, and for an output that
+    as in torch. Raises ``ValueError`` for other shapes, and ``ArgumentError`` for other dtypes and for an output that
     shares memory with weight or bias, or is a part of the input.
     """
 
@@ -111,9 +111,9 @@ def layer_norm(
 
 
 def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5) -> DeviceOperation[tuple[Any, ...]]:
-    """``output = input / sqrt(mean(input**2) + eps) * weight`` over each row. Yields input, weight and output.
+    """Computes ``output = input / sqrt(mean(input**2) + eps) * weight`` over each row. Yields input, weight and output.
 
-    Shapes, dtypes and errors are those of ``layer_norm``; a row whose squares are infinite is 0, as torch's is.
+    Shapes, dtypes and errors are those of ``layer_norm``; a row whose squares are infinite is 0, as in torch.
     """
 
     def rows(x: DeviceBox, w: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -128,8 +128,8 @@ def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5
 
 
 def shape_of(name: str, x: DeviceBox, **of_a_row: DeviceBox) -> tuple[int, int]:
-    """How many rows there are, and how wide they are. Raises ``ValueError`` where there are none, or where one of
-    ``of_a_row`` has not an element for each of a row's."""
+    """Returns the number of rows and their width. Raises ``ValueError`` if the input has no axes, or if the size of one
+    of ``of_a_row`` is not a row's width."""
     if not x.shape:
         raise ValueError(f"{name}: input has no axes, so no rows; give it one")
     width = x.shape[-1]
@@ -147,7 +147,7 @@ def _launch(
     arguments: tuple[Any, ...],
     boxes: tuple[DeviceBox, ...],
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """The launch of the kernel that suits rows of this width."""
+    """Launches the kernel that suits rows of this width."""
     itemsize, wide = boxes[0].dtype.itemsize, accumulator(boxes[0].dtype)
     aligned = width % 4 == 0 and all(box.ptr % min(16, 4 * itemsize) == 0 for box in boxes)
     for threads, most in _THREADS:
@@ -161,26 +161,26 @@ def _launch(
 
 
 def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
-    """Device functions for rows that belong to ``threads`` threads, each of which holds ``held`` times four elements:
-    neighbours, to be moved as vectors, unless ``form`` says "any"."""
+    """Returns device functions for rows that belong to ``threads`` threads, each of which holds ``held`` times four
+    elements: neighbours, to be moved as vectors, unless ``form`` says "any"."""
     aligned, whole = form != "any", form == "whole"
     in_block, steps = _block(threads, held) // threads, min(threads, 32).bit_length() - 1
 
     @device
     def row() -> i64:
-        """This thread's row."""
+        """Returns this thread's row."""
         return thread.block_idx.x * in_block + thread.thread_idx.x // threads if in_block > 1 else thread.block_idx.x
 
     @device
     def column(vector: i64, place: i64) -> i64:
-        """Where one of the elements that this thread holds is in its row."""
+        """Returns the column of one of this thread's elements."""
         t = thread.thread_idx.x % threads
         return 4 * (vector * threads + t) + place if aligned else (4 * vector + place) * threads + t
 
     @device
     def load(values: Slice[T], start: i64, width: i64, vector: i64, fill: Any, once: bool_) -> Any:
-        """One vector of the row that begins at ``start``, and ``fill`` where the row has no more; ``once``, a constant,
-        of a row that nobody reads again."""
+        """Loads one vector of the row that begins at ``start``, with ``fill`` past the row's end. ``once``, a constant,
+        says that the row is not read again."""
         a, b, c, d = fill, fill, fill, fill
         if aligned:
             if whole or column(vector, 0) < width:
@@ -202,7 +202,7 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def store(values: DisjointSlice[T], start: i64, width: i64, vector: i64, a: Any, b: Any, c: Any, d: Any) -> None:
-        """Writes what ``load`` reads."""
+        """Stores a vector to the places that ``load`` reads."""
         out = values.unchecked_mut
         if aligned:
             if whole or column(vector, 0) < width:
@@ -219,7 +219,7 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def total(value: Any, of_warps: SharedArray[Any]) -> Any:
-        """The sum over the row's threads, in each of them. ``of_warps`` is an array of 32 that nothing else uses."""
+        """Returns the sum over the row's threads, in each. ``of_warps`` is an array of 32 that nothing else uses."""
         for step in unroll(range(steps)):
             value += warp.shuffle_xor(value, 1 << (steps - 1 - step))
         if threads > 32:
@@ -233,7 +233,7 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def greatest(value: Any, of_warps: SharedArray[Any]) -> Any:
-        """The greatest over the row's threads, in each of them; ``of_warps`` as for ``total``."""
+        """Returns the greatest over the row's threads, in each; ``of_warps`` as for ``total``."""
         for step in unroll(range(steps)):
             value = intrinsics.fmax(value, warp.shuffle_xor(value, 1 << (steps - 1 - step)))
         if threads > 32:
@@ -367,7 +367,7 @@ def _rms_norm(threads: int, held: int, form: _Form, wide: Any) -> Kernel:
     return rms_norm
 
 
-# Rows that are too wide to be held
+# Rows too wide for registers
 
 
 @functools.cache
@@ -379,14 +379,14 @@ def _softmax_wide(wide: Any) -> Kernel:
         start, t, threads = thread.block_idx.x * width, thread.thread_idx.x, thread.block_dim.x
         if thread.block_idx.x >= rows:
             return
-        # The sum is of exponentials of the distance from the greatest so far: a greater one scales it down.
+        # The sum is of exponentials of the distance from the greatest so far; a new greatest scales the sum down.
         most, weight = wide(-math.inf), wide(0)
         for i in range(t, width, threads):
             x = wide(input.unchecked[start + i])
             if x > most:
                 weight = weight * exponential(most - x)
                 most = x
-            # Before there is any other, -inf has no distance from the greatest. Its exponential is 0.
+            # While only -inf has been seen, -inf has no distance from the greatest. Its exponential is 0.
             if x != wide(-math.inf):
                 weight += exponential(x - most)
         of_row = greatest_wide(most)
@@ -452,7 +452,7 @@ def _rms_norm_wide(wide: Any) -> Kernel:
 
 @device
 def greatest_wide(value: Any) -> Any:
-    """The greatest of the block's 1024 values, in each thread."""
+    """Returns the greatest of the block's 1024 values, in each thread."""
     of_warps = SharedArray(32, type(value))
     in_warp = warp.reduce_max(value)
     if thread.thread_idx.x % 32 == 0:

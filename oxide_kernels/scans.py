@@ -1,25 +1,25 @@
-"""Running sums: ``inclusive_scan`` and ``exclusive_scan`` of any length, in one pass over memory.
+"""Prefix sums: ``inclusive_scan`` and ``exclusive_scan`` of any length, in one pass over memory.
 
 A block scans a tile and needs the sum of all tiles before it. It finds that by decoupled look-back (Merrill and
-Garland, *Single-pass Parallel Prefix Scan with Decoupled Look-back*, 2016): a block tells the sum of its own tile as
-soon as it has it, then adds up what the blocks before it have told, going back until it meets one that knows its sum
-from the very beginning, and tells its own such sum. What a tile has told is a word with a flag, and the two are written
-and read together: a 64-bit atomic has the flag and 32 bits of the sum, and a sum of 64 bits takes two such words, valid
-when their flags agree. So nothing else need be visible when the word is, and relaxed ordering is enough.
+Garland, *Single-pass Parallel Prefix Scan with Decoupled Look-back*, 2016). A block publishes the sum of its own tile
+as soon as it has it. Then it adds up the sums that earlier blocks have published, going back until it meets a block
+that has published its sum from the very beginning, and publishes its own such sum. A published sum is a word with a
+flag, and the two are written and read together: a 64-bit atomic has the flag and 32 bits of the sum. A sum of 64 bits
+takes two such words, valid if their flags agree. So nothing else need be visible when the word is, and relaxed ordering
+is enough.
 
-**Why it ends.** Blocks wait for others, which neither CUDA nor the CPU device lets them do for blocks that may not have
-begun. So a tile's number is not the block's: a block draws it, with an atomic, when it begins to run. Whoever has a
-number has begun, and so have those with lesser numbers. On a GPU a block that has begun keeps its place on the device,
-and its warps go on beside others that spin; on the CPU device a worker, a thread of the operating system, is in it and
-runs it to its end before it takes another, and one that waits lets other threads go first. Tile 0 waits for nobody,
-tile n only for lesser tiles, each of which tells its sum before it waits: so by induction all end, in any order of the
-blocks. Where one worker runs all of them, as with ``OXIDE_SEED`` or under the sanitizer, every lesser tile is over, and
-nobody waits. No thread can leave before it has told: the accesses are inside by the contract, so that no check is in
-them that could fail.
+**Why it ends.** Blocks wait for others, which neither CUDA nor the CPU device permits for blocks that may not have
+begun. So a tile's number is not the block's: a block draws it, with an atomic, when it begins to run. A block with a
+number has begun, and so have all blocks with lesser numbers. On a GPU a block that has begun stays on the device, and
+its warps go on while others spin. On the CPU device a worker, a thread of the operating system, runs the block to its
+end before it takes another, and a waiting worker yields to other threads. Tile 0 waits for no tile, and tile n only for
+lesser tiles, each of which publishes its sum before it waits. So by induction all end, in any order of the blocks. If
+one worker runs all blocks, as with ``OXIDE_SEED`` or under the sanitizer, every lesser tile is finished, and no block
+waits. No thread can leave before it has published: the contract puts all accesses inside, so no check can fail.
 
-**What is not promised.** How far a block looks back depends on who was faster, and with it the order in which tiles'
-sums of floats are added: the last bits may differ from run to run, as those of ``torch.cumsum`` and CUB do. Sums of
-integers are always the same.
+**What is not promised.** How far a block looks back depends on timing, and so does the order in which float sums of
+tiles are added. The last bits may differ from run to run, as with ``torch.cumsum`` and CUB. Sums of integers are always
+the same.
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)
 
 _BLOCK = 256
 _VECTORS = {4: 6, 8: 4}
-"""How many times four elements a thread has, by the bytes of what it adds up in. On an H100 2**25 of f32 take 127 µs,
+"""The number of four-element vectors of a thread, by the bytes of the accumulator. On an H100 2**25 of f32 take 127 µs,
 136 with tiles of four and torch 133; 2**24 of f64 145, 149 with tiles of six."""
 
 _PART, _WHOLE = 1, 2
-"""The flag of a tile's sum, and of the sum of it and of all before it; 0 as long as nothing has been told."""
+"""The flags of a tile's own sum, and of its sum with all tiles before it; 0 until something is published."""
 
 
 def inclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[i] = input[0] + … + input[i]``. Yields input and output, which may be the same box.
+    """Computes ``output[i] = input[0] + … + input[i]``. Yields input and output, which may be the same box.
 
-    Both have one dtype: f16, bf16, f32, f64, i32, u32, i64 or u64. Integers wrap, f16 and bf16 are summed in f32 and
-    rounded at the end. Raises ``ValueError`` for an output of another shape than the input, ``ArgumentError`` for other
-    dtypes and where the output is a part of the input.
+    Both have one dtype: f16, bf16, f32, f64, i32, u32, i64 or u64. Integers wrap; f16 and bf16 are summed in f32 and
+    rounded at the end. Raises ``ValueError`` if the output's shape is not the input's, ``ArgumentError`` for other
+    dtypes and if the output is a part of the input.
     """
     return with_boxes(lambda x, result: _scan("inclusive_scan", x, result, True), input, output)
 
 
 def exclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """``output[i] = input[0] + … + input[i - 1]``, 0 for the first; the rest as of ``inclusive_scan``."""
+    """Computes ``output[i] = input[0] + … + input[i - 1]``, 0 for the first; otherwise as ``inclusive_scan``."""
     return with_boxes(lambda x, result: _scan("exclusive_scan", x, result, False), input, output)
 
 
@@ -98,22 +98,22 @@ def _scan(name: str, x: DeviceBox, result: DeviceBox, inclusive: bool) -> Device
 
 @functools.cache
 def _single_pass(wide: Any, name: str) -> Kernel:
-    """The kernel that adds up in ``wide``, for the function ``name``. ``told[0]`` is the next tile's number; all of it
-    begins as 0."""
+    """Returns the kernel that adds up in ``wide``, for the function ``name``. ``told[0]`` is the next tile's number;
+    all of ``told`` begins as 0."""
     tell, listen = _words(wide)
     block, vectors = _BLOCK, _VECTORS[wide.dtype.itemsize]
     warps, tile_size = block // 32, 4 * vectors * block
 
     @device
     def sum_before(told: AtomicSlice[u64], tile: i64, lane: i64, of_tile: Any) -> Any:
-        """The sum of all tiles before this one, for a warp that tells that of its own tile, ``of_tile``."""
+        """Returns the sum of all tiles before this one. The calling warp publishes its tile's sum, ``of_tile``."""
         if lane == 0:
             tell(told, tile, _PART, of_tile)
         found = wide(0)
         last = tile - 1
         searching = True
         while searching:
-            # A lane a tile, the first lane the nearest one; before the first tile there is nothing, wholly known.
+            # One lane a tile, lane 0 for the nearest. Before the first tile a lane has a complete sum of 0.
             flag, value = i64(_WHOLE), wide(0)
             if last - lane >= 0:
                 flag, value = listen(told, last - lane)
@@ -144,7 +144,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         thread.sync_threads()
         tile = number[0]
 
-        # A thread's fours are 128 elements apart, so that those of a warp are neighbours.
+        # A thread's vectors are 128 elements apart, so that those of a warp's lanes are neighbours.
         first, length = tile * tile_size + warp_number * (128 * vectors) + lane * 4, len(input)
         by_fours = (tile + 1) * tile_size <= length and input.is_aligned(4) and output.is_aligned(4)
         if by_fours:
@@ -206,7 +206,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
 
 
 def _words(wide: Any) -> tuple[Any, Any]:
-    """How a tile's flag and sum, a ``wide``, are told and listened to: two device functions."""
+    """Returns two device functions that publish and read a tile's flag and sum, a ``wide``."""
     one, unsigned, floating = wide.dtype.itemsize == 4, u32 if wide.dtype.itemsize == 4 else u64, wide in (f32, f64)
 
     @device
@@ -238,7 +238,7 @@ def _words(wide: Any) -> tuple[Any, Any]:
 
     @device
     def listen(told: AtomicSlice[u64], tile: i64) -> tuple[i64, Any]:
-        """The flag and the sum; 0 and something else where the two words are not of one sum."""
+        """Reads the flag and the sum; the flag is 0 if the two words belong to different sums."""
         if one:
             word = told.load(1 + tile)
             return i64(word >> u64(32)), of_bits(word & u64(0xFFFFFFFF))

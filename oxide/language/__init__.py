@@ -1,1 +1,1 @@
-"""The kernel language: typed declarations of what a kernel may say, one file a topic. Nothing here imports numba."""
+"""The kernel language: typed declarations for kernel bodies, one file a topic. Nothing here imports numba."""

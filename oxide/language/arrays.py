@@ -1,8 +1,8 @@
 """``Array``: a numba-cuda array as a kernel's parameter.
 
-What numba-cuda does with an array inside a kernel may be done with it: indices of any kind, slices, ``shape``,
-``size``, ``strides``, iteration, ``cuda.atomic``. As there, nothing is checked: an index outside reads or writes other
-memory, and a negative one counts from the end. ``Slice`` and ``DisjointSlice`` are the checked forms.
+A kernel may use an array as in numba-cuda: indices of any kind, slices, ``shape``, ``size``, ``strides``, iteration,
+``cuda.atomic``. As there, nothing is checked: an index outside reads or writes other memory, and a negative index
+counts from the end. ``Slice`` and ``DisjointSlice`` are the checked forms.
 
 The class is a declaration: a type checker reads it, and on the host it has no instances.
 """
@@ -22,7 +22,7 @@ Axes = TypeVarTuple("Axes")
 
 @final
 class ArrayAnnotation:
-    """What ``Array[T, ndim]`` is outside a type checker: the elements' dtype and the number of axes."""
+    """The runtime value of ``Array[T, ndim]``: the elements' dtype and the number of axes."""
 
     __slots__ = ("dtype", "ndim")
 
@@ -36,10 +36,10 @@ class ArrayAnnotation:
 
 @final
 class Array(Generic[T, *Axes]):
-    """An array of ``T`` with ``ndim`` axes, ``Array[f32, 2]``; ``Array[f32]`` has one. A type checker wants the number
-    as ``Literal[2]``. ``T`` is a scalar type or a NumPy dtype, structured and complex ones included.
+    """An array of ``T`` with ``ndim`` axes, ``Array[f32, 2]``; ``Array[f32]`` has one. A type checker needs the number
+    as ``Literal[2]``. ``T`` is a scalar type or a NumPy dtype, including structured and complex ones.
 
-    A launch passes a ``DeviceBox`` of that dtype and number of axes, a strided view too.
+    A launch passes a ``DeviceBox`` of that dtype and number of axes; a strided view is allowed.
     """
 
     def __init__(self) -> None:

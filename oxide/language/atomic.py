@@ -1,15 +1,15 @@
 """Atomics: ``AtomicSlice``, the same methods on shared arrays, and ``fence``.
 
-An element that several threads change is reached only through methods that no other thread can come between; each
-gives the value from before. With ordinary reads and writes, counts are lost::
+Elements that several threads change are reached only through methods that are atomic; each returns the old value. With
+ordinary reads and writes, counts are lost::
 
     counts[i] = counts[i] + 1      # two threads read 5, both write 6: refused, an AtomicSlice has no [...]
     counts.fetch_add(i, 1)         # 7
 
-``ordering`` is ``RELAXED`` unless said: the element is right, but says nothing about other memory. ``RELEASE`` makes
-what this thread wrote before visible to a thread that sees the new value with ``ACQUIRE``. ``scope`` is ``DEVICE``
-unless said: all threads of the launch; ``BLOCK`` is enough, and may be faster, among the threads of a block, and
-``SYSTEM`` reaches other devices and the host. Both are constants. The terms are those of C++ and CUDA.
+The default ``ordering`` is ``RELAXED``: the element is right, but nothing is said about other memory. ``RELEASE`` makes
+this thread's earlier writes visible to a thread that sees the new value with ``ACQUIRE``. The default ``scope`` is
+``DEVICE``: all threads of the launch. ``BLOCK`` is enough among the threads of a block, and may be faster. ``SYSTEM``
+reaches other devices and the host. Both are constants. The terms are those of C++ and CUDA.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ T = TypeVar("T")
 Index: TypeAlias = int | tuple[int, ...]
 
 
-# Plain classes, not dataclasses: making one of those takes a millisecond of `import oxide`.
+# Plain classes, not dataclasses: a dataclass takes a millisecond of `import oxide`.
 
 
 @final
 class Ordering:
-    """What an atomic operation says about the memory around it; ``RELAXED`` … ``SEQUENTIAL`` are all there are."""
+    """The memory ordering of an atomic operation: one of ``RELAXED`` … ``SEQUENTIAL``."""
 
     __slots__ = ("name", "number")
 
@@ -39,7 +39,7 @@ class Ordering:
 
 @final
 class Scope:
-    """Among which threads an operation is atomic and ordered: ``BLOCK``, ``DEVICE`` or ``SYSTEM``."""
+    """The threads among which an operation is atomic and ordered: ``BLOCK``, ``DEVICE`` or ``SYSTEM``."""
 
     __slots__ = ("name",)
 
@@ -62,52 +62,52 @@ SYSTEM = Scope("system")
 
 
 class AtomicAccess(Generic[T]):
-    """The atomic methods. ``index`` is checked as in a slice: outside, nothing changes, the result is 0, and the launch
-    fails with a ``BoundsError``. Elements are ``i32 u32 i64 u64 f32 f64``, the bitwise methods for integers
-    alone; and ``f16`` and ``bf16``, which have ``fetch_add``, ``exchange``, ``compare_exchange``, ``load`` and
-    ``store``."""
+    """The atomic methods. ``index`` is checked as in a slice: if it is outside, nothing changes, the result is 0, and
+    the launch fails with a ``BoundsError``. Elements are ``i32 u32 i64 u64 f32 f64``, with the bitwise methods for
+    integers only. ``f16`` and ``bf16`` have ``fetch_add``, ``exchange``, ``compare_exchange``, ``load`` and ``store``.
+    """
 
     def fetch_add(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Adds; gives the value from before."""
+        """Adds ``value``; returns the old value."""
         _only_in_a_kernel("fetch_add")
 
     def fetch_sub(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Subtracts; gives the value from before."""
+        """Subtracts ``value``; returns the old value."""
         _only_in_a_kernel("fetch_sub")
 
     def fetch_min(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Keeps the lesser; gives the value from before. Of a NaN and a number, the number is kept."""
+        """Keeps the lesser; returns the old value. Of a NaN and a number, the number is kept."""
         _only_in_a_kernel("fetch_min")
 
     def fetch_max(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Keeps the greater; gives the value from before. Of a NaN and a number, the number is kept."""
+        """Keeps the greater; returns the old value. Of a NaN and a number, the number is kept."""
         _only_in_a_kernel("fetch_max")
 
     def fetch_and(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Keeps the bits that ``value`` has too; gives the value from before."""
+        """Keeps the bits that are also set in ``value``; returns the old value."""
         _only_in_a_kernel("fetch_and")
 
     def fetch_or(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Sets the bits of ``value``; gives the value from before."""
+        """Sets the bits of ``value``; returns the old value."""
         _only_in_a_kernel("fetch_or")
 
     def fetch_xor(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Flips the bits of ``value``; gives the value from before."""
+        """Flips the bits of ``value``; returns the old value."""
         _only_in_a_kernel("fetch_xor")
 
     def exchange(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Writes ``value``; gives the value from before."""
+        """Writes ``value``; returns the old value."""
         _only_in_a_kernel("exchange")
 
     def compare_exchange(
         self, index: Index, expected: T, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE
     ) -> T:
-        """Writes ``value`` if the element is ``expected``; gives the value from before, which is ``expected`` exactly
-        when it was written. Floats are compared by their bits."""
+        """Writes ``value`` if the element is ``expected``. Returns the old value, which is ``expected`` exactly if
+        ``value`` was written. Floats are compared by their bits."""
         _only_in_a_kernel("compare_exchange")
 
     def load(self, index: Index, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """The value."""
+        """Returns the value."""
         _only_in_a_kernel("load")
 
     def store(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> None:
@@ -117,8 +117,8 @@ class AtomicAccess(Generic[T]):
 
 @final
 class AtomicSlice(AtomicAccess[T]):
-    """Elements in device memory that all threads may change, through atomic methods alone. ``len(a)`` is their number,
-    an ``i64``. A launch takes a ``DeviceBox`` for one, as for a ``DisjointSlice``."""
+    """Elements in device memory that all threads may change, only through atomic methods. ``len(a)`` is their number,
+    an ``i64``. A launch takes a ``DeviceBox`` for it, as for a ``DisjointSlice``."""
 
     def __init__(self) -> None:
         raise TypeError(
@@ -130,7 +130,7 @@ class AtomicSlice(AtomicAccess[T]):
 
 
 def fence(ordering: Ordering = SEQUENTIAL, scope: Scope = DEVICE) -> None:
-    """Orders this thread's memory accesses before it and after it, as the threads of ``scope`` see them."""
+    """Orders this thread's memory accesses before it and after it, as seen by the threads of ``scope``."""
     _only_in_a_kernel("fence")
 
 

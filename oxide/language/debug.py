@@ -1,4 +1,4 @@
-"""For finding out what a kernel does: the clock, and stops. ``print(…)`` works in kernels too.
+"""Debugging aids inside a kernel: a clock, traps and breakpoints. ``print(…)`` works in kernels too.
 
 These are declarations: the compiler gives them their meaning inside a kernel.
 """
@@ -9,22 +9,22 @@ from typing import NoReturn
 
 
 def clock64() -> int:
-    """The cycles that the multiprocessor, or on the CPU device the processor's time stamp, has counted: an ``i64``.
+    """Returns the cycle count of the multiprocessor, or on the CPU device the processor's time stamp, as an ``i64``.
 
-    Differences between two readings in one thread mean something; those between threads do not."""
+    Only differences between two readings in one thread are meaningful."""
     _only_in_a_kernel("clock64")
 
 
 def trap() -> None:
-    """Stops. On a GPU the whole context is lost, as after any hardware fault: everything in flight fails with a
-    ``DeviceLostError``, and the process cannot use the device any more. On the CPU device the thread ends and the
-    launch fails with a ``KernelAssertionError``. An ``assert`` fails the launch alone, on both."""
+    """Stops execution. On a GPU the whole context is lost, as after any hardware fault: everything in flight fails
+    with a ``DeviceLostError``, and the process cannot use the device any more. On the CPU device the thread ends and
+    the launch fails with a ``KernelAssertionError``. An ``assert`` fails only the launch, on both devices."""
     _only_in_a_kernel("trap")
 
 
 def breakpoint() -> None:
-    """Stops in the debugger that is attached, such as cuda-gdb. Without one it is a ``trap``, and so it is on the CPU
-    device, where no debugger knows the kernel's source."""
+    """Stops in an attached debugger, such as cuda-gdb. Without a debugger it is a ``trap``. On the CPU device it always
+    is, as no debugger knows the kernel's source there."""
     _only_in_a_kernel("breakpoint")
 
 

@@ -1,8 +1,8 @@
-"""Fast approximations of ``math``'s functions, by name: CUDA's ``__expf``, ``__sinf`` and their kin.
+"""Fast approximations of ``math``'s functions, by name: CUDA's ``__expf``, ``__sinf`` and related functions.
 
-Each takes ``f32`` and gives ``f32``. On a GPU it is a few instructions; the errors are those of CUDA's programming
-guide, and for ``sin``, ``cos`` and ``tan`` they are absolute, about 2**-21 for arguments in [-pi, pi] and larger
-outside. On the CPU device each is the ordinary function. ``@kernel(fastmath=True)`` takes these for all ``f32`` calls.
+Each takes and returns ``f32``. On a GPU it is a few instructions. The errors are those of CUDA's programming guide;
+for ``sin``, ``cos`` and ``tan`` they are absolute, about 2**-21 for arguments in [-pi, pi] and larger outside. On the
+CPU device each is the ordinary function. ``@kernel(fastmath=True)`` uses these for all ``f32`` calls.
 """
 
 from __future__ import annotations
@@ -11,52 +11,52 @@ from typing import NoReturn
 
 
 def exp(x: float) -> float:
-    """``__expf``: within 2 + 1.2 |x| units in the last place."""
+    """Computes ``__expf``: within 2 + 1.2 |x| units in the last place."""
     _only_in_a_kernel("exp")
 
 
 def exp10(x: float) -> float:
-    """``__exp10f``: 10**x, within 2 + 2.97 |x| units in the last place."""
+    """Computes ``__exp10f``: 10**x, within 2 + 2.97 |x| units in the last place."""
     _only_in_a_kernel("exp10")
 
 
 def log(x: float) -> float:
-    """``__logf``: an absolute error of 2**-21.4 for x in [0.5, 2], else 3 units in the last place."""
+    """Computes ``__logf``: an absolute error of 2**-21.4 for x in [0.5, 2], else 3 units in the last place."""
     _only_in_a_kernel("log")
 
 
 def log2(x: float) -> float:
-    """``__log2f``: an absolute error of 2**-22 for x in [0.5, 2], else 2 units in the last place."""
+    """Computes ``__log2f``: an absolute error of 2**-22 for x in [0.5, 2], else 2 units in the last place."""
     _only_in_a_kernel("log2")
 
 
 def log10(x: float) -> float:
-    """``__log10f``: an absolute error of 2**-24 for x in [0.5, 2], else 3 units in the last place."""
+    """Computes ``__log10f``: an absolute error of 2**-24 for x in [0.5, 2], else 3 units in the last place."""
     _only_in_a_kernel("log10")
 
 
 def sin(x: float) -> float:
-    """``__sinf``."""
+    """Computes ``__sinf``."""
     _only_in_a_kernel("sin")
 
 
 def cos(x: float) -> float:
-    """``__cosf``."""
+    """Computes ``__cosf``."""
     _only_in_a_kernel("cos")
 
 
 def tan(x: float) -> float:
-    """``__tanf``: ``__sinf`` divided by ``__cosf``."""
+    """Computes ``__tanf``: ``__sinf`` divided by ``__cosf``."""
     _only_in_a_kernel("tan")
 
 
 def pow(x: float, y: float) -> float:
-    """``__powf``: ``2**(y * __log2f(x))``, for x of at least 0."""
+    """Computes ``__powf``: ``2**(y * __log2f(x))``, for x of at least 0."""
     _only_in_a_kernel("pow")
 
 
 def divide(x: float, y: float) -> float:
-    """``__fdividef``: within 2 units in the last place for y between 2**-126 and 2**126."""
+    """Computes ``__fdividef``: within 2 units in the last place for y between 2**-126 and 2**126."""
     _only_in_a_kernel("divide")
 
 

@@ -1,8 +1,8 @@
-"""Instructions of the machine that Python has no operator for: bits, wide products, saturation, fused multiply-add.
+"""Machine instructions without a Python operator: bits, wide products, saturation, fused multiply-add.
 
 The names are CUDA's: ``popc`` is ``__popc``, ``mulhi`` is ``__mulhi`` or ``__umul64hi`` by its arguments' type.
-Integers are 32- or 64-bit, and a result has the arguments' type unless said. These are declarations: the compiler gives
-them their meaning inside a kernel, on both devices.
+Integers are 32- or 64-bit, and a result has the arguments' type unless stated otherwise. These are declarations: the
+compiler gives them their meaning inside a kernel, on both devices.
 """
 
 from __future__ import annotations
@@ -13,73 +13,73 @@ T = TypeVar("T", int, float)
 
 
 def popc(x: int) -> int:
-    """How many bits of ``x`` are set, an ``i32``."""
+    """Returns the number of set bits of ``x``, an ``i32``."""
     _only_in_a_kernel("popc")
 
 
 def clz(x: int) -> int:
-    """How many bits above the highest set one are clear, an ``i32``; the width of ``x`` for 0."""
+    """Returns the number of clear bits above the highest set bit, an ``i32``; the width of ``x`` for 0."""
     _only_in_a_kernel("clz")
 
 
 def ffs(x: int) -> int:
-    """The place of the lowest set bit counted from 1, an ``i32``; 0 for 0."""
+    """Returns the position of the lowest set bit, counted from 1, an ``i32``; 0 for 0."""
     _only_in_a_kernel("ffs")
 
 
 def brev(x: int) -> int:
-    """The bits in the opposite order."""
+    """Returns the bits in reverse order."""
     _only_in_a_kernel("brev")
 
 
 def mulhi(a: int, b: int) -> int:
-    """The upper half of the double-width product. Both are of one type."""
+    """Returns the upper half of the double-width product. Both arguments have one type."""
     _only_in_a_kernel("mulhi")
 
 
 def saturating_add(a: int, b: int) -> int:
-    """``a + b``, or the type's least or greatest number where the sum does not fit. Both are of one type."""
+    """Returns ``a + b``, or the type's least or greatest number if the sum does not fit. Both have one type."""
     _only_in_a_kernel("saturating_add")
 
 
 def saturating_sub(a: int, b: int) -> int:
-    """``a - b``, or the type's least or greatest number where it does not fit. Both are of one type."""
+    """Returns ``a - b``, or the type's least or greatest number if it does not fit. Both have one type."""
     _only_in_a_kernel("saturating_sub")
 
 
 def saturate(x: float) -> float:
-    """``x`` held between 0 and 1, CUDA's ``__saturatef``; 0 for a NaN. An ``f32`` or ``f64``."""
+    """Returns ``x`` clamped to 0 and 1, CUDA's ``__saturatef``; 0 for a NaN. An ``f32`` or ``f64``."""
     _only_in_a_kernel("saturate")
 
 
 def fma(a: float, b: float, c: float) -> float:
-    """``a * b + c``, rounded once: an ``f32`` if all are, else an ``f64``."""
+    """Returns ``a * b + c``, rounded once: an ``f32`` if all are, else an ``f64``."""
     _only_in_a_kernel("fma")
 
 
 def fmax(a: float, b: float) -> float:
-    """The greater of two floats, and of a NaN and a number the number: C's ``fmax``, one instruction on a GPU. The
-    built-in ``max`` is Python's."""
+    """Returns the greater of two floats, and the number if the other is a NaN: C's ``fmax``, one instruction on a GPU.
+    The built-in ``max`` has Python's semantics."""
     _only_in_a_kernel("fmax")
 
 
 def fmin(a: float, b: float) -> float:
-    """The lesser of two floats, and of a NaN and a number the number: C's ``fmin``."""
+    """Returns the lesser of two floats, and the number if the other is a NaN: C's ``fmin``."""
     _only_in_a_kernel("fmin")
 
 
 def rsqrt(x: float) -> float:
-    """``1 / sqrt(x)``; of an ``f32`` to within 2 units in the last place."""
+    """Returns ``1 / sqrt(x)``; for an ``f32`` to within 2 units in the last place."""
     _only_in_a_kernel("rsqrt")
 
 
 def to_bits(x: float) -> int:
-    """The bits of an ``f32`` as a ``u32``, of an ``f64`` as a ``u64``: CUDA's ``__float_as_uint``, named as in Rust."""
+    """Returns the bits of an ``f32`` as ``u32``, of an ``f64`` as ``u64``: CUDA's ``__float_as_uint``, Rust's name."""
     _only_in_a_kernel("to_bits")
 
 
 def from_bits(bits: int) -> float:
-    """The ``f32`` that has the bits of a ``u32`` or ``i32``, or the ``f64`` those of a ``u64`` or ``i64``."""
+    """Returns the ``f32`` with the bits of a ``u32`` or ``i32``, or the ``f64`` with those of a ``u64`` or ``i64``."""
     _only_in_a_kernel("from_bits")
 
 

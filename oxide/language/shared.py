@@ -1,7 +1,7 @@
-"""Memory that belongs to a block, ``SharedArray`` and ``DynamicSharedArray``, or to a thread, ``LocalArray``.
+"""Memory of a block, ``SharedArray`` and ``DynamicSharedArray``, and memory of a thread, ``LocalArray``.
 
-All the threads of a block see the same shared array, and it is what they exchange values through: write, meet at
-``thread.sync_threads()``, read what the others wrote. Without the meeting a thread may read before another has
+All threads of a block see the same shared array, and exchange values through it: they write, synchronize at
+``thread.sync_threads()``, then read what the others wrote. Without the barrier a thread may read before another has
 written. The contents start undefined. A static shape is part of the kernel, so an index is checked against a constant;
 the size of a ``DynamicSharedArray`` comes with the launch. The terms are CUDA's.
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Elements(Generic[T]):
-    """What the arrays have in common: checked access to elements.
+    """The base of the arrays: checked access to elements.
 
     An index outside the array is a fault: it reads as zero, writes nothing, its thread goes on to the next barrier,
     and the launch fails with a ``BoundsError``.
@@ -32,7 +32,7 @@ class _Elements(Generic[T]):
         _only_in_a_kernel(type(self).__name__)
 
     def __len__(self) -> int:
-        """The length of the first axis, an ``i64``."""
+        """Returns the length of the first axis, an ``i64``."""
         _only_in_a_kernel(type(self).__name__)
 
 
@@ -40,9 +40,9 @@ class _Elements(Generic[T]):
 class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWrites[T]):
     """An array that the threads of a block share: ``tile = SharedArray((16, 17), f32)``, then ``tile[row, col]``.
 
-    ``shape`` is a constant, or a tuple of up to three; ``dtype`` one of oxide's scalar types. All calls made at one
-    place in the source give the same array. A kernel's static arrays take at most 48 KiB together, else it is a
-    ``CompileError``; a ``DynamicSharedArray`` may be larger. Elements of 32 and 64 bits have the atomic methods too:
+    ``shape`` is a constant, or a tuple of up to three; ``dtype`` is one of oxide's scalar types. All calls at one place
+    in the source return the same array. A kernel's static arrays take at most 48 KiB together, more is a
+    ``CompileError``; a ``DynamicSharedArray`` may be larger. Elements of 32 and 64 bits also have the atomic methods:
     ``bins.fetch_add(i, 1)``.
     """
 
@@ -52,10 +52,10 @@ class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWrites[T]
 
 @final
 class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWrites[T]):
-    """The block's dynamic shared memory as an array of one axis, as long as the launch says.
+    """The block's dynamic shared memory as an array of one axis, with its length set by the launch.
 
-    ``LaunchConfig(…, shared_mem_bytes=n)`` gives it ``n // dtype's bytes`` elements, ``len()`` tells how many. Every
-    ``DynamicSharedArray`` of a kernel starts at the same address, as ``extern __shared__`` does in CUDA C++.
+    ``LaunchConfig(…, shared_mem_bytes=n)`` gives it ``n // dtype's bytes`` elements; ``len()`` returns the number.
+    Every ``DynamicSharedArray`` of a kernel starts at the same address, as ``extern __shared__`` does in CUDA C++.
     """
 
     def __init__(self, dtype: type[T]) -> None:
@@ -64,8 +64,8 @@ class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWr
 
 @final
 class LocalArray(_Elements[T]):
-    """An array that belongs to one thread: ``LocalArray(8, f32)``. Where every index is known to the compiler it lives
-    in registers, else in memory: 512 KiB in all. ``shape`` and ``dtype`` are those of ``SharedArray``."""
+    """An array that belongs to one thread: ``LocalArray(8, f32)``. It lives in registers if the compiler knows every
+    index, else in memory: 512 KiB in all. ``shape`` and ``dtype`` are those of ``SharedArray``."""
 
     def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
         _only_in_a_kernel("LocalArray")

@@ -1,7 +1,7 @@
-"""What a kernel reads from and writes to: ``Slice``, ``DisjointSlice`` and ``Ref``.
+"""A kernel's inputs and outputs: ``Slice``, ``DisjointSlice`` and ``Ref``.
 
-The rule comes from cuda-oxide: an output element is reached only by a ``ThreadIndex``, and no two threads hold the
-same one, so no two threads write the same element. With a plain index they could::
+The rule comes from cuda-oxide: an output element is reached only by a ``ThreadIndex``, and no two threads hold an equal
+one, so no two threads write the same element. With a plain index they could::
 
     c[0] = row          # every thread writes c[0]: refused, a DisjointSlice has no [...]
     c_elem = c.get_mut(thread.index_1d())
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     @final
     class Elements:
-        """The layout of a ``DisjointSlice`` that has no other: a thread has one element."""
+        """The default layout of a ``DisjointSlice``: a thread has one element."""
 
     Layout = TypeVarWithDefault("Layout", default=Elements)
 else:
@@ -38,8 +38,8 @@ else:
 class Slice(VectorReads[T], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
 
-    ``a[i]`` takes any integer; a negative one, or one past the end, is a fault: the thread leaves the kernel, or reads
-    zero where others may wait for it, and the launch fails with a ``BoundsError``. ``len(a)`` is the number of
+    ``a[i]`` takes any integer. A negative index, or an index past the end, is a fault: the thread leaves the kernel, or
+    reads zero if others may wait for it, and the launch fails with a ``BoundsError``. ``len(a)`` is the number of
     elements, an ``i64``.
     """
 
@@ -59,14 +59,14 @@ class Slice(VectorReads[T], Alignment):
 
     @property
     def unchecked(self) -> UncheckedSlice[T]:
-        """The slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or brings the whole
-        device context down: nothing catches it. For an index that you know to be inside and the compiler does not."""
+        """The slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or destroys the
+        whole device context: nothing catches it. For indices that you know to be inside and the compiler does not."""
         _only_in_a_kernel("Slice")
 
 
 @final
 class UncheckedSlice(VectorReads[T]):
-    """What ``a.unchecked`` is: a ``Slice`` to be read without checks."""
+    """The type of ``a.unchecked``: a ``Slice`` that is read without checks."""
 
     def __init__(self) -> None:
         _only_in_a_kernel("UncheckedSlice")
@@ -76,18 +76,18 @@ class UncheckedSlice(VectorReads[T]):
 
     @property
     def streaming(self) -> Streaming[T]:
-        """Its vectors, of elements that nobody needs again soon."""
+        """The slice's vectors, for elements that are not needed again soon."""
         _only_in_a_kernel("UncheckedSlice")
 
 
 @final
 class DisjointSlice(Alignment, Generic[T, Layout]):
-    """A kernel's output: each thread reaches the element of its own ``ThreadIndex`` and no other.
+    """A kernel's output: each thread reaches only the element of its own ``ThreadIndex``.
 
     ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``. ``DisjointSlice[T, Tiles(n)]`` and
-    ``DisjointSlice[T, RowMajorTiles(r, c)]`` give a thread a tile of several elements in place of one (``tiles.py``);
-    a box for such an output begins at a multiple of the tile's bytes, or of the greatest power of two in them up to 16,
-    so that tiles move by vectors, else the launch is refused. Every box does, except some pieces of one.
+    ``DisjointSlice[T, RowMajorTiles(r, c)]`` give a thread a tile of several elements instead (``tiles.py``). So that
+    tiles move by vectors, a box for such an output must begin at a multiple of the tile's bytes, or of the greatest
+    power of two in them up to 16; otherwise the launch is refused. Every box does, except some pieces of one.
     """
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     @overload
     def get_mut(self: DisjointSlice[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
     def get_mut(self, index: ThreadIndex) -> Any:
-        """This thread's element, or None where the index is outside the slice; this thread's tile, or None where it
-        would not be whole."""
+        """Returns this thread's element, or None if the index is outside the slice. With a tile layout, returns this
+        thread's tile, or None if it would not be whole."""
         _only_in_a_kernel("DisjointSlice")
 
     @overload
@@ -114,13 +114,13 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     @overload
     def get_remainder(self: DisjointSlice[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
     def get_remainder(self, index: ThreadIndex) -> Any:
-        """What there is of this thread's tile where it is not whole; None where it is whole, or has no element. A
-        matrix's elements after its last whole row belong to no tile."""
+        """Returns the elements of this thread's tile that exist, if the tile is not whole; None if it is whole or
+        empty. A matrix's elements after its last whole row belong to no tile."""
         _only_in_a_kernel("DisjointSlice")
 
     @property
     def dtype(self) -> type[T]:
-        """The type of the elements, as of a ``Slice``."""
+        """The elements' type, as for a ``Slice``."""
         _only_in_a_kernel("DisjointSlice")
 
     @property
@@ -137,8 +137,8 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
 class Ref(Generic[T]):
     """One element of a ``DisjointSlice``, to read and to write through ``value``.
 
-    Using ``value`` without having looked whether ``get_mut`` gave None is refused by a type checker; where the
-    element is outside the slice, it is a fault: nothing is written, and the launch fails with a ``BoundsError``.
+    A type checker refuses the use of ``value`` without a check that ``get_mut`` did not return None. If the element is
+    outside the slice, the use is a fault: nothing is written, and the launch fails with a ``BoundsError``.
     """
 
     value: T

@@ -1,4 +1,4 @@
-"""Which thread this is: ``index_1d``, ``index_2d`` and the hardware's coordinates; and where a block's threads meet.
+"""Thread indices, ``index_1d``, ``index_2d`` and the hardware's coordinates; and barriers for a block and the grid.
 
 All numbers are non-negative 64-bit integers, zero-extended from 32-bit hardware registers, so products such as
 ``row * width`` do not wrap. These are declarations: the compiler gives them their meaning inside a kernel.
@@ -13,21 +13,21 @@ from typing import NoReturn, final
 class ThreadIndex:
     """A number that no other thread of the launch has: the only key to an element of a ``DisjointSlice``.
 
-    It comes from ``index_1d()`` or ``index_2d(width)`` and from nowhere else, and has no arithmetic: a number computed
-    from one could be another thread's. ``get()`` gives the plain number, to read a ``Slice`` with.
+    Only ``index_1d()`` and ``index_2d(width)`` make one. It has no arithmetic: a number computed from it could be
+    another thread's. ``get()`` returns the plain number, for reading a ``Slice``.
     """
 
     def __init__(self) -> None:
         raise TypeError("a ThreadIndex comes from thread.index_1d() or thread.index_2d(width), inside a @kernel")
 
     def get(self) -> int:
-        """The plain number, an ``i64``."""
+        """Returns the plain number, an ``i64``."""
         _only_in_a_kernel("ThreadIndex.get")
 
 
 @final
 class Coordinates:
-    """Three numbers that the hardware knows, ``x``, ``y`` and ``z``."""
+    """Three hardware coordinates, ``x``, ``y`` and ``z``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,10 +46,10 @@ class Coordinates:
 
 
 thread_idx = Coordinates("thread_idx")
-"""This thread's place in its block."""
+"""This thread's position in its block."""
 
 block_idx = Coordinates("block_idx")
-"""This block's place in the grid."""
+"""This block's position in the grid."""
 
 block_dim = Coordinates("block_dim")
 """The shape of a block, in threads."""
@@ -59,7 +59,7 @@ grid_dim = Coordinates("grid_dim")
 
 
 def index_1d() -> ThreadIndex:
-    """This thread's place in a one-dimensional launch: ``block_idx.x * block_dim.x + thread_idx.x``.
+    """Returns this thread's position in a one-dimensional launch: ``block_idx.x * block_dim.x + thread_idx.x``.
 
     A launch whose grid or block has a y or z other than 1 is refused, as two threads would have the same index.
     """
@@ -67,70 +67,70 @@ def index_1d() -> ThreadIndex:
 
 
 def index_2d(width: int) -> ThreadIndex | None:
-    """This thread's place in a row-major matrix: ``index_2d_row() * width + index_2d_col()``; None where the column is
-    not under ``width``.
+    """Returns this thread's position in a row-major matrix: ``index_2d_row() * width + index_2d_col()``; None if the
+    column is not less than ``width``.
 
     All threads must agree on the width: with widths 5 and 100 the threads (row 1, column 0) and (row 0, column 5)
     would both get index 5. So ``width`` must be a kernel parameter or a constant, and the same in every call that a
-    kernel reaches; anything else is a ``CompileError``. None, too, where ``width`` is 2**36 or more: with that and at
-    most 2**26 rows, the product cannot wrap round 64 bits.
+    kernel reaches; anything else is a ``CompileError``. Also returns None if ``width`` is 2**36 or more: below that,
+    with at most 2**26 rows, the product cannot wrap round 64 bits.
     """
     _only_in_a_kernel("thread.index_2d")
 
 
 def index_2d_row() -> int:
-    """``block_idx.y * block_dim.y + thread_idx.y``."""
+    """Returns ``block_idx.y * block_dim.y + thread_idx.y``."""
     _only_in_a_kernel("thread.index_2d_row")
 
 
 def index_2d_col() -> int:
-    """``block_idx.x * block_dim.x + thread_idx.x``."""
+    """Returns ``block_idx.x * block_dim.x + thread_idx.x``."""
     _only_in_a_kernel("thread.index_2d_col")
 
 
 def sync_threads() -> None:
-    """Waits until every thread of the block is here; what they wrote before, all of them see after.
+    """Waits until every thread of the block is here. Their earlier writes are then visible to all of them.
 
-    Every thread that has not returned must come to the same call: a barrier in a branch that only some threads take
-    is a mistake, on the CPU device a ``BarrierError``, on a GPU undefined, as CUDA's ``__syncthreads``.
+    Every thread that has not returned must reach the same call. A barrier in a branch that only some threads take is a
+    mistake: a ``BarrierError`` on the CPU device, undefined on a GPU, as with CUDA's ``__syncthreads``.
     """
     _only_in_a_kernel("thread.sync_threads")
 
 
 def sync_threads_count(condition: bool) -> int:
-    """``sync_threads()``, and the number of threads, an ``i32``, whose ``condition`` is true."""
+    """Does ``sync_threads()`` and returns the number of threads, an ``i32``, whose ``condition`` is true."""
     _only_in_a_kernel("thread.sync_threads_count")
 
 
 def sync_threads_and(condition: bool) -> bool:
-    """``sync_threads()``, and whether ``condition`` is true in every thread."""
+    """Does ``sync_threads()`` and returns whether ``condition`` is true in every thread."""
     _only_in_a_kernel("thread.sync_threads_and")
 
 
 def sync_threads_or(condition: bool) -> bool:
-    """``sync_threads()``, and whether ``condition`` is true in some thread."""
+    """Does ``sync_threads()`` and returns whether ``condition`` is true in some thread."""
     _only_in_a_kernel("thread.sync_threads_or")
 
 
 def sync_grid() -> None:
-    """Waits until every thread of the grid is here; what they wrote before, all of them see after.
+    """Waits until every thread of the grid is here. Their earlier writes are then visible to all of them.
 
-    A kernel that calls it is launched cooperatively: all its blocks are on the device at once, so the grid must fit, or
-    the launch is a ``LaunchError`` that says how many blocks do. Every thread of the grid must come to the same call,
-    those that have nothing to do too: a thread that has returned is a mistake, on the CPU device a ``BarrierError``, on
-    a GPU a hang. Hence such a kernel has no ``assert``, and no ``range`` with a step that is not constant. CUDA's name
-    is ``cooperative_groups::this_grid().sync()``.
+    A kernel that calls it is launched cooperatively: all its blocks are on the device at once. So the grid must fit, or
+    the launch is a ``LaunchError`` that says how many blocks fit. Every thread of the grid must reach the same call,
+    threads without work too: a thread that has returned is a mistake, a ``BarrierError`` on the CPU device and a hang
+    on a GPU. Hence such a kernel has no ``assert``, and no ``range`` with a step that is not constant. CUDA's name is
+    ``cooperative_groups::this_grid().sync()``.
     """
     _only_in_a_kernel("thread.sync_grid")
 
 
 def nanosleep(nanoseconds: int) -> None:
-    """Rests for about so many nanoseconds, at most twice as many: between two looks at what another block is to write.
+    """Sleeps for about this many nanoseconds, at most twice as many: for polling a value that another block will write.
 
-    A GPU takes up to a million, and none before compute capability 7.0, where it goes on at once. The CPU device lets
-    other threads of the operating system go first, whatever the number: without it a block that waits takes the
-    processor from the one that it waits for. Wait only for blocks that are sure to have begun, as one that has given
-    its number away is; nothing else promises that they run at the same time. CUDA's name is ``__nanosleep``.
+    A GPU takes up to a million; before compute capability 7.0 it does not sleep at all. The CPU device yields to other
+    threads of the operating system, whatever the number: otherwise a waiting block takes the processor from the block
+    that it waits for. Wait only for blocks that are sure to have begun, such as a block that has published its number;
+    nothing else guarantees that they run at the same time. CUDA's name is ``__nanosleep``.
     """
     _only_in_a_kernel("thread.nanosleep")
 

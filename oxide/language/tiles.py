@@ -1,19 +1,19 @@
-"""Output tiles: ``Tiles`` and ``RowMajorTiles``, by which a ``DisjointSlice`` gives each thread several elements.
+"""Output tiles: ``Tiles`` and ``RowMajorTiles``, with which a ``DisjointSlice`` gives each thread several elements.
 
-Why no two threads share an element: a ``ThreadIndex`` is a number that no other thread has, and the layout, which is
-part of the kernel's type and so the same in every thread, gives each number elements of its own.
+No two threads share an element. A ``ThreadIndex`` is a number that no other thread has. The layout is part of the
+kernel's type, so it is the same in every thread, and it maps each number to elements of its own:
 
 - With ``Tiles(n)`` the thread with index t has the elements from t*n to t*n + n - 1: intervals that begin n apart and
   are n long.
-- With ``RowMajorTiles(r, c)`` the index comes from ``thread.index_2d(width)``, and the thread in row i and column j of
-  the launch has the rows from i*r and the columns from j*c of the matrix that is ``width`` wide. All threads have the
-  same width, since ``index_2d`` takes no other; the tile must end within the width; so two tiles that differ in i have
-  no row in common, two that differ in j no column, and an element has one row and one column. Were the widths 5 and
-  100, element 5 would be (1, 0) to one thread and (0, 5) to another.
+- With ``RowMajorTiles(r, c)`` the index comes from ``thread.index_2d(width)``. The thread in row i and column j of the
+  launch has the rows from i*r and the columns from j*c of the matrix that is ``width`` wide. All threads have the same
+  width, since ``index_2d`` takes no other, and a tile must end within the width. So two tiles that differ in i have no
+  row in common, two that differ in j no column, and an element has one row and one column. With widths 5 and 100,
+  element 5 would be (1, 0) to one thread and (0, 5) to another.
 
-The elements past the last whole tile: ``get_mut`` gives None where the tile would not be whole, and ``get_remainder``
-gives that thread what there is of it, as ``chunks_exact_mut`` and its remainder do in Rust. So a loop over whole tiles
-has no check, and one over a remainder its own bounds::
+The elements past the last whole tile: ``get_mut`` returns None if the tile would not be whole, and ``get_remainder``
+then returns the elements that exist, as ``chunks_exact_mut`` and its remainder do in Rust. So a loop over whole tiles
+needs no check, and a loop over a remainder has its own bounds::
 
     tile = y.get_mut(index)
     if tile is not None:
@@ -24,8 +24,8 @@ has no check, and one over a remainder its own bounds::
         for j in range(len(rest)):
             rest[j] = f32(0.0)
 
-These are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them. To a type
-checker a call is no annotation: for one, write ``Tiles[Literal[4]]``, which means the same as ``Tiles(4)``.
+These are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them. A type
+checker does not accept a call as an annotation: write ``Tiles[Literal[4]]`` for it, which means ``Tiles(4)``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LARGEST = 2**16
 
 
 class _Layout:
-    """What the layouts have in common: a shape of constants."""
+    """The base of the layouts: a constant shape."""
 
     __slots__ = ("shape",)
 
@@ -56,7 +56,7 @@ class _Layout:
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, sizes: Any) -> Any:
-            """``Tiles[Literal[4]]`` is ``Tiles(4)``, in words that a type checker takes."""
+            """Makes ``Tiles[Literal[4]]`` mean ``Tiles(4)``, in a form that a type checker accepts."""
             sizes = sizes if isinstance(sizes, tuple) else (sizes,)
             return cls(*(get_args(size)[0] if get_origin(size) is Literal else size for size in sizes))
 
@@ -119,10 +119,10 @@ else:
 class TileRef(Generic[T]):
     """This thread's tile of a ``DisjointSlice[T, Tiles(n)]``, to read and to write: ``tile[0] = x``.
 
-    A constant position outside the tile is a ``CompileError``, any other is checked against the tile's size, and one
-    from ``range(n)`` or ``range(len(tile))`` needs no check. ``len(tile)`` is n, or in a remainder what there is. Used
-    without having looked whether ``get_mut`` gave None, which a type checker refuses, an element and the length are a
-    fault: the launch fails with a ``BoundsError``.
+    A constant position outside the tile is a ``CompileError``. Any other is checked against the tile's size; a position
+    from ``range(n)`` or ``range(len(tile))`` needs no check. ``len(tile)`` is n, or in a remainder the number of
+    elements that exist. If ``get_mut`` returned None, using an element or the length, which a type checker refuses, is
+    a fault: the launch fails with a ``BoundsError``.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class TileRef(Generic[T]):
 @final
 class MatrixTileRef(Generic[T]):
     """This thread's tile of a ``DisjointSlice[T, RowMajorTiles(r, c)]``: ``tile[0, 1] = x``, checked as a ``TileRef``
-    is, each axis by itself. ``len(tile)`` is the number of rows."""
+    is, each axis separately. ``len(tile)`` is the number of rows."""
 
     def __init__(self) -> None:
         _only_in_a_kernel("MatrixTileRef")

@@ -67,16 +67,17 @@ else:
 
 
 def of_dtype(dtype: np.dtype[Any]) -> ScalarType | None:
-    """The scalar type whose NumPy dtype this is, or None. ``uint16`` is ``u16``, not the storage of a ``bf16``."""
+    """Returns the scalar type of a NumPy dtype, or None. ``uint16`` is ``u16``, not the storage of a ``bf16``."""
     name = {"b": "bool_"}.get(dtype.kind, f"{dtype.kind}{8 * dtype.itemsize}")
     found = globals().get(name) if dtype.isnative else None
     return found if isinstance(found, ScalarType) else None
 
 
 def as_dtype(dtype: Any, what: str = "dtype") -> np.dtype[Any]:
-    """The NumPy dtype of a ``ScalarType``, or of anything NumPy takes for a dtype. ``what`` begins the messages.
+    """Returns the NumPy dtype of a ``ScalarType``, or of anything that NumPy accepts as a dtype. ``what`` begins the
+    messages.
 
-    Raises ``TypeError`` for ``bf16``, which NumPy cannot hold, and for what is no dtype.
+    Raises ``TypeError`` for ``bf16``, which NumPy cannot hold, and for a value that is not a dtype.
     """
     if isinstance(dtype, ScalarType):
         if dtype.name == "bf16":
@@ -84,7 +85,7 @@ def as_dtype(dtype: Any, what: str = "dtype") -> np.dtype[Any]:
         return dtype.dtype
     try:
         converted: np.dtype[Any] = np.dtype(dtype)
-    except Exception:  # of several kinds, an object's own too, in words of NumPy's, which do not know of oxide.f32
+    except Exception:  # of several kinds, even an object's own; NumPy's messages do not know of oxide.f32
         raise TypeError(
             f"{what}: {written(dtype)} is no dtype; give one of oxide's types, as oxide.f32, or what NumPy takes for a "
             f"dtype, as 'float32'"

@@ -1,7 +1,7 @@
-"""``unroll``: a loop written out, one copy of its body for each round.
+"""``unroll``: unrolls a loop, one copy of its body for each iteration.
 
-Where each round's number is a constant, a ``LocalArray`` can live in registers, and the instructions of different
-rounds can overlap. The compiler unrolls short loops by itself; this is CUDA's ``#pragma unroll`` for the others::
+If each iteration's number is a constant, a ``LocalArray`` can live in registers, and the instructions of different
+iterations can overlap. The compiler unrolls short loops by itself; this is CUDA's ``#pragma unroll`` for the others::
 
     for i in unroll(range(8)):
         sums[i] += x[i] * y
@@ -11,5 +11,5 @@ from __future__ import annotations
 
 
 def unroll(numbers: range) -> range:
-    """The same loop, unrolled in full where the number of rounds is known to the compiler, else as it is."""
+    """Returns the same range; the loop is fully unrolled if the compiler knows the number of iterations."""
     return numbers

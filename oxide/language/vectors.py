@@ -1,13 +1,13 @@
 """Vectors: ``load2``, ``load4``, ``store2`` and ``store4``, which move several neighbouring elements at once.
 
-A GPU moves up to 16 bytes a thread in one instruction, and a kernel that does little else needs it to reach the
-memory's bandwidth. The hardware asks that the address be a multiple of the vector's size, so that is checked like the
-bounds; CUDA's ``float4`` asks the same, and leaves what happens otherwise undefined::
+A GPU moves up to 16 bytes a thread in one instruction, and a memory-bound kernel needs that to reach the memory's
+bandwidth. The hardware requires an address that is a multiple of the vector's size, so that is checked as the bounds
+are. CUDA's ``float4`` requires the same, and leaves a violation undefined::
 
     x0, x1, x2, x3 = a.load4(4 * i)
 
-A vector is a tuple of elements. Of elements so large that the vector is longer than 16 bytes, 16 is what the address
-is a multiple of. These are declarations: the compiler gives them their meaning inside a kernel.
+A vector is a tuple of elements. If its elements take more than 16 bytes, the address must be a multiple of 16. These
+are declarations: the compiler gives them their meaning inside a kernel.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ Index: TypeAlias = int | tuple[int, ...]
 
 
 class VectorReads(Generic[T]):
-    """Reads of 2 and 4 neighbours. Outside the bounds, or at an address that is no multiple of the vector's size, a
-    read is a fault: the launch fails, with a ``BoundsError`` or a ``KernelAssertionError``. In an array of several axes
-    the neighbours are along the last."""
+    """Reads of 2 and 4 neighbours. A read outside the bounds, or at an address that is not a multiple of the vector's
+    size, is a fault: the launch fails, with a ``BoundsError`` or a ``KernelAssertionError``. In an array of several
+    axes the neighbours are along the last."""
 
     def load2(self, index: Index) -> tuple[T, T]:
-        """The elements ``index`` and ``index + 1``."""
+        """Reads the elements ``index`` and ``index + 1``."""
         _only_in_a_kernel("load2")
 
     def load4(self, index: Index) -> tuple[T, T, T, T]:
-        """The elements ``index`` to ``index + 3``."""
+        """Reads the elements ``index`` to ``index + 3``."""
         _only_in_a_kernel("load4")
 
 
 class VectorWrites(Generic[T]):
-    """Writes of 2 and 4 neighbours, checked as the reads are: where one is a fault, nothing is written."""
+    """Writes of 2 and 4 neighbours, checked as the reads are; a faulting write writes nothing."""
 
     def store2(self, index: Index, a: T, b: T) -> None:
         """Writes the elements ``index`` and ``index + 1``."""
@@ -45,22 +45,23 @@ class VectorWrites(Generic[T]):
 
 
 class Alignment:
-    """What a kernel asks before it goes by vectors."""
+    """A query that a kernel makes before it uses vectors."""
 
     def is_aligned(self, count: int) -> bool:
-        """Whether vectors of ``count`` elements, 2 or 4, may begin at every index that is a multiple of ``count``: the
-        first element's address is a multiple of the vector's size. So for every box, except pieces of one that begin
-        in the middle of a vector."""
+        """Returns whether vectors of ``count`` elements, 2 or 4, may begin at every index that is a multiple of
+        ``count``: the first element's address is a multiple of the vector's size. True for every box, except for pieces
+        of one that begin in the middle of a vector."""
         _only_in_a_kernel("is_aligned")
 
 
 @final
 class Streaming(VectorReads[T], VectorWrites[T]):
-    """What ``a.unchecked.streaming`` and ``c.unchecked_mut.streaming`` are: vectors that nobody needs again soon.
+    """The type of ``a.unchecked.streaming`` and ``c.unchecked_mut.streaming``: vectors that are not needed again soon.
 
-    On a GPU they are the first to leave the caches, CUDA's ``__ldcs`` and ``__stcs``: for a kernel that reads each
-    element once and writes each once, and so leaves room for what others keep there. It asks for both: the one without
-    the other may be slower. On the CPU device they are ordinary vectors. Of a ``Slice``, it has the reads alone.
+    On a GPU they are the first to leave the caches, CUDA's ``__ldcs`` and ``__stcs``. This is for a kernel that reads
+    each element once and writes each once: it leaves room for other data in the caches. Use it for reads and writes
+    together: one without the other may be slower. On the CPU device they are ordinary vectors. A ``Slice`` has the
+    reads only.
     """
 
     def __init__(self) -> None:
@@ -69,11 +70,12 @@ class Streaming(VectorReads[T], VectorWrites[T]):
 
 @final
 class UncheckedMutSlice(VectorReads[T], VectorWrites[T]):
-    """What ``c.unchecked_mut`` of a ``DisjointSlice`` is: the output without any of its rules.
+    """The type of ``c.unchecked_mut`` of a ``DisjointSlice``: the output without any of its rules.
 
-    Nothing checks the bounds, nor that no two threads write the same element: the kernel's author shows both. Only the
-    address of a vector is checked, as a misaligned one ends a GPU's context. For what no ``ThreadIndex`` can say, as
-    the 64 elements of a thread in a tiled matrix product. It is cuda-oxide's ``get_unchecked_mut``.
+    Nothing checks the bounds, nor that no two threads write the same element: the kernel's author must prove both. Only
+    a vector's address is checked, as a misaligned one ends a GPU's context. This is for access patterns that no
+    ``ThreadIndex`` can express, such as the 64 elements of a thread in a tiled matrix product. It is cuda-oxide's
+    ``get_unchecked_mut``.
     """
 
     def __init__(self) -> None:
@@ -87,7 +89,7 @@ class UncheckedMutSlice(VectorReads[T], VectorWrites[T]):
 
     @property
     def streaming(self) -> Streaming[T]:
-        """Its vectors, of elements that nobody needs again soon."""
+        """The output's vectors, for elements that are not needed again soon."""
         _only_in_a_kernel("UncheckedMutSlice")
 
 

@@ -1,7 +1,7 @@
 """Views that are checked once: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``.
 
-A check at every read of a loop that the compiler cannot analyse costs more than the read. A view is checked where it
-is made, all of it at once, and then has nothing left to check::
+A check at every read of a loop that the compiler cannot analyse costs more than the read. A view is checked as a whole
+when it is made, and its reads then need no check::
 
     row = MatrixView(a, k).row(i, k)          # VectorView[f32] | None: None where it would not be inside a
     column = MatrixView(b, n).col(j, k)
@@ -30,33 +30,32 @@ W = TypeVar("W")
 class MatrixView(Generic[T]):
     """A ``Slice`` read as a row-major matrix whose rows begin ``stride`` elements apart.
 
-    Its columns are 0 to ``stride - 1``. It has as many rows as the slice has elements for; the last may be cut short,
-    as in BLAS a matrix's last row needs no padding. All arguments are integers of any size and sign: where a view would
-    not be inside the matrix, or its size is negative, it is None. Nothing in the check can wrap round.
+    Its columns are 0 to ``stride - 1``. It has as many rows as the slice has elements for. The last row may be cut
+    short, as in BLAS a matrix's last row needs no padding. All arguments are integers of any size and sign. A view that
+    would not be inside the matrix, or whose size is negative, is None. Nothing in the check can wrap round.
 
-    A view that is None and is used all the same, which a type checker refuses, is a fault, with which the launch
-    fails: a ``BoundsError``.
+    Using a view that is None, which a type checker refuses, is a fault: the launch fails with a ``BoundsError``.
     """
 
     def __init__(self, a: Slice[T], stride: int) -> None:
         _only_in_a_kernel("MatrixView")
 
     def row(self, i: int, k: int) -> VectorView[T] | None:
-        """The first ``k`` elements of row ``i``."""
+        """Returns the first ``k`` elements of row ``i``."""
         _only_in_a_kernel("MatrixView")
 
     def col(self, j: int, k: int) -> VectorView[T] | None:
-        """The first ``k`` elements of column ``j``."""
+        """Returns the first ``k`` elements of column ``j``."""
         _only_in_a_kernel("MatrixView")
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
-        """The ``rows`` times ``cols`` elements whose first is in row ``row`` and column ``col``."""
+        """Returns the ``rows`` times ``cols`` elements whose first is in row ``row`` and column ``col``."""
         _only_in_a_kernel("MatrixView")
 
 
 @final
 class VectorView(Generic[T]):
-    """Elements at equal distances, all of them inside their slice: a row or a column of a matrix.
+    """Elements at equal distances, all inside their slice: a row or a column of a matrix.
 
     ``for x in view`` and ``for i in range(len(view))`` with ``view[i]`` read without a check; any other index is
     checked against ``len(view)``, an ``i64``.
@@ -77,7 +76,7 @@ class VectorView(Generic[T]):
 
 @final
 class TileView(Generic[T]):
-    """A rectangle of a matrix, all of it inside its slice.
+    """A rectangle of a matrix, all inside its slice.
 
     ``for row in tile: for x in row`` reads without a check, and so does ``tile[i, j]`` with ``i`` and ``j`` from ranges
     over ``tile.shape``; any other index is checked, each axis by itself. ``len(tile)`` is the number of rows.
@@ -110,11 +109,11 @@ def zip_exact(
     first: VectorView[T], second: VectorView[U], third: VectorView[V], fourth: VectorView[W], /
 ) -> Iterator[tuple[T, U, V, W]]: ...
 def zip_exact(*views: VectorView[Any]) -> Iterator[tuple[Any, ...]]:
-    """The elements of two to four views side by side, for a ``for`` loop: ``for x, y in zip_exact(row, column)``.
+    """Iterates over two to four views in step, in a ``for`` loop: ``for x, y in zip_exact(row, column)``.
 
-    Views of different lengths are a mistake, as for Python's ``zip(strict=True)`` and itertools' ``zip_eq`` in Rust: a
-    fault, the loop does not run, and the launch fails with a ``KernelAssertionError``. The lengths are compared once,
-    before the loop; views that were made with the same number need no comparison.
+    Views of different lengths are a mistake, as for Python's ``zip(strict=True)`` and itertools' ``zip_eq`` in Rust:
+    the loop does not run, and the launch fails with a ``KernelAssertionError``. The lengths are compared once, before
+    the loop; views that were made with the same number need no comparison.
     """
     _only_in_a_kernel("zip_exact")
 

@@ -1,4 +1,4 @@
-"""Futures and completion, and what is prepared before anything is awaited."""
+"""Futures, completion, and preparation before anything is awaited."""
 
 from oxide.native import compiled_modules
 

@@ -1,14 +1,14 @@
-"""What is made once: in place where it must be, and beside an event loop where it can be.
+"""Preloads kernels, staging buffers and host numbers in a thread, so that the event loop does not stall.
 
-A kernel's first launch turns its IR into machine code, 25 to 60 ms, and loads it, for which a GPU's driver waits until
-nothing runs on the device, however long that is; no way of loading was found that does not wait. On an event loop's
-thread all other tasks would wait with it. So a task that awaits an operation first has the kernels that are new, those
-of which a launch has been built and that were never loaded, loaded by a thread, while the loop goes on. What is left in
-place is the first launch of a kernel that a function of ``and_then`` builds: it is built and run in one step.
+A kernel's first launch turns its IR into machine code, 25 to 60 ms, and loads the code. A GPU's driver waits with the
+loading until nothing runs on the device, however long that is; no way of loading was found that does not wait. On an
+event loop's thread all other tasks would wait with it. So a task that awaits an operation first has a thread load the
+new kernels, those of which a launch has been built and that were never loaded, while the loop goes on. The exception is
+the first launch of a kernel that a function of ``and_then`` builds: it is built and run in one step, on the loop.
 
-The same goes for what the first large copy on a device needs: where one has been built, the next task that awaits an
-operation on a device that never had one has its ring of page-locked memory made (``staging``). And for numbers that the
-host makes (``numbers``): those of operations that were built and never run are made before the next is submitted.
+The same goes for the first large copy on a device. Once one has been built, the next task that awaits an operation on a
+device without a prepared ring of page-locked memory has the ring made (``staging``). It also goes for numbers that the
+host makes (``numbers``): those of operations that were built and never run are made before the next submission.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # of which a launch was built, and none was run
+_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # a launch was built, and none was run
 
-_numbers: Final[deque[weakref.ref[HostNumbers]]] = deque(maxlen=1024)  # that were asked for and not made
-_large_copies = False  # whether one was built, and nothing awaited since
+_numbers: Final[deque[weakref.ref[HostNumbers]]] = deque(maxlen=1024)  # requested and not yet made
+_large_copies = False  # whether a large copy was built, and nothing awaited since
 
 
 def announce_large_copy() -> None:
-    """A copy that will be staged was built."""
+    """Notes that a copy was built that will be staged."""
     global _large_copies
     _large_copies = True
 
 
 def large_copy_was_run() -> None:
-    """A copy that was announced has been submitted, whoever did it."""
+    """Notes that an announced copy has been submitted, on whatever path."""
     global _large_copies
     _large_copies = False
 
 
 def forget_announced() -> None:
-    """Nothing that was built so far is made beside a loop; for tests."""
+    """Forgets everything announced so far, so that nothing of it is preloaded; for tests."""
     _new.clear()
     _numbers.clear()
     large_copy_was_run()
 
 
 def announce_numbers(numbers: HostNumbers) -> None:
-    """An operation was built that needs many numbers of the host's."""
+    """Notes that an operation was built that needs many host numbers."""
     _numbers.append(weakref.ref(numbers))
 
 
 def announce(specialization: Specialization) -> None:
-    """A launch of it was built, the first."""
+    """Notes that the first launch of a specialization was built."""
     _new.append(specialization.reference)
 
 
 def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
-    """The kernel's machine code, loaded on the device now if it is not yet."""
-    # functions.get looks for a weak reference at each call; the one that is there already finds the same entry.
+    """Returns the kernel's machine code, and loads it on the device first if need be."""
+    # functions.get looks for a weak reference at each call; the existing one finds the same entry at once.
     function = device.loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)
@@ -76,25 +76,25 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
             function = device.functions.get(specialization)
             if function is None:
                 function = device.functions.set(specialization, device.driver.load(device.id, code))
-        with contextlib.suppress(ValueError):  # another thread took it out to load it
+        with contextlib.suppress(ValueError):  # already taken out by a thread that loads it
             _new.remove(specialization.reference)
     return function
 
 
 def load_announced(device: Device) -> None:
-    """Loads the new kernels, prepares large copies and makes numbers, on the calling thread: no event loop's."""
+    """Loads new kernels, prepares large copies and makes numbers on the calling thread, not an event loop's."""
     load = _Load(_take_unloaded(device), device, _take_large_copies(device), _take_unmade())
     device.loading_beside.add(load)
     load.run()
 
 
-_MOST_SECONDS = 0.1  # of a loop's time, of which nobody is told
+_MOST_SECONDS = 0.1  # the longest compilation on a loop's thread that causes no warning
 _warned = False
 
 
 def note_compiled(kernel: str, seconds: float) -> None:
-    """The calling thread has compiled ``kernel``, for ``seconds``. Warns, once in a process, where an event loop stood
-    still for it."""
+    """Notes that the calling thread spent ``seconds`` compiling ``kernel``. Warns, once in a process, if that blocked
+    an event loop for long."""
     global _warned
     if _warned or seconds < _MOST_SECONDS:
         return
@@ -111,17 +111,17 @@ Specialization.compiled = staticmethod(note_compiled)
 
 
 def may_load(device: Device) -> bool:
-    """Whether ``load_beside`` may have something to do. Cheap: asked before every submission that is awaited."""
+    """Returns whether ``load_beside`` may have something to do. Cheap, as every awaited submission calls it first."""
     return bool(_new or device.loading_beside or _large_copies or _numbers)
 
 
 async def load_beside(loop: EventLoop, device: Device) -> None:
-    """Has new kernels loaded on ``device`` by a thread, its large copies prepared and numbers made; returns when that
-    is done, or at once. Raises the loop's cancellation; an error is left for the operation, which tries again in place.
-    """
+    """Has a thread load new kernels on ``device``, prepare its large copies and make numbers. Returns when that is
+    done, or at once if there is nothing to do. Raises the loop's cancellation. Other errors are left to the operation,
+    which tries again by itself."""
     reactor = reactor_of(loop)
     while True:
-        # What another task of this loop has loaded is waited for first: it may be all.
+        # First waits for another task of this loop that is loading: that may be all there is to do.
         wanted = [] if reactor.works_beside else _take_unloaded(device)
         copies = not reactor.works_beside and _take_large_copies(device)
         numbers = [] if reactor.works_beside else _take_unmade()
@@ -129,7 +129,7 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
             return
         load = _Load(wanted, device, copies, numbers)
         if wanted or copies or numbers:
-            device.loading_beside.add(load)  # from now on, so that no task of this turn loads them in place
+            device.loading_beside.add(load)  # already now, so that no task of this turn loads them on the loop
         try:
             await reactor.work_beside(loop, load.run)
         finally:
@@ -137,7 +137,7 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
 
 
 def _take(queue: deque[weakref.ref[T]]) -> list[T]:
-    """All that is in a queue and still there. Another thread's loop may take some at the same time."""
+    """Takes everything in a queue that is still alive. Another thread's loop may take entries at the same time."""
     taken = []
     while queue:
         try:
@@ -165,7 +165,7 @@ def _take_large_copies(device: Device) -> bool:
 
 @final
 class _Load:
-    """Some kernels to load, ``copies`` to prepare and numbers to make, in a thread that goes on alone where its task is
+    """Kernels to load, ``copies`` to prepare and numbers to make in a thread. The thread goes on if its task is
     cancelled."""
 
     def __init__(self, wanted: list[Specialization], device: Device, copies: bool, numbers: list[HostNumbers]) -> None:
@@ -178,7 +178,7 @@ class _Load:
     def run(self) -> None:
         self._begun = True
         try:
-            with self._device.load_turn:  # who has nothing to load waits here for the thread that has
+            with self._device.load_turn:  # a load with nothing to do waits here for the thread that is loading
                 for specialization in self._wanted:
                     with contextlib.suppress(Exception):
                         loaded_function(specialization, self._device)
@@ -192,6 +192,6 @@ class _Load:
             self._device.loading_beside.discard(self)
 
     def give_up(self) -> None:
-        """The task no longer waits: without a thread, nobody loads."""
+        """Withdraws the load if no thread has begun it, as the task no longer waits."""
         if not self._begun:
             self._device.loading_beside.discard(self)

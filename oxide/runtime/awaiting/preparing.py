@@ -1,9 +1,9 @@
-"""``prepare``: what a first request would wait for is made before, by a thread, while the event loop goes on.
+"""``prepare``: compiles and captures ahead of the first request, in a thread, while the event loop goes on.
 
 A kernel is typed, lowered, compiled and loaded. An operation is captured and thrown away, which runs nothing on the
-device: what its functions build is built, so their kernels are found as well, and the page-locked memory that it wants
-is made. What the loop's tasks do for new kernels by themselves (``loading``) needs a launch to be built first, and
-building it runs the front end, on the loop's thread.
+device. The capture builds what its functions build, so their kernels are found as well, and it makes the page-locked
+memory that the operation needs. ``loading``, which handles new kernels by itself, needs a launch to be built first, and
+building a launch runs the front end on the loop's thread.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Preparable: TypeAlias = "Kernel | Specialization | DeviceOperation[Any]"
 
 
 async def prepare(*things: Given[Preparable | Callable[[], Preparable]]) -> None:
-    """Compiles and captures beforehand, off the loop: a service awaits it before it begins to serve.
+    """Compiles and captures ahead of time, off the loop: a service awaits it before it begins to serve.
 
     Each of ``things`` is a kernel, an operation, ``kernel.specialize(…)`` of a generic kernel, or a function without
-    arguments that returns one of these and is called in the thread: building a launch compiles too, so
-    ``prepare(lambda: relu(h2d(x), zeros(n)))`` keeps the loop from that. An operation is not run, and may be run
-    afterwards; its functions of ``and_then`` and ``map`` are called once more, as by ``graph()``. Sources of its
+    arguments that returns one of these and is called in the thread. Building a launch compiles too, so
+    ``prepare(lambda: relu(h2d(x), zeros(n)))`` keeps that off the loop. An operation is not run, and may be run
+    afterwards. Its functions of ``and_then`` and ``map`` are called one extra time, as by ``graph()``. Sources of its
     ``shared`` operations are run.
 
-    Always a checkpoint. The first error ends it and is raised, with a note that names the kernel or the operation:
-    ``CompileError`` among them. ``GraphError`` is raised for what cannot be captured, ``ArgumentError`` for
-    a generic kernel without its types, ``TypeError`` for what is none of these. Where the task is cancelled, the thread
-    ends what it has begun.
+    Always a checkpoint. The first error, such as a ``CompileError``, ends it and is raised, with a note that names the
+    kernel or the operation. Raises ``GraphError`` for an operation that cannot be captured, ``ArgumentError`` for
+    a generic kernel without its types, ``TypeError`` for any other kind of argument. If the task is cancelled, the
+    thread finishes what it has begun.
     """
     loop = current_loop()
     await loop.checkpoint_if_cancelled()
@@ -54,7 +54,7 @@ async def prepare(*things: Given[Preparable | Callable[[], Preparable]]) -> None
 
 @final
 class _Preparation:
-    """What one call of ``prepare`` has made, in a thread, until it is cancelled."""
+    """The work of one call of ``prepare``, run in a thread."""
 
     def __init__(self, runtime: Runtime, things: tuple[Any, ...]) -> None:
         self._runtime = runtime

@@ -1,8 +1,8 @@
-"""Warnings of what a program drops and should have used: an operation that was never run, a result nobody looked at.
+"""Warnings for unused objects that a program drops: an operation that was never run, an error that was never seen.
 
-A warning runs Python, so no finaliser can give it (``oxide.dropping``). The finaliser notes the object and the line
-that dropped it, in C, and has ``report`` called soon. From the interpreter's end on, when no such call is made any
-more, the warning is given in place.
+A warning runs Python, so a finaliser cannot give it (``oxide.dropping``). The finaliser notes the object and the line
+that dropped it, in C, and has ``report`` called soon. At the interpreter's end such calls stop; from then on the
+finaliser itself gives the warning.
 
 This file itself is never compiled.
 """
@@ -27,31 +27,31 @@ _PACKAGE: str | None = os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 
 
 class Unseen(Protocol):
-    """What may be noted."""
+    """An object whose drop may be noted."""
 
     def _complaint(self) -> str | None:
-        """What is wrong with dropping it; None if nothing is."""
+        """Returns why dropping it is a mistake; None if it is not."""
 
 
 _dropped: Final[deque[Unseen]] = deque()
 _places: Final[deque[tuple[FrameType, int]]] = deque()
-"""Where each was dropped: the frame, and the line that it was at."""
+"""Where each was dropped: the frame, and its line at that moment."""
 
 
 def report() -> None:
-    """Warns of what was noted. An interrupt leaves the rest of it for the next call."""
-    while len(_places) > len(_dropped):  # an interrupt came between the two
+    """Warns of the noted objects. After an interrupt, the next call handles the rest."""
+    while len(_places) > len(_dropped):  # an interrupt came between the two pops
         _places.popleft()
     while _dropped:
         try:
             dropped = _dropped.popleft()
             frame, line = _places.popleft()
-        except IndexError:  # taken by another call inside this one
+        except IndexError:  # taken by a nested call
             return
         _warn(dropped, frame, line)
 
 
-_place: Final = attrgetter("clear.__self__", "f_lineno")  # of a frame: itself and its line
+_place: Final = attrgetter("clear.__self__", "f_lineno")  # of a frame: the frame itself and its line
 _soon: Final = Soon(report)
 
 note: Final[Callable[[Any], object]] = in_c(
@@ -62,11 +62,11 @@ note: Final[Callable[[Any], object]] = in_c(
         strict=False,
     )
 )
-"""In C: warns of an object soon, at the line that dropped it."""
+"""Notes an object, in C, to warn of it soon, at the line that dropped it."""
 
 
 def complain(dropped: Unseen) -> None:
-    """``note`` for compiled code, and in place from the interpreter's end on."""
+    """Does ``note`` for compiled code; warns at once from the interpreter's end on."""
     if _ended:
         _warn(dropped, sys._getframe(), 0)
     else:
@@ -78,14 +78,14 @@ _at_end: Final[list[tuple[type, str]]] = []
 
 
 def warns_when_called(kind: type, name: str) -> None:
-    """Makes ``name`` a method of the class, in C, that notes the object; at the interpreter's end it warns."""
+    """Makes ``name`` a method of the class, in C, that notes the object. At the interpreter's end it warns at once."""
     setattr(kind, name, method_in_c(note))
     _at_end.append((kind, name))
 
 
 def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
-    """Warns at the first line outside of the package, from ``frame`` on, which was at ``line``."""
-    if _PACKAGE is None:  # at the interpreter's end this module is gone too
+    """Warns at the first line outside of the package, starting at ``frame``, which was at ``line``."""
+    if _PACKAGE is None:  # at the interpreter's end this module's globals are cleared too
         return
     message = dropped._complaint()
     if message is None:
@@ -105,12 +105,12 @@ def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
             where.get("__name__") or "<unknown>",
             where.setdefault("__warningregistry__", {}),
         )
-    except Exception as error:  # warnings are errors: as for a coroutine that was never awaited
+    except Exception as error:  # warnings are errors: handled as for a coroutine that was never awaited
         _ignore(error, dropped)
 
 
 def _ignore(error: Exception, dropped: Unseen) -> None:
-    """What Python does with an error in a finaliser. Its own hook takes no arguments but those of Python's making."""
+    """Reports an error as Python does for a finaliser. Python's own hook accepts only arguments that Python made."""
     hook: Any = sys.unraisablehook
     if hook is sys.__unraisablehook__:
         print(f"Exception ignored in: {dropped!r}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Page-locked memory of the host, and copies from and to it."""
+"""Page-locked host memory, and copies from and to it."""
 
 from oxide.native import compiled_modules
 

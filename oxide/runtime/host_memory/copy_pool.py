@@ -1,22 +1,22 @@
-"""Threads that help the device's host-function thread to copy: one core's memcpy is a sixth of what the bus takes.
+"""Threads that help the device's host-function thread to copy: one core's memcpy has a sixth of the bus's bandwidth.
 
-On an H100's machine one core copies 9 GB/s into page-locked memory and the device takes 55 from there, so an upload
-from ordinary memory is as fast as the copying is. CUDA calls all host functions on one thread; here that thread shares
-each copy out to a few others, takes part itself and returns when all is done. It is fork and join in machine code: the
-threads are the C library's, unknown to Python, take no lock and never ask for the GIL. None waits for a device. Between
-copies they look for the next one for about 50 µs, as the chunks of one upload follow each other, and then sleep in the
-kernel (a futex).
+On an H100's machine one core copies 9 GB/s into page-locked memory and the device reads 55 GB/s from there, so the
+memcpy limits an upload from ordinary memory. CUDA calls all host functions on one thread. Here that thread shares each
+copy with a few helpers, copies too, and returns when all is done. It is fork and join in machine code. The helpers are
+threads of the C library: Python does not know them, they take no lock and never ask for the GIL. None waits for a
+device. After a copy they poll for the next for about 50 µs, as the chunks of one upload follow each other, and then
+sleep in the kernel (a futex).
 
-The copying itself is ``streaming_copy``'s, where that is there, else the C library's ``memcpy``.
+The copying itself is done by ``streaming_copy`` where it is available, else by the C library's ``memcpy``.
 
-The protocol, on a structure in memory that is never given back:
+The protocol, on a structure in memory that is never freed:
 
-- ``busy`` is taken by who has a copy to share out; who does not get it copies alone.
-- The owner writes down the copy, zeroes ``next``, opens it and wakes the helpers. Everybody claims pieces by adding to
-  ``next``.
-- A helper adds itself to ``inside`` *before* it looks whether a copy is open; the owner closes it *before* it looks
-  whether anybody is inside, and goes only when nobody is. So either the helper sees it closed, or the owner waits for
-  it: no helper claims a piece of one copy with the addresses of another.
+- The owner of a copy takes ``busy``. A thread that does not get it copies alone.
+- The owner writes the copy down, zeroes ``next``, opens the copy and wakes the helpers. Every thread claims pieces by
+  adding to ``next``.
+- A helper adds itself to ``inside`` *before* it checks whether a copy is open. The owner closes the copy *before* it
+  checks ``inside``, and leaves only when ``inside`` is 0. So either the helper sees the copy closed, or the owner waits
+  for the helper: no helper claims a piece of one copy with the addresses of another.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
 from oxide.runtime.loop.alarm import native_function
 
 PIECE_BYTES = 128 << 10
-"""What is claimed at once: 13 µs of one core's time, so that the last to finish keeps the others little."""
+"""The bytes claimed at once: 13 µs of one core's time, so that the others wait little for the last to finish."""
 
 MOST_HELPERS = 11
-"""Uploads of 64 MiB in chunks of 8 MiB on an H100's machine of 16 cores: 6.2 GB/s without helpers, 19.7 with 3, 27.7
-with 7, 29.7 with 11 (29.8 in chunks of 16 MiB; 18.3 of 4). The other cores are the program's.
+"""The largest number of helpers. Uploads of 64 MiB in chunks of 8 MiB on an H100's machine of 16 cores: 6.2 GB/s
+without helpers, 19.7 with 3, 27.7 with 7, 29.7 with 11 (29.8 in chunks of 16 MiB; 18.3 of 4). The program needs the
+other cores.
 
-They share the memory with the device: beside 11 helpers that store past the cache at 41 GB/s, the device's own copy of
-other memory falls from 54 to 45 GB/s, and quicker hand-overs then bring nothing. Fewer helpers are no clear gain: four
-uploads at once were 1 to 9 per cent faster with 5 or 7 in two runs, and 7 per cent slower with 7 in a third."""
+The helpers share the memory with the device: next to 11 helpers that store past the cache at 41 GB/s, the device's own
+copy of other memory falls from 54 to 45 GB/s, and faster hand-overs then gain nothing. Fewer helpers are no clear gain:
+four uploads at once were 1 to 9 per cent faster with 5 or 7 in two runs, and 7 per cent slower with 7 in a third."""
 
-_LOOKS = 200  # at about 0.25 µs each
+_LOOKS = 200  # polls before a helper sleeps, at about 0.25 µs each
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 
 
 @final
 class CopyPool:
-    """The helpers of this process. ``address`` is that of the structure they share, for ``copy_function``."""
+    """The helpers of this process. ``address`` is that of their shared structure, for ``copy_function``."""
 
     def __init__(self, helpers: int, futex: int) -> None:
         self.helpers = helpers
@@ -64,7 +65,7 @@ class CopyPool:
             ctypes.c_uint64.from_address(self.address + _CONSTANTS + 8 * position).value = number or 0
         help_address, code = native_function(_HELP_CODE, COPY_IR, "oxide_copy_help")
         for kept in (page, code):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # the threads outlive the interpreter
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # leaked: the threads outlive the interpreter
         create = libc.pthread_create
         create.argtypes = (ctypes.c_void_p,) * 4
         thread = ctypes.c_uint64()
@@ -80,7 +81,7 @@ class CopyPool:
 
 
 def copy_pool() -> CopyPool | None:
-    """The pool, its threads started at the first call; None where there is no second core, or no futex."""
+    """Returns the pool, and starts its threads at the first call. Returns None without a second core or a futex."""
     global _pool
     if _pool is None:
         with _lock:
@@ -90,7 +91,7 @@ def copy_pool() -> CopyPool | None:
 
 
 def copy_function() -> int:
-    """The address of ``void copy(void *row)``. A row is destination, source, bytes and a pool's address."""
+    """Returns the address of ``void copy(void *row)``. A row is destination, source, bytes and a pool's address."""
     global _copy
     if _copy is None:
         _copy = native_function(_COPY_CODE, COPY_IR, "oxide_copy_together")
@@ -113,8 +114,8 @@ def _make() -> CopyPool | None:
 
 _CONSTANTS = 320
 
-# What LLVM 22 makes of the IR below (``opt -O2``, ``llc`` with position-independent code, for the baseline of each
-# processor), because the first upload must not wait for a compiler; a test compiles it again and compares.
+# The output of LLVM 22 for the IR below (``opt -O2``, ``llc`` with position-independent code, for the baseline of each
+# processor). It is stored because the first upload must not wait for a compiler; a test compiles it again and compares.
 _COPY_CODE = {
     "x86_64": bytes.fromhex(
         "55415741564155415453504889f8488b3f488b7008488b5010488b5818b90100000031c0f00fb14b400f85d90000004889bb"

@@ -1,9 +1,9 @@
-"""Copies between two places in host memory, done by the device's host-function thread in stream order.
+"""Copies within host memory, done by the device's host-function thread in stream order.
 
-An upload's data must get from ordinary into page-locked memory before the device can take it, and 64 MiB take 6 ms:
-too long for an event loop. So a native host function does it. It takes the copy from a table, allocates nothing and
-never asks for the GIL. Where the machine has cores to spare it shares a large copy out (``copy_pool``); else it is a
-stub that calls the C library's ``memcpy``.
+An upload's data must be copied from ordinary into page-locked memory before the device can read it. 64 MiB take 6 ms:
+too long for an event loop. So a native host function does it. It reads the copy from a table, allocates nothing and
+never asks for the GIL. With cores to spare it shares a large copy out (``copy_pool``); else it is a stub that calls the
+C library's ``memcpy``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @final
 class Moves:
-    """A table of ``count`` copies to come; keep it until the last has been done."""
+    """A table of ``count`` copies to submit. Keep it alive until the last has been done."""
 
     __slots__ = ("_address", "_next", "_table")
 
@@ -32,7 +32,7 @@ class Moves:
         self._next = 0
 
     def submit(self, driver: Driver, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """The next copy, in stream order; both ranges must stay until then."""
+        """Submits the next copy, in stream order. Both ranges must stay valid until it has run."""
         row, self._next = self._next, self._next + 1
         pool = copy_pool() if nbytes > 2 * PIECE_BYTES else None
         self._table[row] = (destination, source, nbytes, _memcpy_address() if pool is None else pool.address)
@@ -41,7 +41,7 @@ class Moves:
 
 
 def move_function() -> int:
-    """The address of ``void move(void *row)``: it copies what a row of the table says."""
+    """Returns the address of ``void move(void *row)``, which does the copy described by a row of the table."""
     global _move
     if _move is None:
         _move = native_function(_MACHINE_CODE, _IR, "oxide_move")

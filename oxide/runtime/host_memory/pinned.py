@@ -1,12 +1,12 @@
-"""Page-locked host memory: the pool that copies are staged through.
+"""Page-locked host memory: the pool of staging buffers for copies.
 
 A copy to or from ordinary memory blocks the thread that submits it (3.7 ms for 64 MiB on an H100; 2.4 µs from
-page-locked memory), so every copy goes through a buffer of this pool. Buffers return when the last object on them
-is dropped, which may be in a finaliser at any moment: returning is one append and takes no lock. The pool is bounded,
-and what finds no room in it goes through ``staging``.
+page-locked memory), so every copy goes through a buffer of this pool. A buffer returns to the pool when the last object
+on it is dropped. That may happen in a finaliser at any moment, so returning is one append and takes no lock. The pool
+is bounded. Copies that find no room in it go through ``staging``.
 
-Page-locking is slow, 0.7 ms for a MiB. On a thread that runs an event loop the pool therefore does little of it: what
-is asked for there in a size that it has not is made by a thread beside, for the next time.
+Page-locking is slow, 0.7 ms for a MiB. On a thread that runs an event loop the pool therefore page-locks only small
+buffers. A background thread makes the larger sizes that were asked for there, for the next request.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     DType = ScalarType | np.dtype[Any] | type | str
 
 _PAGE = 4096
-"""What is asked of the driver at least, which locks whole pages: smaller buffers share one. A hundred thousand small
-results that are held would be 400 MB with a page each."""
+"""The smallest request to the driver, which locks whole pages. Smaller buffers share a page: a hundred thousand small
+results that are held would take 400 MB with a page each."""
 
 _SMALLEST = 256
 
@@ -55,12 +55,12 @@ _DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory, where that is 
 
 @final
 class PinnedBuffer:
-    """``nbytes`` of page-locked memory, back in its pool when dropped. NumPy arrays over it keep it alive."""
+    """``nbytes`` of page-locked memory, returned to its pool when dropped. NumPy arrays over it keep it alive."""
 
     __slots__ = ("_block", "_drop", "_pool", "address", "nbytes")
 
     def __init__(self, pool: PinnedPool, block: Block, nbytes: int) -> None:
-        """From here on the block is this buffer's."""
+        """Takes ownership of the block."""
         number = next(_numbers)
         self._pool = pool
         self._block = block
@@ -70,7 +70,7 @@ class PinnedBuffer:
         block.user = number
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: Visible | None = None) -> NDArray[Any]:
-        """The memory as an array, C-contiguous. It holds ``visible``, the token of the run that fills it."""
+        """Returns the memory as a C-contiguous array. It holds ``visible``, the token of the run that fills it."""
         held = _new_array(_Held, self._block.nbytes, _BYTES, self._block.exported)
         held.buffer = self
         if visible is not None:
@@ -78,7 +78,7 @@ class PinnedBuffer:
         return np.ndarray(shape, dtype, held)
 
     def fill(self, array: NDArray[Any]) -> None:
-        """Copies an array of at most ``nbytes`` in, C-contiguous."""
+        """Copies in a C-contiguous array of at most ``nbytes``."""
         np.ndarray(array.shape, array.dtype, self._block.memory)[...] = array
 
     def __del__(self) -> None:
@@ -87,20 +87,20 @@ class PinnedBuffer:
 
 calls_drop(PinnedBuffer)
 
-_numbers: Final = count(1)  # of buffers
+_numbers: Final = count(1)  # numbers the buffers
 _GONE: Final = -1
 
 
 @final
 @mypyc_attr(native_class=False)
 class _Held(np.ndarray[Any, Any]):
-    """A buffer's bytes, which keep the buffer: the base of its arrays, and so of theirs. An array made of an object's
-    interface keeps that object too, and takes NumPy twice as long, 1.2 µs."""
+    """A buffer's bytes, which keep the buffer alive: the base of every array over it. An array made from
+    an object's array interface also keeps that object, and takes NumPy twice as long, 1.2 µs."""
 
     __slots__ = ("buffer", "visible")
 
     buffer: PinnedBuffer
-    visible: Any  # a ``Visible``: compiled, this class looks the names of its annotations up
+    visible: Any  # a ``Visible``: the compiled class looks up the names in its annotations
 
 
 _BYTES: Final = np.dtype(np.uint8)
@@ -109,48 +109,48 @@ _new_array: Final[Any] = np.ndarray.__new__
 
 @final
 class Block:
-    """Page-locked memory as the driver gave it, or a part of a ``page``; and as an array, as making one of an address
-    takes NumPy a microsecond."""
+    """Page-locked memory: a whole allocation of the driver's, or a part of a shared ``page``. It holds a ready-made
+    array, as making an array from an address takes NumPy a microsecond."""
 
     __slots__ = ("address", "exported", "memory", "nbytes", "page", "user")
 
     def __init__(self, address: int, nbytes: int, page: int = 0) -> None:
-        self.user = 0  # the number of the buffer that has it, 0 for none, _GONE if the driver has it back
+        self.user = 0  # the number of the buffer that owns it; 0: free; _GONE: returned to the driver
         self.address = address
         self.nbytes = nbytes
-        self.page = page  # its address; 0 for a block that is all of what the driver gave
-        # Of ctypes, not of NumPy, which would see through a base of its own to what that is based on.
+        self.page = page  # the page's address; 0 for a block that is a whole allocation
+        # A ctypes array, not a NumPy one: NumPy would replace a NumPy base by that array's own base.
         self.exported: Any = (ctypes.c_ubyte * nbytes).from_address(address)
         self.memory: NDArray[np.uint8] = _new_array(np.ndarray, nbytes, _BYTES, self.exported)
 
 
 @final
 class PinnedPool:
-    """Page-locked buffers by size class, from 256 bytes, eight to each power of two from 64 KiB; ``OXIDE_PINNED_LIMIT``
-    bytes at most.
+    """Page-locked buffers by size class: from 256 bytes, and from 64 KiB eight classes to each power of two. They take
+    ``OXIDE_PINNED_LIMIT`` bytes at most.
 
-    It never gives memory back while work may be in flight: on a GPU that waits for the device (300 ms beside a 300 ms
-    kernel). Only ``reclaim.drain``, which blocks anyway, does it. So at the limit a buffer that is free is used again,
-    if need be for something smaller, and otherwise there is none: copies then go through the device's staging ring.
+    The pool never gives memory back while work may be in flight: on a GPU that call waits for the device (300 ms next
+    to a 300 ms kernel). Only ``reclaim.drain``, which blocks anyway, does it. So at the limit a free buffer is reused,
+    if need be for a smaller size. If there is none, copies go through the device's staging ring.
 
-    An interrupt may come between any two steps. So a block says itself whose it is (``Block.user``), and the lists are
-    only where it is looked for: one that is in use, or is there twice, is passed over.
+    An interrupt may come between any two steps. So ``Block.user`` alone says who owns a block. The free lists only
+    suggest candidates: a block that is in use, or that is listed twice, is skipped.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = new_lock()
-        self._returned: deque[tuple[Block, int]] = deque()  # and the buffer that had it
-        self.give_back: Callable[[tuple[Block, int]], object] = self._returned.append  # for finalisers: a step of C
+        self._returned: deque[tuple[Block, int]] = deque()  # the block, and the number of the buffer that owned it
+        self.give_back: Callable[[tuple[Block, int]], object] = self._returned.append  # for finalisers: one step of C
         self._free: dict[int, list[Block]] = {}
         self._held = 0
-        self._wanted: deque[int] = deque()  # sizes that the thread beside is to make, and the one it is making
+        self._wanted: deque[int] = deque()  # sizes for the background thread to make; it is making the first
         self._grower: threading.Thread | None = None
         self.limit = _limit()
 
     def try_acquire(self, nbytes: int) -> PinnedBuffer | None:
-        """A buffer of at least ``nbytes`` (more than 0), contents undefined; None where the limit or the system
-        leaves no room, and on an event loop's thread where a large one would have to be made first: see ``want``."""
+        """Returns a buffer of at least ``nbytes`` (more than 0), contents undefined. Returns None if the limit or the
+        system leaves no room, and on an event loop's thread if a large buffer would have to be made: see ``want``."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -162,10 +162,11 @@ class PinnedPool:
         return self._make(capacity, nbytes)
 
     def want(self, nbytes: int, count: int) -> None:
-        """Has a thread make what ``try_acquire`` refused on an event loop's thread, up to ``count`` that nothing uses.
+        """Has a background thread make the buffers that ``try_acquire`` refused on an event loop's thread, until
+        ``count`` are queued.
 
-        Called when the copy that did without has been submitted: while the driver locks pages, calls of other threads
-        wait for it, 2 ms each on an H100.
+        Call it after the copy that had to do without has been submitted: while the driver locks pages, driver calls of
+        other threads wait, 2 ms each on an H100.
         """
         capacity = _capacity(nbytes)
         if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
@@ -173,7 +174,7 @@ class PinnedPool:
                 self._grow(capacity, count)
 
     def acquire(self, nbytes: int) -> PinnedBuffer:
-        """A buffer, page-locked now if need be. Raises ``OutOfMemoryError`` where there is no room."""
+        """Returns a buffer, page-locked now if need be. Raises ``OutOfMemoryError`` if there is no room."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -188,7 +189,7 @@ class PinnedPool:
         return buffer
 
     def describe(self) -> str:
-        """What is held, for messages."""
+        """Describes the pool's use, for messages."""
         with self._lock:
             self._collect()
             pooled = self._pooled() + sum(self._wanted)
@@ -199,16 +200,16 @@ class PinnedPool:
 
     @property
     def free_bytes(self) -> int:
-        """How much of it nothing uses."""
+        """The bytes that nothing uses."""
         with self._lock:
             self._collect()
             return self._pooled()
 
     def trim(self) -> None:
-        """Gives the buffers that nothing uses back to the driver. Blocks until the device is idle."""
+        """Gives unused buffers back to the driver. Blocks until the device is idle."""
         with self._lock:
             grower = self._grower
-            while len(self._wanted) > 1:  # the first is being made
+            while len(self._wanted) > 1:  # the thread is making the first
                 self._held -= self._wanted.pop()
         if grower is not None:
             grower.join()
@@ -220,7 +221,7 @@ class PinnedPool:
                     continue
                 while _has_unused(blocks):
                     block = blocks[-1]
-                    block.user = _GONE  # before: an interrupt behind the driver's call would leave what was freed
+                    block.user = _GONE  # before the call: an interrupt after it would leave a freed block listed
                     self._held -= capacity
                     try:
                         self._driver.free_host(block.address)
@@ -230,8 +231,8 @@ class PinnedPool:
                         raise
 
     def _trim_pages(self, capacity: int, blocks: list[Block]) -> None:
-        """``trim`` for buffers that share pages: those go of which no part is in use. Called with the lock held."""
-        by_page: dict[int, dict[int, Block]] = {}  # and by address: a block may be there twice
+        """Frees the pages with no part in use, for ``trim``. Called with the lock held."""
+        by_page: dict[int, dict[int, Block]] = {}  # keyed by address too, as a block may be listed twice
         for block in blocks:
             if not block.user:
                 by_page.setdefault(block.page, {})[block.address] = block
@@ -239,7 +240,7 @@ class PinnedPool:
             if len(parts) < _PAGE // capacity:
                 continue
             others, these = [block for block in blocks if block.page != page], list(parts.values())
-            blocks[:] = others  # before: an interrupt behind the driver's call would leave what was freed
+            blocks[:] = others  # before the call: an interrupt after it would leave freed blocks listed
             self._held -= _PAGE
             try:
                 self._driver.free_host(page)
@@ -249,21 +250,21 @@ class PinnedPool:
                 raise
 
     def _make(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
-        """A new buffer, where there is room."""
+        """Makes a new buffer; returns None if there is no room."""
         given = _given(capacity)
         address, counted, pooled = 0, False, False
         try:
             with self._lock:
                 if self._held + given > self.limit:
                     return None
-                self._held += given  # at once, so that two threads never pass the limit together
+                self._held += given  # in the same section, so that two threads cannot exceed the limit together
                 counted = True
             address = self._driver.allocate_host(given)
             page = 0 if given == capacity else address
             parts = [Block(address + offset, capacity, page) for offset in range(0, given, capacity)]
             with self._lock:
                 free = self._free.setdefault(capacity, [])
-                free += parts  # no call, so that no interrupt comes between this and the next
+                free += parts  # not a call, so no interrupt can come between this line and the next
                 pooled = True
                 return self._take(capacity, nbytes)
         except BaseException as error:
@@ -277,9 +278,9 @@ class PinnedPool:
             raise
 
     def _grow(self, capacity: int, wanted: int) -> None:
-        """Has the thread beside make buffers of a size, up to ``wanted`` that nothing uses. Called with the lock held.
+        """Has the background thread make buffers of a size, until ``wanted`` are queued. Called with the lock held.
 
-        One more at a time: however often a size is asked for while it is being made, no more than that are in use.
+        A size is queued at most ``wanted`` times, however often it is asked for.
         """
         while self._wanted.count(capacity) < wanted and self._held + capacity <= self.limit:
             self._held += capacity
@@ -294,7 +295,7 @@ class PinnedPool:
                     self._held -= sum(self._wanted)
                     self._wanted.clear()
                 if not isinstance(error, RuntimeError):
-                    raise  # else no more threads, or the interpreter is ending: copies do without
+                    raise  # RuntimeError: out of threads, or the interpreter is ending; copies then do without
 
     def _make_wanted(self) -> None:
         while True:
@@ -305,7 +306,7 @@ class PinnedPool:
                 capacity = self._wanted[0]
             try:
                 address = self._driver.allocate_host(capacity)
-            except Exception:  # whoever asks for it where it may be made at once is told
+            except Exception:  # a later request that may page-lock at once gets the error
                 address = 0
             with self._lock:
                 self._wanted.popleft()
@@ -315,7 +316,7 @@ class PinnedPool:
                     self._held -= capacity
 
     def _take(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
-        """A buffer on a free block of this class, or where no new one may be made, the smallest of a larger."""
+        """Takes a free block of this class. If none is free or may be made, takes the smallest larger one."""
         blocks = self._free.get(capacity)
         if (blocks is None or not _has_unused(blocks)) and self._held + _given(capacity) > self.limit:
             larger = [other for other, free in self._free.items() if other > capacity and _has_unused(free)]
@@ -329,29 +330,29 @@ class PinnedPool:
     def _collect(self) -> None:
         while self._returned:
             block, number = self._returned[0]
-            if block.user == number:  # else this was done, and interrupted
+            if block.user == number:  # otherwise already collected, by a call that was interrupted
                 self._free.setdefault(block.nbytes, []).append(block)
                 block.user = 0
             self._returned.popleft()
 
     def _pooled(self) -> int:
-        """The bytes that nothing uses."""
+        """Returns the bytes that nothing uses."""
         return sum(
             {block.address: block.nbytes for free in self._free.values() for block in free if not block.user}.values()
         )
 
 
 def _has_unused(blocks: list[Block]) -> bool:
-    """Whether there is a block that nothing uses; then it is the last."""
+    """Returns whether a block is unused; if so, that block is the last of the list."""
     while blocks and blocks[-1].user:
         blocks.pop()
     return bool(blocks)
 
 
 def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDArray[Any]:
-    """An uninitialised NumPy array in page-locked memory, which ``h2d`` copies from without staging.
+    """Returns an uninitialised NumPy array in page-locked memory, which ``h2d`` copies from without staging.
 
-    Its memory goes back to the pool when the last array on it is dropped and no copy in flight needs it.
+    Its memory returns to the pool when the last array on it is dropped and no copy in flight needs it.
     Raises ``OutOfMemoryError`` beyond ``OXIDE_PINNED_LIMIT``, ``TypeError`` or ``ValueError`` for a bad shape or dtype.
     """
     from oxide.runtime.device.memory import parse_shape
@@ -367,12 +368,12 @@ def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDA
 
 
 def is_pinned(array: NDArray[Any]) -> bool:
-    """Whether an array lies in page-locked memory of a pool's."""
+    """Returns whether an array lies in page-locked memory of a pool."""
     return _buffer_of(array) is not None
 
 
 def pinned_buffer_of(array: NDArray[Any], pool: PinnedPool) -> PinnedBuffer | None:
-    """The buffer of ``pool`` that an array lies in, if it does."""
+    """Returns the buffer of ``pool`` that an array lies in, or None."""
     buffer = _buffer_of(array)
     return buffer if buffer is not None and buffer._pool is pool else None
 
@@ -381,7 +382,7 @@ def _buffer_of(array: NDArray[Any]) -> PinnedBuffer | None:
     base: object = array
     while isinstance(base, np.ndarray):
         if type(base) is _Held:
-            buffer: PinnedBuffer | None = getattr(base, "buffer", None)  # a view of one has none
+            buffer: PinnedBuffer | None = getattr(base, "buffer", None)  # a view of a _Held has none
             if buffer is not None:
                 return buffer
         base = base.base
@@ -389,7 +390,7 @@ def _buffer_of(array: NDArray[Any]) -> PinnedBuffer | None:
 
 
 def _capacity(nbytes: int) -> int:
-    """The size class: a power of two up to a page, and at most an eighth more than asked for, or a page."""
+    """Returns the size class: a power of two up to a page, then at most an eighth, or a page, above ``nbytes``."""
     if nbytes <= _PAGE:
         return max(_SMALLEST, 1 << (nbytes - 1).bit_length())
     step = max(_PAGE, 1 << ((nbytes - 1).bit_length() - 4))
@@ -397,7 +398,7 @@ def _capacity(nbytes: int) -> int:
 
 
 def _given(capacity: int) -> int:
-    """What the driver is asked for, for a buffer of a size class: a page that it shares, or all of it."""
+    """Returns the bytes to ask the driver for: a page, shared by small buffers, or the whole capacity."""
     return max(_PAGE, capacity)
 
 

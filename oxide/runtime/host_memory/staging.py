@@ -1,25 +1,26 @@
-"""How host data gets to a device and back without blocking whoever submits it, in a bounded amount of pinned memory.
+"""Staged copies between host and device: they never block the submitting thread, and use a bounded amount of pinned
+memory.
 
 *Up.* An array in page-locked memory is copied straight from there. A small one is copied into a pinned buffer at once,
-which takes less than a host function would. A large one is staged in chunks: on streams beside the operation's, host
-functions copy chunk after chunk into a few pinned slots, and the operation's stream takes each from there, so that the
-memcpy of one chunk, shared out to several cores, runs while the one before is on the wire. A slot is used again when
-its copy is done, whatever follows that on the operation's stream; the streams see to it, no thread waits. Each slot has
-a stream of its own beside, see ``_beside``. The uploads that are in flight on one stream share their slots, a ``Lane``:
-they come after one another there anyway, so buffers of their own would only be filled sooner than they are wanted.
-Sixty-four uploads of 16 MiB at once on four streams so hold 64 MiB of page-locked memory, and held 1 GiB without.
+which takes less time than a host function would. A large one is staged in chunks. Host functions on side streams copy
+chunk after chunk into a few pinned slots, and the operation's stream copies each slot to the device. So the memcpy of
+one chunk, shared out to several cores, overlaps the transfer of the chunk before. A slot is reused as soon as its copy
+is done, whatever follows on the operation's stream. The streams wait for each other; no thread waits. Each slot has a
+side stream of its own, see ``_beside``. The uploads in flight on one stream share their slots, a ``Lane``: they run one
+after another anyway, so buffers of their own would only be filled sooner than needed. Sixty-four uploads of 16 MiB at
+once on four streams so hold 64 MiB of page-locked memory, and held 1 GiB without sharing.
 
-A graph's uploads are the exception: nobody knows when a launch that was submitted is past its uploads, so each launch
-copies its arrays when it is submitted, whatever their size (``ReadingAtSubmission``).
+A graph's uploads are the exception: nothing tells when a submitted launch is past its uploads. So each launch copies
+its arrays when it is submitted, whatever their size (``ReadingAtSubmission``).
 
-*Down.* Into a pinned buffer, which becomes the result. Where the pool has none, through a slot, chunk by chunk, into an
+*Down.* Into a pinned buffer, which becomes the result. If the pool has none, through a slot, chunk by chunk, into an
 ordinary array.
 
-*Where the pool has none*, because it is at its limit, or because an event loop's thread must not make large ones, there
-is the device's ring: a few slots that all copies of the device take turns with, in the order of submission. So copies
-then wait for one another, on the device, but none is refused and none blocks a thread. The ring is small enough to be
-made on an event loop, 3 ms on an H100; but a task that awaits a large copy first has it made by a thread (``loading``),
-with all else that is made once.
+*If the pool has no buffer*, because it is at its limit or because an event loop's thread must not make large ones, the
+copy uses the device's ring: a few slots that all copies of the device take turns with, in the order of submission.
+Copies then wait for one another on the device, but none is refused and none blocks a thread. The ring is small enough
+to be made on an event loop's thread, 3 ms on an H100. A task that awaits a large copy first has a thread make it
+(``loading``), with everything else that is made once.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ if TYPE_CHECKING:
     from oxide.runtime.submission.submission import ExecutionContext
 
 CHUNK_BYTES = 1 << 20
-"""The ring's chunk: 20 µs on the wire, about what the driver takes to call a host function."""
+"""The ring's chunk: 20 µs of transfer, about the time in which the driver calls a host function."""
 
 SMALL_BYTES = 256 << 10
-"""What is copied at submission: at most 30 microseconds of the loop's time."""
+"""Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
 
-_SLOTS = 4  # one being filled, one on the wire, and two on the way between these
-_LANE_BYTES = 16 << 20  # of uploads in one chunk, how much is filled ahead
+_SLOTS = 4  # one being filled, one in transfer, and two in between
+_LANE_BYTES = 16 << 20  # how far uploads of a single chunk are filled ahead
 _MUCH_LARGER = 8
 _RING_SLOTS = 4
 
 PREPARED_CHUNK_BYTES = 4 << 20
-"""The ring's slots where nobody waits for its making: a copy then is fewer chunks to submit, 16 of 64 MiB."""
+"""The ring's chunk when ``prepare`` makes it off the loop: a copy of 64 MiB is then only 16 chunks to submit."""
 
 
 _NOTHING: Final[list[Allocation]] = []
@@ -70,7 +71,7 @@ _reads_at_submission: Final[ContextVar[bool]] = ContextVar("oxide_reads_at_submi
 
 @final
 class ReadingAtSubmission:
-    """``with ReadingAtSubmission():`` an upload submitted in here has read its array when it returns.
+    """``with ReadingAtSubmission():`` makes uploads read their arrays before they return.
 
     That takes the calling thread 0.1 to 0.2 ms for a MiB, the time of a memcpy by one core."""
 
@@ -102,8 +103,8 @@ class Slot:
             timeline.follow(self.timeline, self.position)
 
     def note(self, timeline: Timeline) -> None:
-        """What was just submitted to ``timeline`` uses the slot. Marked, so that who waits for it does not wait for the
-        kernels behind it too."""
+        """Records that the work just submitted to ``timeline`` uses the slot. Records a mark now, so that waiters on
+        the slot do not wait for later kernels too."""
         self.timeline, self.position = timeline, timeline.advance()
         timeline.mark()
 
@@ -113,7 +114,7 @@ class Slot:
 
 @final
 class Turns:
-    """Slots that copies take in turn. Call and use what it gives with ``lock`` held."""
+    """Slots that copies take in turn. Call ``take`` and use its slots with ``lock`` held."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -121,7 +122,7 @@ class Turns:
         self._next = 0
 
     def take(self, chunks: int) -> list[Slot]:
-        """The slots, those that were used longest ago first; the next who asks begins ``chunks`` further."""
+        """Returns the slots, least recently used first, and advances the next caller's start by ``chunks``."""
         first = self._next % len(self.slots)
         self._next = first + chunks
         return self.slots[first:] + self.slots[:first]
@@ -130,8 +131,8 @@ class Turns:
 @final
 @mypyc_attr(native_class=False)  # a stream refers to it weakly
 class Lane:
-    """The slots, of at least ``chunk`` bytes, of the uploads that are in flight on one stream. Each of these holds it,
-    and with the last of them the memory goes back to the pool."""
+    """The slots, of at least ``chunk`` bytes each, that the uploads in flight on one stream share. Each upload holds
+    the lane; with the last of them its memory returns to the pool."""
 
     def __init__(self, chunk: int) -> None:
         self.chunk = chunk
@@ -139,7 +140,7 @@ class Lane:
         self._buffers: list[PinnedBuffer] = []
 
     def grow(self, pool: PinnedPool, count: int) -> None:
-        """Takes up to ``count`` more slots, as far as the pool has them and the lane is not full."""
+        """Takes up to ``count`` more slots, as long as the pool has them and the lane is not full."""
         most = max(_SLOTS, _LANE_BYTES // self.chunk)
         for _ in range(min(count, most - len(self._buffers))):
             buffer = pool.try_acquire(self.chunk)
@@ -151,8 +152,8 @@ class Lane:
 
 @final
 class StagingRing:
-    """Slots of ``chunk`` bytes that belong to a device, for when the pool has none: small ones, made when first needed,
-    or larger, made by ``prepare``, which a task that awaits a large copy has called in a thread."""
+    """A device's slots of ``chunk`` bytes, for copies that find no pinned buffer. They are small if made on first use,
+    and larger if made by ``prepare``, which a task that awaits a large copy has a thread call."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -161,13 +162,13 @@ class StagingRing:
         self.prepared = False
 
     def prepare(self) -> None:
-        """Makes what the first large copy would make on its way, up to 200 ms on an H100: the ring, the threads that
-        help to copy, streams for host functions, and whatever the driver makes when it is first asked to call one."""
+        """Makes everything that the first large copy would otherwise make, up to 200 ms on an H100: the ring, the copy
+        helpers, streams for host functions, and what the driver sets up at its first host function."""
         device = self._device
         with self.lock:
             if self.prepared:
                 return
-            self.prepared = True  # an error is for the copy, which tries again in place
+            self.prepared = True  # after an error, the copy itself tries again
             if not self._turns.slots:
                 self._make(max(CHUNK_BYTES, PREPARED_CHUNK_BYTES))
             slots = self._turns.slots
@@ -191,28 +192,28 @@ class StagingRing:
 
     @property
     def lock(self) -> threading.Lock:
-        """For who uses the slots."""
+        """The lock to hold while using the slots."""
         return self._turns.lock
 
     def renew_lock(self) -> None:
-        """In a forked process, where the thread that held it is not."""
+        """Replaces the lock in a forked process, where the thread that held it does not exist."""
         self._turns.lock = threading.Lock()
 
     def take(self, nbytes: int, most: int) -> tuple[list[Slot], int]:
-        """The slots, as ``Turns.take`` gives them, for a copy of ``nbytes`` in chunks of up to ``most``, and how large
-        its chunks are to be."""
+        """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks, at
+        ``most`` that many bytes."""
         if not self._turns.slots:
             self._make(CHUNK_BYTES)
         chunk = min(most, self.chunk)
         return self._turns.take(-(-nbytes // chunk)), chunk
 
     def _make(self, chunk: int) -> None:
-        address = self._device.driver.allocate_host(_RING_SLOTS * chunk)  # one call: each has its price
+        address = self._device.driver.allocate_host(_RING_SLOTS * chunk)  # one call, as each call is costly
         self._turns.slots = [Slot(address + number * chunk) for number in range(_RING_SLOTS)]
         self.chunk = chunk
 
     def trim(self) -> None:
-        """Gives the slots back if no work in flight uses them."""
+        """Frees the slots if no work in flight uses them."""
         with self.lock:
             slots = self._turns.slots
             if slots and all(slot.idle() for slot in slots):
@@ -222,8 +223,8 @@ class StagingRing:
 
 
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
-    """Copies an array of a new box's shape and dtype into the box. The array is read until the run has completed,
-    or inside ``ReadingAtSubmission`` not any more when this returns."""
+    """Copies an array into a new box of its shape and dtype. The array is read until the run has completed; inside
+    ``ReadingAtSubmission`` it is read before this returns."""
     pool, nbytes, at_once = context.runtime.pinned, box.nbytes, _reads_at_submission.get()
     if not at_once and pinned_buffer_of(array, pool) is not None and array.flags.c_contiguous:
         context.keep(array)
@@ -246,7 +247,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
     with turns.lock:
         lane.grow(pool, count)
         missing = count - len(turns.slots)
-        enough = missing <= 0 or len(turns.slots) > 1  # with one slot for many chunks nothing would overlap
+        enough = missing <= 0 or len(turns.slots) > 1  # many chunks in a single slot would not overlap
         if enough:
             _upload_in_chunks(context, box, array, chunk, turns.take(chunks), lane)
     if not enough:
@@ -259,8 +260,8 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
 
 
 def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> None:
-    """One copy between a box and page-locked memory at the address ``host``, in order. Without ``ordered``, as launches
-    do it: small copies are as many."""
+    """Submits one ordered copy between a box and page-locked memory at the address ``host``. It calls ``begin`` and
+    ``end`` itself instead of using ``ordered``, as launches do: small copies are as frequent."""
     this = [box._allocation]
     reads, writes = (_NOTHING, this) if up else (this, _NOTHING)
     submitted = False
@@ -277,8 +278,8 @@ def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> 
 
 
 def _lane(timeline: Timeline, chunk: int) -> Lane:
-    """The lane of the uploads in flight on a stream, if its slots are large enough and not much larger, else a new one;
-    that of before is held by its own uploads."""
+    """Returns the lane of the uploads in flight on a stream, if its slots are large enough and not much larger. If not,
+    starts a new lane; the uploads of the old one keep it alive."""
     lane: Lane | None = timeline.lane() if timeline.lane is not None else None
     if lane is None or not chunk <= lane.chunk <= _MUCH_LARGER * chunk:
         lane = Lane(chunk)
@@ -287,14 +288,14 @@ def _lane(timeline: Timeline, chunk: int) -> Lane:
 
 
 def _chunk_bytes(nbytes: int) -> int:
-    """A quarter of the upload, so that the first memcpy and the last copy, which nothing overlaps, are short beside it;
-    but 4 MiB at least, as each chunk is handed over once more, and 8 MiB at most, unless submitting so many chunks
-    would take the loop's thread milliseconds.
+    """Returns the chunk size of an upload: a quarter of it, so that the first memcpy and the last copy, which nothing
+    overlaps, stay short. At least 4 MiB, as each chunk costs one more hand-over. At most 8 MiB, unless submitting so
+    many chunks would take milliseconds of the loop's thread.
 
     GB/s on an H100, of one upload / of uploads on four streams, in eighths and in quarters: 16 MiB 26.3 / 38.4 and
     29.4 / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. 4 MiB in four chunks, two and one: 17.3 / 22.0, 19.1 / 32.8, 19.3 /
-    40.4. 64 MiB in quarters of 16 MiB were quicker on that host (36.1 / 42.6 for 35.2 / 36.2), but on one whose memory
-    is slower one by itself took a fifth longer."""
+    40.4. 64 MiB in quarters of 16 MiB were faster on that host (36.1 / 42.6 against 35.2 / 36.2), but on a host with
+    slower memory a single upload took a fifth longer."""
     size = 4 * CHUNK_BYTES
     while 4 * size < nbytes and (size < 8 * CHUNK_BYTES or 128 * size < nbytes):
         size *= 2
@@ -302,10 +303,11 @@ def _chunk_bytes(nbytes: int) -> int:
 
 
 def _layout(nbytes: int, chunk: int) -> list[tuple[int, int]]:
-    """The chunks of a copy, as offset and size. Smaller ones at the beginning, for the wire to begin sooner, were
-    measured and left out: what a chunk costs whatever its size is more than that. So was to send a chunk in parts, each
-    as soon as a word that the helpers write says that it is there (``cuStreamWaitValue32``): 39.6 GB/s with it and 39.8
-    without for four uploads at once, 29.1 and 28.7 for one, and twice as many calls on the loop's thread."""
+    """Returns the chunks of a copy, as (offset, size). Two variants were measured and left out. Smaller chunks at the
+    start, so that the transfer begins sooner, lose more to the fixed cost of a chunk than they gain. Sending a chunk in
+    parts, each as soon as a word that the helpers write says that it is there (``cuStreamWaitValue32``), gave 39.6 GB/s
+    against 39.8 without for four uploads at once, 29.1 against 28.7 for one, and twice the calls on the loop's thread.
+    """
     return [(offset, min(chunk, nbytes - offset)) for offset in range(0, nbytes, chunk)]
 
 
@@ -325,7 +327,7 @@ def _upload_in_chunks(
     source = array
     with _beside(context, min(len(slots), len(layout)), kept) as stagers:
         if not array.flags.c_contiguous:
-            # Gathered by a host function too, where NumPy lets go of the GIL.
+            # A host function gathers it too: NumPy releases the GIL there.
             source = np.empty(array.shape, array.dtype)
             kept.append(source)
             driver.launch_host_function(lambda: np.copyto(source, array), stagers[0].handle)
@@ -346,11 +348,11 @@ def _upload_in_chunks(
 
 @contextmanager
 def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[list[Timeline]]:
-    """Streams beside the operation's for the host functions of one copy. Where the body raises, ``kept`` is kept until
-    they have run.
+    """Takes side streams for the host functions of one copy. If the body raises, ``kept`` is kept alive until they have
+    run.
 
-    One for each slot: the next chunk's host function is then ready when one ends. Behind one another on one stream they
-    would each come 90 µs after the last (on an H100), which the device takes to see that it ended and to call the next.
+    One stream for each slot: the next chunk's host function is then ready when one ends. On a single stream each would
+    start 90 µs after the last (on an H100), the time in which the device sees the end and calls the next.
     """
     stagers: list[Timeline] = []
     try:
@@ -366,9 +368,9 @@ def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[
 
 
 def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
-    """An array of a box's shape and dtype, filled once the run has completed."""
+    """Returns an array of a box's shape and dtype, filled once the run has completed."""
     pool, nbytes = context.runtime.pinned, box.nbytes
-    # A graph needs the buffer now: it goes on using the address, and capturing blocks anyway.
+    # A graph needs the buffer now: it keeps using the address, and capturing blocks anyway.
     buffer = pool.try_acquire(nbytes) if context.recording is None else pool.acquire(nbytes)
     if buffer is not None:
         context.keep(buffer)
@@ -392,7 +394,7 @@ def _download_in_chunks(
     kept = [result, moves]
     context.keep(kept)
     if context.visible is not None:
-        context.visible.run.used_by_others = True  # who holds the result cannot be told, as it is kept
+        context.visible.run.used_by_others = True  # ``kept`` holds the result, so nothing tells who else does
     with (
         _beside(context, min(len(slots), len(layout)), kept) as stagers,
         context.submission_lock,
@@ -407,5 +409,5 @@ def _download_in_chunks(
             slot.order(stager)
             moves.submit(driver, result.ctypes.data + offset, slot.address, size, stager.handle)
             slot.note(stager)
-        for stager in stagers:  # the run is over when the result is there
+        for stager in stagers:  # the run ends after the last copy into the result
             timeline.follow(stager, stager.mark().position)

@@ -1,13 +1,12 @@
-"""``memcpy`` past the cache, for what the device reads next and this processor does not.
+"""``memcpy`` past the cache, for data that the device reads next and this processor does not.
 
-An ordinary store first reads the line that it will overwrite, so a copy through the cache moves three bytes for each
-that it copies, and throws out what the program had there. Non-temporal stores write whole lines and read none of them;
-``memcpy`` stores this way only in copies of megabytes, and what the helpers of ``copy_pool`` share out are pieces of
-128 KiB. On an H100's machine, GB/s with ``memcpy`` and with this, medians of 36 by turns: one upload of 64 MiB at a
-time 21.7 and 30.3, of an array that is not in the cache 18.5 and 23.8; four at a time 42.0 and 40.5, and 35.9 and 38.4.
-Prefetching the source made it slower.
+An ordinary store first reads the line that it will overwrite. So a copy through the cache moves three bytes for each
+byte copied, and evicts the program's data. Non-temporal stores write whole lines and read none of them. ``memcpy`` uses
+them only in copies of megabytes, and the helpers of ``copy_pool`` copy pieces of 128 KiB. On an H100's machine, GB/s
+with ``memcpy`` and with this, medians of 36 by turns: one upload of 64 MiB at a time 21.7 and 30.3, of an array that is
+not in the cache 18.5 and 23.8; four at a time 42.0 and 40.5, and 35.9 and 38.4. Prefetching the source made it slower.
 
-For x86-64; elsewhere the C library's ``memcpy`` does it, as these stores are a property of the instruction set.
+This is for x86-64, as these stores are a property of the instruction set. Elsewhere the C library's ``memcpy`` is used.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from oxide.runtime.loop.alarm import native_function
 
 
 def streaming_copy_address() -> int:
-    """The address of ``void *copy(void *destination, const void *source, size_t bytes)``, with ``memcpy``'s meaning.
+    """Returns the address of ``void *copy(void *destination, const void *source, size_t bytes)``, which acts as
+    ``memcpy`` does.
 
-    When it returns, the bytes are visible to other threads and to the device."""
+    When that function returns, the bytes are visible to other threads and to the device."""
     global _function
     if _function is None:
         if sys.platform == "linux" and platform.machine() in _MACHINE_CODE:
@@ -36,7 +36,7 @@ def streaming_copy_address() -> int:
 
 _function: tuple[int, Any] | None = None
 
-# What LLVM 22 makes of the IR below, as in ``copy_pool``; a test compiles it again and compares.
+# The output of LLVM 22 for the IR below, as in ``copy_pool``; a test compiles it again and compares.
 _MACHINE_CODE = {
     "x86_64": bytes.fromhex(
         "4889f889c1f7d983e13f4839ca480f42ca4885c9741b31ff0f1f840000000000440fb6043e4488043848ffc74839f975ef49"

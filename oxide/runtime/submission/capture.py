@@ -1,12 +1,13 @@
-"""What a graph records while an operation runs through a capture, and what a capture refuses.
+"""Graph capture: records what an operation submits, and refuses what a graph cannot hold.
 
-An operation that is captured executes as ever, in an ``ExecutionContext`` whose driver is a ``Recording``: its
-launches, copies and fills are noted and not submitted, its allocations are made at once, on the graph's stream, and
-belong to the graph. Only then does the driver's own capture run, on a stream that nobody else knows, over the noted
-calls and nothing else. So no allocation, event or query of the runtime's can fall into it, other tasks and threads may
-use every stream meanwhile, and a Python error in the middle leaves nothing half captured.
+A captured operation executes as always, in an ``ExecutionContext`` whose driver is a ``Recording``. Its launches,
+copies and fills are recorded and not submitted. Its allocations are made at once, on the graph's stream, and belong to
+the graph. Only afterwards does the driver's own capture run, over the recorded calls and nothing else, on a stream that
+no other code knows. So no allocation, event or query of the runtime can fall into the capture, other tasks and threads
+may use every stream meanwhile, and a Python error in the middle leaves no half-made capture.
 
-The price: what another library puts into ``ctx.stream.handle`` would not be seen, so a capture refuses to name it.
+The price: work that another library submits to ``ctx.stream.handle`` would be missed, so a capture refuses to give the
+handle.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ if TYPE_CHECKING:
     from oxide.runtime.submission.stream import Stream
     from oxide.runtime.submission.submission import ExecutionContext
 
-# Of the task or the thread, as its context is: others run operations meanwhile.
+# A context variable, so that it belongs to the task or the thread: others run operations meanwhile.
 _current: Final[ContextVar[Recording | None]] = ContextVar("oxide_capture", default=None)
 
 
 @final
 class Recording:
-    """Notes what would be submitted. ``allocates`` says whether operations may make boxes, which the graph then owns.
+    """Records what would be submitted. With ``allocates``, operations may make boxes, which the graph then owns.
 
-    To operations it is the driver, with the methods that a graph can hold.
+    Operations use it as their driver; it has the driver methods that a graph can hold.
     """
 
     def __init__(self, stream: Stream, *, allocates: bool) -> None:
         self.stream = stream
         self.allocates = allocates
-        self.is_open = True  # who makes it closes it, whatever is raised: an interrupt may keep __exit__ from running
+        self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.reads: dict[Allocation, None] = {}
         self.writes: dict[Allocation, None] = {}
-        self.known: list[Known | None] = []  # of those that other libraries know: the graph uses them
+        self.known: list[Known | None] = []  # for memory that other libraries know: keeps it known to the graph
         self.kernels: dict[int, tuple[Specialization, dict[object, Place | None]]] = {}
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}
@@ -68,17 +69,17 @@ class Recording:
         self.is_open = False
         _current.set(self._before)
 
-    # What contexts use
+    # Used by contexts
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """The graph reads and writes these; each launch is ordered by it."""
+        """Notes that the graph reads and writes these allocations. Each launch of the graph is ordered by them."""
         self.reads.update(dict.fromkeys(reads))
         self.writes.update(dict.fromkeys(writes))
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
 
     def fault_address(self, specialization: Specialization, place: Place | None) -> int:
-        """Where the graph's kernels report a fault: device memory. Behind the record is the cursor, by which the end
-        of each launch carries a record that was claimed on to the host, and zeroes it."""
+        """Returns the address in device memory where the graph's kernels report a fault. The cursor lies behind the
+        record. The end of each launch uses it to copy a claimed record to the host, and zeroes it."""
         if self.fault_record is None:
             self.fault_record = Allocation(self.stream._timeline, RECORD_BYTES + CURSOR_BYTES)
             self.fault_record.obtain()
@@ -87,7 +88,7 @@ class Recording:
         return self.fault_record.address
 
     def require_allocation(self, what: str) -> None:
-        """Raises ``GraphError`` where the graph may own no memory."""
+        """Raises ``GraphError`` if the graph may not own memory."""
         if not self.allocates:
             raise GraphError(
                 f"{what} cannot be allocated inside CudaGraph.scope: a graph goes on using the addresses it was "
@@ -96,23 +97,23 @@ class Recording:
             )
 
     def once(self, operation: object, record: Callable[[], Any]) -> Any:
-        """What ``record()`` gives, which is called for the first who asks for ``operation`` in this capture."""
+        """Returns the result of ``record()``, called at the first request for ``operation`` in this capture."""
         if operation not in self.results:
             self.results[operation] = record()
         return self.results[operation]
 
     def so_far(self) -> tuple[int, int, int]:
-        """How much was recorded, for ``rewind``."""
+        """Returns how much was recorded, for ``rewind``."""
         return len(self.calls), len(self.at_launch), len(self.results)
 
     def rewind(self, calls: int, at_launch: int, results: int) -> None:
-        """Forgets what an operation that failed had recorded."""
+        """Removes what a failed operation had recorded."""
         del self.calls[calls:]
         del self.at_launch[at_launch:]
         while len(self.results) > results:
             self.results.popitem()
 
-    # What operations use, as the driver
+    # Used by operations, as the driver
 
     def launch(
         self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
@@ -142,7 +143,7 @@ class Recording:
     # The driver's own capture
 
     def replay_into(self, driver: Driver, stream: StreamHandle) -> None:
-        """Submits what was noted, and last what reports a fault to the host."""
+        """Submits the recorded calls, and last the report of a fault to the host."""
         for method, arguments in self.calls:
             getattr(driver, method)(*arguments, stream)
         if self.fault_record is not None:
@@ -151,7 +152,7 @@ class Recording:
 
 
 def refuse_in_capture(what: str, stream: Stream | None = None) -> None:
-    """Raises ``GraphError`` inside a capture of this task's or thread's; with ``stream``, if it captures that one."""
+    """Raises ``GraphError`` in a capture of this task or thread; with ``stream``, only if it captures ``stream``."""
     recording = _current.get()
     if recording is not None and recording.is_open and (stream is None or recording.stream is stream):
         raise GraphError(

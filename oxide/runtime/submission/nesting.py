@@ -1,8 +1,8 @@
-"""What is said of operations that are nested too deep.
+"""The error for operations that are nested too deeply.
 
-An operation runs those that it is made of inside its own ``execute``, so each level of nesting takes a few frames of
-Python's stack. What programs build without a bound is walked instead and may have any length: chains of ``and_then``,
-``map`` and ``inspect``, and ``shared`` operations that follow one another.
+An operation runs its parts inside its own ``execute``, so each level of nesting takes a few frames of Python's stack.
+The structures that programs build without a bound are walked iteratively and may have any length: chains of
+``and_then``, ``map`` and ``inspect``, and ``shared`` operations that follow one another.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oxide.runtime.operations.operation import DeviceOperation
 
-_RUN_FILE = "runtime/operations/operation.py"  # where DeviceOperation.run is, one frame for each level
+_RUN_FILE = "runtime/operations/operation.py"  # the file of DeviceOperation.run: one frame for each level
 
 _LEAST = 30
-"""Fewer levels are not what used the stack up: some function of the program's is."""
+"""The fewest levels that explain a full stack: with fewer, a function of the program used it up."""
 
 
 def raise_if_nested(error: BaseException, operation: DeviceOperation[Any]) -> None:
-    """Raises a ``RecursionError`` that explains itself if ``error`` is one that nested operations brought about."""
+    """Raises a ``RecursionError`` with advice if ``error`` is one that nested operations caused."""
     if not isinstance(error, RecursionError):
         return
     trace, depth = error.__traceback__, 0

@@ -1,12 +1,13 @@
-"""Something that is run once, by whoever comes first, while the others wait for it: what a shared operation stands on.
+"""Runs something once: the first caller runs it while the others wait. Shared operations are built on it.
 
-It knows nothing of devices. Who comes while another thread runs it has three ways:
+It knows nothing of devices. A caller that arrives while another thread runs it does one of three things:
 
 - A thread outside of event loops blocks until the run has ended.
-- A submission that an event loop's task makes must not keep the loop: the run may be waiting for that very loop. It is
-  given up with ``StillRunning``, which the future that submits it takes; its task sleeps until the run has ended and
-  submits once more.
-- A thread for which the run is waiting itself, in however many steps, gets a ``RuntimeError``: it would wait for ever.
+- A submission by a task of an event loop must not block the loop, as the run may be waiting for that very loop. It
+  raises ``StillRunning``. The future that submits catches it; its task sleeps until the run has ended, then submits
+  again.
+- A thread that the run itself waits for, directly or through other threads, gets a ``RuntimeError``: waiting would
+  never end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from oxide.runtime.loop.turns import current_turn
 
 @final
 class Once:
-    """``if once.enter(): run(); once.leave(done=True)``."""
+    """A run-once guard: ``if once.enter(): run(); once.leave(done=True)``."""
 
     __slots__ = ("_done", "_runner", "_waiting")
 
@@ -30,9 +31,9 @@ class Once:
         self._waiting: list[Callable[[], object]] = []
 
     def enter(self) -> bool:
-        """True if the caller is to run it, and then to call ``leave``; False if that has been done.
+        """Returns True if the caller must run it and then call ``leave``; False if it has been run.
 
-        Raises ``RuntimeError`` where waiting would never end, ``StillRunning`` where the thread's turn ``gives_up``.
+        Raises ``RuntimeError`` if waiting would never end, ``StillRunning`` if the thread's turn ``gives_up``.
         """
         if self._done:
             return False
@@ -55,11 +56,11 @@ class Once:
             finally:
                 with _lock:
                     del _blocked[me]
-                    if ended.set in self._waiting:  # as after a KeyboardInterrupt
+                    if ended.set in self._waiting:  # after a KeyboardInterrupt, for example
                         self._waiting.remove(ended.set)
 
     def leave(self, *, done: bool) -> None:
-        """The run has ended. If it is not ``done``, the next who enters runs it."""
+        """Ends the run. Unless it is ``done``, the next thread to enter runs it."""
         with _lock:
             self._done = done
             self._runner = None
@@ -68,7 +69,7 @@ class Once:
             wake()
 
     def call_when_left(self, wake: Callable[[], object]) -> bool:
-        """Calls ``wake``, in the thread that runs it, when that has ended; False if nobody is running it."""
+        """Has the running thread call ``wake`` when the run ends. Returns False if no thread is running it."""
         with _lock:
             if self._runner is None:
                 return False
@@ -76,7 +77,7 @@ class Once:
             return True
 
     def forget(self, wake: Callable[[], object]) -> None:
-        """``wake`` need not be called any more."""
+        """Withdraws ``wake`` from ``call_when_left``."""
         with _lock:
             if wake in self._waiting:
                 self._waiting.remove(wake)
@@ -84,16 +85,16 @@ class Once:
 
 @final
 class StillRunning(BaseException):
-    """Ends a submission that would have to wait for another thread. No ``Exception``: functions of the program's that
-    it passes must not take it for an error of theirs."""
+    """Ends a submission that would have to wait for another thread. Not an ``Exception``, so that the program's
+    functions on the way do not catch it as an error of their own."""
 
     def __init__(self, once: Once) -> None:
         super().__init__("another thread runs the source of a shared operation")
         self.once = once
 
 
-_lock = threading.Lock()  # of all of them: held for moments, and only so can a circle of waiting threads be seen
-_blocked: dict[int, Once] = {}  # what each thread that blocks waits for
+_lock = threading.Lock()  # of all instances, so that a cycle of waiting threads can be seen; held only briefly
+_blocked: dict[int, Once] = {}  # what each blocked thread waits for
 
 
 def _refuse_circle(once: Once, me: int) -> None:

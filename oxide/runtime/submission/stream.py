@@ -1,4 +1,4 @@
-"""Streams and events as users see them."""
+"""The public ``Stream`` and ``Event``."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ class Stream:
         self.drops_work: bool = device.driver.drops_work
         self._timeline: Timeline = device.take_timeline()
         self._loose = LooseResults(self._timeline)
-        self._drop = partial(device.loose.discard, self._loose)  # whose last holder this is then
+        self._drop = partial(device.loose.discard, self._loose)  # after the discard this holds the last reference
         device.loose.add(self._loose)
 
     @property
     def handle(self) -> int:
-        """The stream's number for other libraries: a ``CUstream`` on a GPU."""
+        """Returns the stream's number for other libraries: a ``CUstream`` on a GPU."""
         refuse_in_capture("naming the stream to another library, whose work would be left out,", self)
         return self._timeline.name()
 
     @property
     def __cuda_stream__(self) -> Callable[[], tuple[int, int]]:
-        """The CUDA stream protocol, version 0, by which CuPy's ``Stream.from_external`` and cuda.core take streams."""
+        """Implements the CUDA stream protocol, version 0, for CuPy's ``Stream.from_external`` and cuda.core."""
         if self.device.kind != "cuda":
             raise AttributeError(f"a stream on {self.device.label} is no CUDA stream")
         return lambda: (0, self.handle)
 
     def synchronize(self) -> None:
-        """Blocks the thread until all that was submitted has run.
+        """Blocks the thread until all submitted work has run.
 
-        Raises the error of the first operation that ``async_on`` put here and that failed.
+        Raises the first error of the operations that ``async_on`` submitted here.
         """
         refuse_in_capture("synchronize()", self)
         loose = self._loose.take()
@@ -61,12 +61,12 @@ class Stream:
         _finish_all(loose)
 
     def query(self) -> bool:
-        """Whether all that was submitted has run."""
+        """Returns whether all submitted work has run."""
         refuse_in_capture("query()", self)
         return self._timeline.seen_dry()
 
     def record_event(self) -> Event:
-        """An event at the end of what the stream holds now; it keeps the time it was passed."""
+        """Records an event after the work submitted so far; the event keeps the time at which it was passed."""
         refuse_in_capture("record_event()", self)
         event = Event(self.device)
         event._behind = self._timeline.waited()
@@ -75,7 +75,7 @@ class Stream:
         return event
 
     def wait(self, event: Given[Event]) -> None:
-        """What is submitted from now on runs after ``event``; blocks nobody."""
+        """Makes work submitted from now on run after ``event``; blocks no thread."""
         refuse_in_capture("wait(event)", self)
         if not isinstance(event, Event):
             raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
@@ -85,14 +85,14 @@ class Stream:
         self._note_behind(event._behind)
 
     def fork(self) -> Stream:
-        """A new stream whose work runs after all that this one holds now."""
+        """Returns a new stream whose work runs after all work submitted to this one so far."""
         refuse_in_capture("fork()", self)
         branch = self.device.new_stream()
         branch.join(self)
         return branch
 
     def join(self, other: Given[Stream]) -> None:
-        """What is submitted to this stream from now on runs after all that ``other`` holds now."""
+        """Makes work submitted to this stream from now on run after all work submitted to ``other`` so far."""
         refuse_in_capture("join(stream)", self)
         if not isinstance(other, Stream):
             raise TypeError(f"a stream joins a Stream, not {type(other).__name__}; wait(event) waits for an event")
@@ -102,9 +102,9 @@ class Stream:
         self._note_behind(behind)
 
     def launch_host_function(self, function: Callable[[], None]) -> None:
-        """Calls ``function`` on a thread of the driver's, in stream order. It must not use the device.
+        """Calls ``function`` on a driver thread, in stream order. It must not use the device.
 
-        What it raises goes to ``sys.unraisablehook``; the stream goes on.
+        Its exceptions go to ``sys.unraisablehook``; the stream goes on.
         """
         refuse_in_capture("launch_host_function()", self)
         if not callable(function):
@@ -120,36 +120,36 @@ class Stream:
         return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
 
     def _note_behind(self, behind: dict[Timeline, int]) -> None:
-        """What another stream had been made to wait for, this one now comes after as well."""
+        """Notes that this stream now also comes after what another stream had been made to wait for."""
         for timeline, position in behind.items():
             self._timeline.note_waited(timeline, position)
 
     def _adopt(self, submission: Submission[Any]) -> None:
-        """Remembers an ``async_on`` submission, whose error the next ``synchronize`` raises."""
+        """Keeps an ``async_on`` submission, whose error the next ``synchronize`` raises."""
         self._loose.adopt(submission)
 
     def __del__(self) -> None:
         self._drop()
 
 
-_FEW: Final = 4  # results that nobody asks after
+_FEW: Final = 4  # results kept before the device is asked
 
 
 @final
 class LooseResults:
-    """What ``async_on`` submitted to a stream and nobody has asked after since. The stream holds it, and while that is
-    there the device does, for when memory is to be given back. It gives the stream's timeline back when it is dropped.
-    """
+    """The ``async_on`` submissions to a stream that were not synchronized since. The stream holds this object. While
+    the stream exists, the device holds it too, for when memory is to be reclaimed. When dropped, it gives the stream's
+    timeline back."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._drop: Any = partial(timeline.device.spare_timelines.append, timeline)
         self._timeline = timeline
-        self._lock = new_rlock()  # several threads may submit to a stream, and a finaliser inside may too
+        self._lock = new_rlock()  # several threads may submit to a stream, and a finaliser in here may too
         self._submissions: deque[Submission[Any]] = deque()
-        self._ask_at = _FEW  # how many there are to be when the device is asked
+        self._ask_at = _FEW  # the number of submissions at which the device is asked
 
     def adopt(self, submission: Submission[Any]) -> None:
-        """One more. Those that the device is past are let go, but it is not asked each time, which takes 1.4 µs."""
+        """Adds a submission. Sometimes also drops finished ones: asking the device takes 1.4 µs, too long each time."""
         with self._lock:
             if len(self._submissions) >= self._ask_at:
                 self._let_go()
@@ -158,23 +158,23 @@ class LooseResults:
 
     def _let_go(self) -> None:
         loose, timeline = self._submissions, self._timeline
-        loose[-1].finished_well()  # then all are, with no more questions
-        # A stream passes its work in order, so whether the first is done is all to ask, however many there are.
+        loose[-1].finished_well()  # if the last is done, all are, and no more queries are needed
+        # A stream passes its work in order, so only the first needs to be asked.
         while loose and loose[0].finished_well():
             loose.popleft()
-        if loose and loose[0].mark.position <= timeline.seen:  # it failed, and stays to be raised
+        if loose and loose[0].mark.position <= timeline.seen:  # the first failed, and stays to be raised
             self._keep_unfinished()
 
     def take(self) -> deque[Submission[Any]]:
-        """All of them, which are forgotten here."""
+        """Removes and returns all submissions."""
         with self._lock:
             taken, self._submissions = self._submissions, deque()
             self._ask_at = _FEW
             return taken
 
     def forget_finished(self) -> bool:
-        """Lets go of the results that the device is past; what failed stays, for ``synchronize``. Whether any is still
-        in flight."""
+        """Drops the results that the device is past; failed ones stay, for ``synchronize``. Returns whether any is
+        still in flight."""
         with self._lock:
             self._keep_unfinished()
             return any(submission.mark.position > self._timeline.seen for submission in list(self._submissions))
@@ -184,11 +184,11 @@ class LooseResults:
         self._submissions.extendleft(reversed(left))
 
     def wait(self) -> None:
-        """Returns when nothing that was submitted until now is in flight."""
+        """Blocks until nothing submitted so far is in flight."""
         with self._lock:
             last = list(self._submissions)[-1:]
         for submission in last:
-            with contextlib.suppress(DeviceError):  # for ``synchronize``
+            with contextlib.suppress(DeviceError):  # ``synchronize`` raises it
                 submission.mark.synchronize()
         self.forget_finished()
 
@@ -203,14 +203,14 @@ class Event:
     def __init__(self, device: Device) -> None:
         self._drop: Any = nothing
         self._device = device
-        self._timeline: Timeline | None = None  # whose first ``_position`` uses it covers
+        self._timeline: Timeline | None = None  # the event covers its first ``_position`` uses
         self._position = 0
-        self._behind: dict[Timeline, int] = {}  # what that stream had been made to wait for before
+        self._behind: dict[Timeline, int] = {}  # what that stream had been made to wait for before the event
         self._handle = device.driver.create_event(device.id, timing=True)
         self._drop = partial(device.runtime.reclaimer.retire_event, self._handle)
 
     def query(self) -> bool:
-        """Whether the device has passed the event."""
+        """Returns whether the device has passed the event."""
         passed = self._device.driver.query_event(self._handle)
         if passed:
             self._note_passed()
@@ -226,7 +226,7 @@ class Event:
             self._timeline.note_passed(self._position)
 
     def elapsed_ms(self, end: Given[Event]) -> float:
-        """Milliseconds from this event to ``end``; both must have been passed."""
+        """Returns the milliseconds from this event to ``end``; both must have been passed."""
         if not isinstance(end, Event):
             raise TypeError(f"elapsed_ms takes an Event, not {type(end).__name__}; stream.record_event() makes one")
         return self._device.driver.elapsed_ms(self._handle, end._handle)
@@ -242,7 +242,7 @@ calls_drop(Stream, LooseResults, Event)
 
 
 def _finish_all(submissions: Iterable[Submission[Any]]) -> None:
-    """Finishes each, then raises the first error, which says how many there were."""
+    """Finishes each submission, then raises the first error, with a note of how many more there were."""
     first: BaseException | None = None
     more = 0
     for submission in submissions:

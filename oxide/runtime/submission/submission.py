@@ -1,8 +1,8 @@
 """A submission: one execution of an operation on a stream, and the context that the operation executes in.
 
-Its life: *submitted*, then *finished* (the device is past it: its outcome is known) or *abandoned* (nobody waits
-any more: what it uses goes into the limbo), exactly once. From submission to that point the reclaimer holds what
-the device may still use, so nothing depends on what the program keeps or drops.
+Its life: *submitted*, then exactly once either *finished* (the device is past it and its outcome is known) or
+*abandoned* (no waiter is left, and what it uses goes into the limbo). From submission to that point the reclaimer holds
+what the device may still use, so nothing depends on what the program keeps or drops.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WORD: Final = struct.Struct("@Q")
-_recursion_limit: Final = sys.getrecursionlimit  # compiled, a constant takes no look-up
+_recursion_limit: Final = sys.getrecursionlimit  # compiled, a constant needs no look-up
 
 
 @final
 class ExecutionContext:
-    """What an operation executes in: ``stream``, of ``device``. ``with_context`` hands it out."""
+    """The context of one execution: ``stream``, of ``device``. ``with_context`` hands it out."""
 
-    # Every part of an operation looks at these, so they are found without a call; what few runs need is made for those.
+    # Every part of an operation reads these, so they are plain slots. Objects that few runs need are made on demand.
     __slots__ = (
         "_declared",
         "_faults",
@@ -68,13 +68,13 @@ class ExecutionContext:
     )
 
     def __init__(self, stream: Stream, recording: Recording | None = None, visible: Visible | None = None) -> None:
-        """``visible`` is the token of a run that may be dropped: see ``dead_work``."""
+        """Makes a context. ``visible`` is the token of a run that may be skipped: see ``dead_work``."""
         self.stream = stream
         self.visible = visible
         self.device: Device = stream.device
         self.recording = recording
         self.place: Place | None = None
-        self.levels = _recursion_limit()  # that operations may still be nested
+        self.levels = _recursion_limit()  # how many more levels operations may nest
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
         if visible is not None:
@@ -86,22 +86,22 @@ class ExecutionContext:
         self._faults: list[Report] = []
         self._if_given_up: tuple[Callable[[], None], ...] = ()
         self._report: FaultReport | None = None
-        self._using: tuple[list[Allocation], list[Allocation]] | None = None  # since ``begin``: see ``interrupted``
-        self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None: all has been submitted
+        self._using: tuple[list[Allocation], list[Allocation]] | None = None  # set by ``begin``: see ``interrupted``
+        self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None once everything has been submitted
 
     def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
-        """Declares that work which oxide does not see, put on ``stream`` from now until this run has been submitted,
-        reads ``boxes``: it runs after their last write, and later writes run after it.
+        """Declares reads of ``boxes`` by work that oxide does not see, put on ``stream`` from now until this run has
+        been submitted. That work runs after the boxes' last write, and later writes run after it.
 
         For functions of ``with_context`` that call other libraries on ``stream.handle``. Raises ``OrderingError``
-        once the run has been submitted, and under strict ordering where a wait would be needed; ``GraphError`` in a
-        capture, which leaves other libraries' work out; ``TypeError`` or ``DeviceError`` for what is no box of
-        this device.
+        once the run has been submitted, and under strict ordering if a wait would be needed; ``GraphError`` in a
+        capture, which misses other libraries' work; ``TypeError`` or ``DeviceError`` if a value is not a box of this
+        device.
         """
         self._declare(boxes, writes=False)
 
     def writes(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
-        """``reads`` for work that writes ``boxes``: it runs after all their uses, and later uses run after it."""
+        """Declares writes as ``reads`` does: the work runs after all uses of ``boxes``, and later uses run after it."""
         self._declare(boxes, writes=True)
 
     @property
@@ -109,21 +109,22 @@ class ExecutionContext:
         """The device's number."""
         return self.device.id
 
-    # What operations use
+    # Used by operations
 
     def keep(self, thing: object) -> None:
         """Keeps ``thing`` alive until the device is past this submission."""
         self._kept.append(thing)
 
     def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> Ordered:
-        """``with ctx.submission_lock, ctx.ordered(reads, writes):`` submits work that reads and writes these buffers:
-        it is ordered after their earlier uses on any stream, and later uses are ordered after it. Call nothing of a
-        user's inside. The lock is in the caller's own ``with`` for the reason in ``locks``."""
+        """Returns a context manager: ``with ctx.submission_lock, ctx.ordered(reads, writes):`` submits work that reads
+        and writes these buffers. The work is ordered after their earlier uses on any stream, and later uses are ordered
+        after it. Call no user code inside. The lock is in the caller's own ``with`` for the reason given in ``locks``.
+        """
         return Ordered(self, reads, writes)
 
     def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """``ordered`` without its object, for launches, with the lock held: what is submitted between this and ``end``
-        is ordered after the buffers' earlier uses; in a capture, each launch of the graph will be."""
+        """Starts what ``ordered`` does without its object, for launches, with the lock held: work submitted between
+        this and ``end`` is ordered after the buffers' earlier uses. In a capture, each launch of the graph will be."""
         if self.recording is not None:
             self.recording.note_uses(reads, writes)
             return
@@ -131,7 +132,7 @@ class ExecutionContext:
         self._using = (reads, writes)
         if timeline.end is not None:
             timeline.close()
-        # Most memory is used on one stream only. That is seen here, and takes no call.
+        # Most memory is used on a single stream: the test here then saves a call.
         for allocation in reads:
             if allocation.written_by is not timeline or allocation.claims:
                 allocation.order_read(timeline)
@@ -144,8 +145,8 @@ class ExecutionContext:
                     self.visible.run.used_by_others = True
 
     def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
-        """Later uses of the buffers are ordered after what was ``submitted`` since ``begin``, if it was. Another
-        library's memory may be imported again when its boxes are gone: it is known for what it is until then."""
+        """Orders later uses of the buffers after the work ``submitted`` since ``begin``, if it was submitted. Memory
+        of another library may be imported again after its boxes are gone; until this run ends it stays known."""
         if submitted and self.recording is None:
             timeline = self.timeline
             position = timeline.advance()
@@ -155,7 +156,7 @@ class ExecutionContext:
                     self._kept.append(allocation.known_to_others())
                 if allocation.visible is not None and allocation.visible is not self.visible:
                     allocation.visible.run.used_by_others = True
-            for allocation in writes:  # note_write, without a call
+            for allocation in writes:  # note_write, inlined
                 if allocation.adopted:
                     self._kept.append(allocation.known_to_others())
                 if allocation.visible is not None and allocation.visible is not self.visible:
@@ -167,23 +168,23 @@ class ExecutionContext:
             self._using = None
 
     def interrupted(self) -> None:
-        """Notes the uses that an interrupt kept from being noted: it may have come when the work was submitted, and
-        memory that is dropped would be freed on another stream meanwhile."""
+        """Notes the uses that an interrupt kept from being noted. The work may have been submitted before it, and
+        memory that is dropped would otherwise be freed on another stream too early."""
         using = self._using
         if using is not None:
             with self.submission_lock:
                 self.end(*using, submitted=True)
 
     def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
-        """Calls ``function(self)``; in a capture, ``function(context)`` at each launch of the graph instead, before
-        the rest of it. For uploads, which read host memory when they are submitted."""
+        """Calls ``function(self)``. In a capture, each launch of the graph calls ``function(context)`` instead, before
+        its other work. For uploads, which read host memory when they are submitted."""
         if self.recording is None:
             function(self)
         else:
             self.recording.at_launch.append(function)
 
     def join(self, other: ExecutionContext) -> None:
-        """Makes this run end after ``other``'s work, which is on a stream of its own, and takes over what it keeps."""
+        """Makes this run end after ``other``'s work on its own stream, and takes over the objects ``other`` keeps."""
         try:
             other.wait_for_joined()
             mark = other.timeline.mark()
@@ -196,18 +197,18 @@ class ExecutionContext:
         self.absorb(other)
 
     def wait_for_joined(self) -> None:
-        """Orders this stream after the work that was joined."""
+        """Orders this stream after the joined work."""
         for mark in self._joined:
             self.timeline.wait_for(mark.timeline, mark.position)
         self._joined = ()
 
     def fault_address(self, specialization: Specialization) -> int:
-        """Where a kernel of this submission reports a fault."""
+        """Returns the address where a kernel of this submission reports a fault."""
         address: int = _WORD.unpack(self.fault_word(specialization))[0]
         return address
 
     def fault_word(self, specialization: Specialization) -> bytes:
-        """``fault_address``, as a kernel's parameters end with it."""
+        """Returns ``fault_address`` as the last word of a kernel's parameters."""
         if self.recording is not None:
             return _WORD.pack(self.recording.fault_address(specialization, self.place))
         report = self._report
@@ -217,7 +218,7 @@ class ExecutionContext:
         return report.next_word(specialization, self.place)
 
     def absorb(self, other: ExecutionContext) -> None:
-        """Takes over what another context on the same stream keeps and reports."""
+        """Takes over the kept objects and the fault reports of another context on the same stream."""
         if other._declared and self._declared is not None:
             self._declared += other._declared
         other._declared = None
@@ -227,12 +228,12 @@ class ExecutionContext:
         self._joined += other._joined
 
     def watch_faults(self, faults: list[Report]) -> None:
-        """Reports another submission's faults too: this one uses its results."""
+        """Reports another submission's faults too, as this one uses its results."""
         self._faults.extend(faults)
-        self._report = None  # what is launched from now on is asked after these
+        self._report = None  # later launches get a new report, which is checked after these
 
     def if_given_up(self, function: Callable[[], None]) -> None:
-        """Has ``function`` called if the run that this is part of cannot be submitted whole."""
+        """Calls ``function`` if the run that this context is part of cannot be submitted completely."""
         self._if_given_up += (function,)
 
     @property
@@ -244,7 +245,7 @@ class ExecutionContext:
         return self._kept
 
     def settle(self, position: int) -> None:
-        """Everything submitted in this context lies before ``position``: the declared uses end there."""
+        """Ends the declared uses at ``position``: everything submitted in this context lies before it."""
         declared, self._declared = self._declared, None
         if declared:
             with self.runtime.submission:
@@ -283,7 +284,7 @@ class ExecutionContext:
 
 @final
 class Ordered:
-    """See ``ExecutionContext.ordered``."""
+    """The context manager of ``ExecutionContext.ordered``."""
 
     __slots__ = ("_context", "_reads", "_writes")
 
@@ -303,12 +304,12 @@ class Ordered:
 
 @final
 class Submission(Generic[T]):
-    """One execution, submitted. ``submit`` makes it."""
+    """One submitted execution. ``submit`` makes it."""
 
     __slots__ = ("_drop", "_faults", "_reclaimer", "_result", "_title", "_visible", "mark")
 
     def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
-        self._drop: Any = nothing  # it is neither finished nor abandoned while this is something else
+        self._drop: Any = nothing  # anything else while it is neither finished nor abandoned
         self._result = result
         self._title = title
         self._faults = context.faults
@@ -321,28 +322,28 @@ class Submission(Generic[T]):
             context.settle(self.mark.position)
         context._declared = None
         self._visible = context.visible
-        if self._visible is None:  # else what it yields is let go as soon as nobody can ask for it
+        if self._visible is None:  # else the result is dropped as soon as no one can ask for it
             context._kept.append(result)
         context._kept.append(context._faults)
         run = None if self._visible is None else self._visible.run
-        # First: of a mark that is not held, it does nothing.
+        # Set before ``hold``: abandoning a mark that is not held does nothing.
         self._drop = partial(self._reclaimer.abandon, (self.mark, run))
         self._reclaimer.hold(self.mark, context._kept)
 
     @property
     def result_in_flight(self) -> T:
-        """The result as a handle, before the device is past the submission."""
+        """Returns the result as a handle, before the device is past the submission."""
         return self._result
 
     @property
     def faults(self) -> list[Report]:
-        """What kernels of it may report, empty if none can."""
+        """Returns the reports in which its kernels may record faults; empty if none can."""
         return self._faults
 
     def finish(self) -> T:
-        """The result, once the device is past the submission; raises the fault that a kernel reported."""
+        """Returns the result, once the device is past the submission. Raises the fault that a kernel reported."""
         if self._drop is not nothing:
-            if self._reclaimer.release(self.mark):  # of several threads, one counts it
+            if self._reclaimer.release(self.mark):  # True for only one thread, which counts it
                 self.mark.timeline.device.runtime.counters.completed.add()
             self._drop = nothing
         for report in self._faults:
@@ -355,7 +356,7 @@ class Submission(Generic[T]):
         _explain(error, self._title, self.mark.timeline)
 
     def finished_well(self) -> bool:
-        """Whether the device is past it and nothing failed."""
+        """Returns whether the device is past it and nothing failed."""
         try:
             if not self.mark.passed():
                 return False
@@ -365,7 +366,7 @@ class Submission(Generic[T]):
         return True
 
     def abandon(self) -> None:
-        """Nobody waits any more: what it uses goes into the limbo."""
+        """Moves what the work uses into the limbo, as no waiter is left."""
         self._drop()
         self._drop = nothing
 
@@ -377,10 +378,10 @@ calls_drop(Submission)
 
 
 def submit(operation: DeviceOperation[T], stream: Stream, run: Run | None = None) -> Submission[T]:
-    """Executes ``operation`` on ``stream``: everything is submitted when this returns, nothing has been waited for.
-    With a ``run``, what nobody can see any more once it is abandoned need not be done.
+    """Executes ``operation`` on ``stream``. When this returns, everything is submitted and nothing has been waited for.
+    With a ``run``, work whose results nothing can see any more is skipped once the submission is abandoned.
 
-    If it raises, what had been submitted until then keeps its memory until the device is past it.
+    If it raises, what had been submitted by then keeps its memory until the device is past it.
     """
     context = _context_for(operation, stream, None if run is None else run.visible())
     try:
@@ -391,13 +392,14 @@ def submit(operation: DeviceOperation[T], stream: Stream, run: Run | None = None
 
 
 def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
-    """``submit``, wait, and finish: the result. What the device uses is held by this call, which ends when the device
-    is past it; so there is nothing to hand over and no mark to keep, which take a fifth of a short run's time."""
+    """Submits ``operation``, waits and returns its result. This call itself holds what the device uses and ends when
+    the device is past it. So nothing is handed over and no mark is kept, which would take a fifth of a short run's
+    time."""
     context = _context_for(operation, stream)
     timeline, runtime = context.timeline, context.runtime
     kept, faults = context._kept, context._faults
     unsubmitted: ExecutionContext | None = context
-    try:  # until the device is done: an interrupt between two parts would let go of what it uses
+    try:  # up to the end of the wait: an interrupt before that would release memory in use
         result = operation.run(context)
         if context._joined:
             context.wait_for_joined()
@@ -406,7 +408,7 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
             context.settle(position)
         context._declared = None
         unsubmitted = None
-        del context  # what ends here ends while the device works, and not after it
+        del context  # its objects are freed while the device works, and not after it
         timeline.synchronize_past(position)
     except BaseException as error:
         if unsubmitted is not None:
@@ -425,7 +427,7 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
 
 
 def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
-    """What a run of ``operation`` on ``stream`` executes in, unless nothing can run there."""
+    """Returns the context for a run of ``operation`` on ``stream``. Raises if nothing can run there."""
     operation.consume()
     refuse_in_capture("running an operation")
     device = stream.device
@@ -438,7 +440,7 @@ def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible
 
 
 def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:
-    """What had been submitted when ``error`` was raised keeps its memory; the error says what it was raised in."""
+    """Keeps the memory of what was submitted before ``error``, and adds a note about the operation to the error."""
     device = context.device
     if not isinstance(error, Exception):
         context.interrupted()
@@ -457,7 +459,7 @@ def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: Ba
 
 
 def _raise_fault(report: Report, title: object, timeline: Timeline) -> None:
-    """Raises what a kernel reported, with the operation's name."""
+    """Raises the fault that a kernel reported, with the operation's name."""
     try:
         report.raise_fault()
     except Exception as fault:
