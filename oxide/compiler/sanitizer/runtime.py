@@ -1,8 +1,8 @@
 """The sanitizer's checks as LLVM IR: what the calls in front of a sanitized kernel's accesses do.
 
 Where an access goes, and whether what it reads was ever written, is in ``runtime.ll``; whether it races, in
-``races.ll``. The blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter
-of accesses.
+``races.ll``. The blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and
+time is a counter of accesses.
 
 ``{{name}}`` stands for a word of the launch's state, which begins where a fault record would be
 (``driver/sanitizing.py``).
