@@ -1,1 +1,1 @@
-"""The CPU back end: portable IR to an object file of the host."""
+"""The CPU back end: portable IR to a host object file."""

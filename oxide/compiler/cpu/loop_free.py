@@ -1,8 +1,8 @@
-"""Kernels whose threads end soon whatever their arguments are and memory holds: no loop, no recursion, no waiting.
+"""Finds kernels whose threads end soon, whatever arguments and memory hold: no loop, no recursion, no waiting.
 
-The CPU device runs such a kernel on the thread that waits for it: Ctrl-C cannot end a kernel there. The kernel's IR is
-asked before any loop around its threads is made. A loop of a constant number of rounds counts as a loop, unless the
-front end has unrolled it.
+The CPU device runs such a kernel on the thread that waits for it, where Ctrl-C cannot end a kernel. The analysis sees
+the kernel's IR without the loop around its threads. A loop with a constant number of iterations counts as a loop,
+unless the front end has unrolled it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from oxide.compiler.ir.ssa import LABEL, WORD
 _DEFINITION = re.compile(rf"^define [^\n]*?@(?P<name>{WORD})\([^\n]*\{{\n(?P<body>.*?)^\}}", re.MULTILINE | re.DOTALL)
 _TARGET = re.compile(rf"\blabel %({WORD})")
 _SYMBOL = re.compile(rf"@({WORD})")
-_MAY_BLOCK = "@oxide.print."  # a pipe that nobody reads
+_MAY_BLOCK = "@oxide.print."  # standard output may be a pipe that is never read
 
 
 def is_loop_free(text: str) -> bool:
-    """Whether no function of a printed module loops, calls itself by way of others, or writes to standard output."""
+    """Returns whether no function of a printed module loops, recurses or writes to standard output."""
     if _MAY_BLOCK in text:
         return False
     calls: dict[str, list[str]] = {}
     for function in _DEFINITION.finditer(text):
-        block = ""  # the first may have no label
+        block = ""  # the entry block may have no label
         successors: dict[str, list[str]] = {block: []}
         for line in function["body"].split("\n"):
             if label := LABEL.match(line):

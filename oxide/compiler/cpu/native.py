@@ -1,7 +1,7 @@
 """The CPU back end: portable IR to a host object file.
 
-The object exports one function, which runs a range of a launch's blocks; the threads of a block are a loop around the
-kernel, inlined. Their coordinates live in a structure on the stack that LLVM takes apart into registers.
+The object exports one function, which runs a range of a launch's blocks. A block's threads are a loop around the
+inlined kernel. Their coordinates live in a structure on the stack, which LLVM promotes to registers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .positions import positions
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
 grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A kernel without
-loops has ``LOOP_FREE_ENTRY`` in its place, and a cooperative one ``COOPERATIVE_ENTRY``; what follows in the latter's
-record is in ``coroutines/grid.ll``."""
+loops has ``LOOP_FREE_ENTRY`` instead, a cooperative kernel ``COOPERATIVE_ENTRY``. ``coroutines/grid.ll`` describes the
+rest of the latter's record."""
 
-# Of addresses that are half of all apart, as those of x[i] and x[i + 2**62], LLVM 22's SLP takes the distance for an
-# empty place of a hash table, and aborts. No such access is inside an array, but the code for it may be there.
+# For addresses half the address space apart, such as those of x[i] and x[i + 2**62], the distance equals the empty key
+# of a hash table in LLVM 22's SLP vectoriser, which aborts. No such access is in bounds, but its code may be present.
 _FAR_APART = re.compile(r"\badd (?:n[us]w )*i64 [^,\n]+, -?[1-9]\d{18}\b")
 _ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
 _REGISTERS = primitives.REGISTERS
@@ -43,7 +43,7 @@ _CONTEXT = primitives.CONTEXT
 
 
 def entry_of(kernel: PortableKernel) -> str:
-    """The name of the entry."""
+    """Returns the name of the entry."""
     if kernel.cooperative:
         return COOPERATIVE_ENTRY
     return LOOP_FREE_ENTRY if is_loop_free(kernel.text) else ENTRY
@@ -57,7 +57,7 @@ def compile_native(
     *,
     unchecked: bool,
 ) -> Code:
-    """A host object file that exports the kernel's entry."""
+    """Returns a host object file that exports the kernel's entry."""
     entry = entry_of(kernel)
     module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
     image = machine.emit_object(module)
@@ -71,13 +71,13 @@ def compile_native(
 def native_assembly(
     kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, *, unchecked: bool
 ) -> str:
-    """What ``compile_native`` compiles to, as assembly."""
+    """Returns the assembly of what ``compile_native`` compiles."""
     module, machine = _module(kernel, entry_of(kernel), signature, kernel_id, target, unchecked)
     return str(machine.emit_assembly(module))
 
 
 def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
-    """Compiles a function of the host; its address, and what keeps it alive."""
+    """Compiles a host function. Returns its address, and the object that keeps it alive."""
     machine = host_machine(host_target())
     module = llvm.parse_assembly(ir_text)
     module.verify()
@@ -98,7 +98,7 @@ def _module(
         )
     portable = llvm.parse_assembly(kernel.text)
     check = in_bounds.UNCHECKED if unchecked else in_bounds.checked(kernel_id, "")
-    # A schedule of the threads that can be chosen needs them apart, barriers or not.
+    # A schedule chosen by a seed needs each thread as a coroutine, with or without barriers.
     suspends = kernel.suspends or target.seeded
     mathematics = libm.definitions(kernel.name, portable)
     called = [mathematics, half.native_definitions(kernel.name, kernel.text + mathematics, target)]
@@ -134,7 +134,7 @@ def _module(
 
 
 def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
-    """Threads wait only where everything is inlined into one coroutine, which a function that calls itself is not."""
+    """Returns the error for a wait in a recursive function, which cannot be inlined into the thread's coroutine."""
     problem = (
         f"kernel {kernel.name}: a function that calls itself waits for other threads here, which the CPU device cannot "
         "do: write it as a loop, or wait outside of it"
@@ -152,10 +152,10 @@ _WAITS = re.compile(r"call [^@\n]*@oxide\.(?:block|warp|grid)\.[^\n]*i32 (?P<sit
 
 
 def _plain_extremes(text: str) -> tuple[str, list[str]]:
-    """``min`` and ``max`` of floats as comparisons: the text, and the definitions that it calls then.
+    """Replaces ``min`` and ``max`` of floats by comparisons. Returns the text, and the definitions that it calls.
 
-    LLVM 22's vectoriser takes a loop that reduces by ``llvm.maxnum`` for one it knows, and where the loop's number of
-    iterations is bounded by a small constant its two cost models disagree, which ends the process.
+    LLVM 22's vectoriser recognises a loop that reduces by ``llvm.maxnum``. If a small constant bounds the loop's number
+    of iterations, the vectoriser's two cost models disagree, which ends the process.
     """
     text = _NUMBER_EXTREME.sub(r"@oxide.\1.\2", text)
     return text, [_plain_extreme(*found) for found in sorted(set(_PLAIN_EXTREME.findall(text)))]
@@ -166,7 +166,7 @@ _PLAIN_EXTREME = re.compile(r"@oxide\.(maxnum|minnum)\.(f32|f64)\b")
 
 
 def _plain_extreme(name: str, suffix: str) -> str:
-    """As IEEE 754's maxNum and minNum: of a number and a NaN, the number."""
+    """Defines IEEE 754's maxNum or minNum: of a number and a NaN, the number."""
     kind = {"f32": "float", "f64": "double"}[suffix]
     comparison = {"maxnum": "ogt", "minnum": "olt"}[name]
     return f"""
@@ -260,7 +260,7 @@ done:
 
 
 def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
-    """What gives the blocks of a call their shared memory, and what gives it back; nothing for most kernels."""
+    """Returns the code that takes a call's shared memory, and the code that releases it; empty for most kernels."""
     if not kernel.shared.used:
         return "", ""
     shared, dynamic = primitives.SHARED_FIELD, primitives.DYNAMIC_FIELD

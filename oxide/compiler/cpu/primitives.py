@@ -1,7 +1,7 @@
-"""What a thread knows on the CPU: the context that the back end hands it, and where its block's shared memory is.
+"""The CPU's primitives as LLVM IR: a thread's context, registers and shared memory.
 
-The context is a structure on the stack that LLVM takes apart into registers once everything is inlined. Shared memory
-is one allocation for each call that runs a range of blocks, used by one block after the other.
+The context is a structure on the stack, which LLVM promotes to registers once everything is inlined. Shared memory is
+one allocation for each call that runs a range of blocks. One block after another uses it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from oxide.compiler.ir.primitives import SharedMemory
 REGISTERS = ("tid", "ctaid", "ntid", "nctaid")
 
 CONTEXT = "{ [3 x i32], [3 x i32], [3 x i32], [3 x i32], ptr, ptr, i64, ptr }"
-"""``REGISTERS``, the fault record, the block's shared memory, the bytes of its dynamic part, and the block's state, for
-kernels whose threads wait for one another (``coroutines``)."""
+"""``REGISTERS``, the fault record, the block's shared memory, the bytes of its dynamic part, and the block's state. The
+last is for kernels whose threads wait for one another (``coroutines``)."""
 
 RECORD_FIELD, SHARED_FIELD, DYNAMIC_FIELD, BLOCK_FIELD = 4, 5, 6, 7
 
 ALIGNMENT = 64
 ROOM_BYTES = 1 << 15
-"""How much of a range's shared memory, and how much of its threads' frames, is on the stack."""
+"""Bytes of each of a range's two stack buffers: for shared memory, and for its threads' frames."""
 
 
 def definitions(shared: SharedMemory) -> str:
-    """The registers, the fault record's address and shared memory, all read from the context."""
+    """Returns the definitions of the registers, the fault record and shared memory, all read from the context."""
     texts = [
         f"define i32 @oxide.register.{register}.{axis}(ptr %context) alwaysinline {{\n"
         f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}\n"
@@ -49,7 +49,7 @@ def definitions(shared: SharedMemory) -> str:
 
 
 _UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1 false\n}"
-"""Never: a processor loads neighbours as fast wherever they begin, and LLVM vectorises the one version."""
+"""Always false: alignment does not slow a CPU's loads of neighbouring elements, and LLVM vectorises one version."""
 
 
 WIDE_DIVISIONS = "\n".join(
@@ -79,12 +79,12 @@ end:
 }}"""
     for name, result in (("__udivti3", "%longer"), ("__umodti3", "%less"))
 )
-"""Divisions of 128 bits, a bit at a time: LLVM makes one of a product's upper half that a loop takes, rarely, and calls
-the compiler's own function for it, which is in no library that a process must have."""
+"""Divisions of 128 bits, one bit at a time. LLVM rarely makes such a division, from the upper half of a product in a
+loop. It calls the compiler's runtime for it, which is in no library that a process must have."""
 
 
 def static_bytes(shared: SharedMemory) -> int:
-    """Where dynamic shared memory begins."""
+    """Returns the offset at which dynamic shared memory begins."""
     return -(-shared.total // ALIGNMENT) * ALIGNMENT
 
 
@@ -126,14 +126,14 @@ define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
   ret void
 }
 """
-"""Whoever sleeps waits for a block on another worker, and that one may be waiting for this processor."""
+"""Yields the processor: a thread that sleeps waits for a block on another worker, which may wait for this processor."""
 
 _NOTHING = """
 define void @oxide.breakpoint() alwaysinline {
   ret void
 }
 """
-"""What has no effect on the CPU: no debugger is attached to its threads."""
+"""No-ops on the CPU: no debugger is attached to its threads."""
 
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)
@@ -181,9 +181,9 @@ done:
   ret void
 }}
 """
-"""Memory aligned to ``ALIGNMENT``: the address that ``malloc`` gave is kept in the eight bytes before it.
+"""Memory aligned to ``ALIGNMENT``: the eight bytes before it hold the address that ``malloc`` returned.
 
-What a range of blocks needs for a while is taken from a room of ``ROOM_BYTES`` on the stack, where it has one and that
-is enough. Most kernels' shared memory and frames are, which takes 0.08 microseconds less a range, of 0.6 in all. It is
-no function to inline: LLVM would see that nobody has written the room, and take what is read there for undefined.
+``oxide.take`` returns the range's stack buffer of ``ROOM_BYTES``, if it has one and that is large enough. Most kernels'
+shared memory and frames fit, which saves 0.08 of 0.6 microseconds a range. The function must not be inlined: LLVM would
+see that nothing has written the buffer, and treat reads of it as undefined.
 """

@@ -1,28 +1,30 @@
-"""Instructions of PTX that LLVM's back end or ptxas takes for more than their specification says, or loses.
+"""Works around PTX instructions that LLVM's back end or ptxas miscompiles.
 
-By PTX's specification ``abs`` and ``neg`` wrap for the least number. ptxas 13.0 assumes that the result of ``abs`` is
-not negative, and that the result of ``neg.s16``, or of a subtraction from 0, fits in 16 bits before it is cut to them.
-So ``abs(x) < 0`` is false for every x, and ``-x`` of the least ``i16`` is 32768 where it is widened. Before a minimum
-or maximum of three numbers, of 16 or of 32 bits, it loses a negation altogether. Of ``mul.hi.u32`` and a 64-bit
-subtraction from its result it makes one instruction, ``IMAD.HI.U32``, to which it gives the lower half's negation: the
-difference is 2**32 too small where that half is 0. Of a minimum or maximum of 16 bits and its comparison with the same
-constant it makes ``VIMNMX.S16x2``, whose two answers, for the lower half and the upper, it writes to one predicate: the
-upper half's stays. A mask of a number that was converted to f16 or bf16 it leaves out, where the result is the lower
-half of a word.
+By PTX's specification ``abs`` and ``neg`` wrap for the least number. ptxas 13.0 deviates in these cases:
 
-This was seen on an H100 (2026-11-22, driver 580.159.04): the first two in 565 combinations of an instruction and one
-that reads its result, over every number of 16 bits, and the extremes and 3000 others of 32 and 64, of which 20 were
-wrong, all by ``abs`` in three widths and ``neg.s16``; the others by random kernels, then in SASS. Other subtractions,
-``add``, ``mul``, ``mad``, ``not``, ``xor``, shifts, ``min``, ``max``, ``div`` and ``rem`` are as specified.
+- It assumes that the result of ``abs`` is not negative: ``abs(x) < 0`` is false for every x.
+- It assumes that the result of ``neg.s16``, or of a subtraction from 0, fits in 16 bits before truncation: ``-x`` of
+  the least ``i16`` is 32768 once widened.
+- It loses a negation before a minimum or maximum of three numbers, of 16 or 32 bits.
+- It fuses ``mul.hi.u32`` and a 64-bit subtraction from its result into ``IMAD.HI.U32``, with the lower half's negation
+  as operand: the difference is 2**32 too small if that half is 0.
+- It fuses a minimum or maximum of 16 bits and its comparison with the same constant into ``VIMNMX.S16x2``. The results
+  of the lower and the upper half go to one predicate: the upper half's stays.
+- It drops a mask of a number that was converted to f16 or bf16, if the result is the lower half of a word.
 
-LLVM 22 selects wrongly in two places. Of a comparison with a constant zero and a choice by it, ``x < 0.0 ? x : 0.0``,
-it makes ``min``, which gives -0.0 of -0.0, not 0.0. A shift of 64 bits, whose amount was compared with 64, it takes for
-the instruction that gives 0 where its amount of 32 bits is too large, and cuts the amount to those first: by 2**32
-nothing is shifted.
+Seen on an H100 (2026-11-22, driver 580.159.04). The first two: in 565 combinations of an instruction and a reader of
+its result, over every number of 16 bits, and the extremes and 3000 others of 32 and 64 bits. 20 were wrong, all by
+``abs`` in three widths and ``neg.s16``. The others: by random kernels, then in SASS. Other subtractions, ``add``,
+``mul``, ``mad``, ``not``, ``xor``, shifts, ``min``, ``max``, ``div`` and ``rem`` are as specified.
 
-So they are written out in the assembly, where nothing turns what they are written as into them again: LLVM makes a
-negation of a product with a negative power of two, too, as it selects instructions. The amounts of shifts are hidden
-from LLVM's back end before, as its assembly does not show them any more.
+LLVM 22 selects wrong instructions in two cases. It turns a comparison with a constant zero and a selection by it,
+``x < 0.0 ? x : 0.0``, into ``min``, which returns -0.0 for -0.0 instead of 0.0. It turns a shift of 64 bits, whose
+amount was compared with 64, into the instruction that gives 0 if its 32-bit amount is too large, and truncates the
+amount to 32 bits first: a shift by 2**32 does nothing.
+
+These instructions are therefore expanded in the assembly, where nothing folds the expansion back. LLVM's instruction
+selection creates some of them itself, for example a negation for a product with a negative power of two. The amounts of
+shifts are hidden from LLVM's back end beforehand, since its assembly no longer shows them.
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ _CUT = re.compile(rf"^  ({NAME}) = trunc (?:nuw |nsw )*i64 {NAME} to i32", re.MU
 
 
 def has_shifts(text: str) -> bool:
-    """Whether some number is shifted by an amount that is no constant."""
+    """Returns whether any shift has an amount that is not a constant."""
     return _SHIFT.search(text) is not None
 
 
 def with_hidden_amounts(text: str) -> str:
-    """An optimised module whose shifts go by amounts that the back end cannot compare with anything: those of 64 bits,
-    and those that were cut from as many."""
+    """Returns an optimised module with shift amounts that the back end cannot analyse: amounts of 64 bits, and amounts
+    truncated from 64 bits."""
     cut, numbers = set(_CUT.findall(text)), count()
 
     def hidden(shift: re.Match[str]) -> str:
@@ -78,7 +80,7 @@ _ABSOLUTE = re.compile(r"\babs\.s(16|32|64)\s+(%\w+), (%\w+);")
 
 
 def as_specified(assembly: str) -> str:
-    """PTX that ptxas makes what its specification says of."""
+    """Returns PTX that ptxas compiles as specified."""
     assembly = _HIGH_PRODUCT.sub(
         r"{ .reg .b32 low; .reg .b64 product; mul.wide.u32 product, \2, \3; mov.b64 {low, \1}, product; }", assembly
     )
@@ -99,14 +101,14 @@ def as_specified(assembly: str) -> str:
 
 
 def _masked(mask: re.Match[str]) -> str:
-    """A mask as the two instructions that ptxas makes one of again, and does not lose."""
+    """Returns a mask as two instructions. ptxas fuses them into one again, and does not lose it."""
     result, source, constant = mask.groups()
     others = ~int(constant)
     return f"or.b16 {result}, {source}, {others};\n\txor.b16 {result}, {result}, {others};"
 
 
 def _chosen(extreme: re.Match[str]) -> str:
-    """The choice that LLVM made a minimum of 0.0, or a maximum of -0.0, of."""
+    """Returns the selection that LLVM turned into a minimum with 0.0 or a maximum with -0.0."""
     bits, x, zero = extreme["bits"], extreme["x"], extreme["zero"]
     comparison = "lt" if extreme["min"] else "gt"
     return (

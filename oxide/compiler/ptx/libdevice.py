@@ -1,7 +1,7 @@
-"""NVIDIA's libdevice: the mathematics of the GPU back end, linked into a kernel's module before it is optimised.
+"""NVIDIA's libdevice, the GPU back end's math library, which is linked into a kernel's module before optimisation.
 
-libdevice is LLVM bitcode that comes with the CUDA Toolkit and with NVIDIA's compiler wheels; it may not be shipped by
-others. Only the functions that a kernel reaches are linked, and only a kernel that calls one needs the file.
+libdevice is LLVM bitcode that comes with the CUDA Toolkit and with NVIDIA's compiler wheels; others may not
+redistribute it. Only the functions that a kernel reaches are linked, and only a kernel that calls one needs the file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _lock = threading.Lock()
 
 
 def link_libdevice(kernel: str, module: Any) -> None:
-    """Links the libdevice functions that ``module`` leaves open into it; nothing if there are none.
+    """Links the libdevice functions that ``module`` only declares into it, if there are any.
 
-    Raises ``CompileError`` where libdevice cannot be found, or has no such function."""
-    import llvmlite.binding as llvm  # here, as a program that only looks for the file needs no LLVM
+    Raises ``CompileError`` if libdevice cannot be found, or lacks a function."""
+    import llvmlite.binding as llvm  # here, since a program that only looks for the file needs no LLVM
 
     from oxide.compiler.ir.llvm import gpu_machine, run_passes
 
@@ -60,7 +60,7 @@ def link_libdevice(kernel: str, module: Any) -> None:
 
 
 def find_libdevice() -> Path | None:
-    """The bitcode file: of CUDA_HOME or CUDA_PATH, an installed wheel, conda, or a toolkit in its usual place."""
+    """Returns the bitcode file: of CUDA_HOME or CUDA_PATH, a wheel, conda, or a toolkit in its usual place."""
     roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     roots += [Path(entry) / wheel for entry in sys.path if entry for wheel in _WHEELS]
     roots += [Path(os.environ["CONDA_PREFIX"])] if os.environ.get("CONDA_PREFIX") else []
@@ -68,7 +68,7 @@ def find_libdevice() -> Path | None:
 
 
 def identity() -> str:
-    """Which libdevice there is, for the key of what is compiled with it."""
+    """Returns the identity of the libdevice in use, for the cache key of code compiled with it."""
     path = find_libdevice()
     if path is None:
         return "no libdevice"

@@ -1,4 +1,4 @@
-"""What threads of a block do together, on a GPU: each primitive of ``ir/primitives.py`` is an instruction or two."""
+"""Operations of a block's threads on a GPU: most primitives of ``ir/primitives.py`` are an instruction or two."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from oxide.compiler.ir.primitives import GRID_BARRIER, SharedMemory, declared_on
 
 
 def definitions(text: str, shared: SharedMemory, arch: str) -> str:
-    """Definitions of the primitives for a kernel's IR; what it does not use is dropped before instructions are
-    selected."""
+    """Returns definitions of the primitives for a kernel's IR. Unused definitions are dropped before instruction
+    selection."""
     texts = [_shared(shared), _nanosleep(arch), _INSTRUCTIONS]
     if "@oxide.unanimous(" in text:
         texts.append(_UNANIMOUS)
@@ -60,7 +60,7 @@ define i1 @oxide.unanimous(i1 %condition) alwaysinline convergent {
 
 
 def _nanosleep(arch: str) -> str:
-    """The instruction, which compute capability 7.0 brought."""
+    """Defines the sleep: one instruction from compute capability 7.0 on, nothing before."""
     rests = 'call void asm sideeffect "nanosleep.u32 $0;", "r"(i32 %nanoseconds)' if _capability(arch) >= 70 else ""
     return f"define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {{\n  {rests}\n  ret void\n}}"
 
@@ -100,11 +100,11 @@ define i1 @oxide.block.barrier.or(ptr %context, i1 %condition, i32 %site) always
 }
 """
 
-# Cooperative groups' algorithm, on the workspace that the driver gives each cooperative launch, graphs' too: its
-# address is in %envreg1 and 2, the barrier in its second word. The threads of a block meet; the first of them adds 1,
-# that of the first block as much as makes the sum of all 2**31; when the word's highest bit has changed, all have come,
-# and the word is ready for the next barrier: nothing has to be cleared. The fences hand what the block's barriers have
-# ordered on to the other blocks.
+# The algorithm of cooperative groups, on the workspace that the driver gives each cooperative launch, also in graphs.
+# The workspace's address is in %envreg1 and 2, the barrier in its second word. The threads of a block meet. The first
+# thread adds 1 to the word; in the first block, it adds as much as makes the total 2**31. When the word's highest bit
+# has changed, all blocks have arrived, and the word is ready for the next barrier: nothing needs clearing. The fences
+# extend the order that the block's barriers establish to the other blocks.
 _GRID_BARRIER = """
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.y()
@@ -231,8 +231,8 @@ define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline converg
 
 
 def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
-    """One instruction for 32-bit integers since sm_80; else a butterfly of shuffles or, under a mask that is not all
-    lanes, one shuffle for each lane that it names."""
+    """Defines a reduction: one instruction for 32-bit integers since sm_80, else a butterfly of shuffles. Under a mask
+    that lacks lanes it is one shuffle for each lane in the mask."""
     name, bits = reductions.llvm_type(kind), reductions.bits_type(kind)
     head = (
         f"{reductions.declaration(operator, kind)}\n"
@@ -263,7 +263,7 @@ def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
         [
             head.rstrip("\n"),
             "entry:",
-            # The lanes that exist: a butterfly would read undefined values from those that a short warp lacks.
+            # Only lanes that exist: a butterfly would read undefined values from the lanes that a short warp lacks.
             "  %live = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 true, i32 %site) convergent",
             "  %full = icmp eq i32 %live, -1",
             "  br i1 %full, label %butterfly, label %first",

@@ -1,4 +1,4 @@
-"""The GPU back end: portable IR to PTX through LLVM's NVPTX target. No CUDA Toolkit is needed: drivers take PTX."""
+"""The GPU back end: portable IR to PTX by LLVM's NVPTX target. It needs no CUDA Toolkit, since drivers accept PTX."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .remainder import exact_remainders
 from .streaming import hinted
 
 FEATURES = "+ptx86"
-"""PTX ISA 8.6: old enough for a wide range of drivers; architectures that it does not know need a newer one."""
+"""PTX ISA 8.6: old enough for a wide range of drivers. Architectures that it does not know need a newer version."""
 
 _OLDER = "50 52 53 60 61 62 70 72 75 80 86 87 89 90 100 101"
-# LLVM names a processor that it does not know on stderr and goes on, and ends the process for one that is newer than
-# the PTX version: so they are listed here.
+# Architectures are listed because LLVM only warns on stderr about an unknown processor, and ends the process for one
+# newer than the PTX version.
 _FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
     "sm_120": "+ptx87",
     "sm_103": "+ptx88",
@@ -38,7 +38,7 @@ _FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
 
 
 def target_of(name: str, cc: tuple[int, int]) -> Target:
-    """The target for a compute capability. Raises ``CompileError`` for one that the compiler does not know."""
+    """Returns the target for a compute capability. Raises ``CompileError`` for an unknown capability."""
     arch = f"sm_{cc[0]}{cc[1]}"
     if cc[1] > 9 or arch not in _FEATURES:
         known = sorted((int(number[3:-1]), int(number[-1])) for number in _FEATURES)
@@ -63,7 +63,7 @@ def compile_ptx(
     unchecked: bool,
     max_registers: int | None,
 ) -> Code:
-    """PTX for one architecture; the entry is the kernel's name. Its last parameter is the fault record's address."""
+    """Returns PTX for one architecture. The entry has the kernel's name. Its last parameter is the fault record."""
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     entry = re.sub(r"\W", "_", name)
@@ -73,7 +73,7 @@ def compile_ptx(
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
-    """The sites of the accesses that LLVM could not prove to be inside."""
+    """Returns the sites of the accesses that LLVM could not prove to be in bounds."""
     entry = re.sub(r"\W", "_", name)
     module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None)
     return frozenset(int(site) for site in re.findall(r"@oxide\.report\(i32 (\d+)\)", str(module)))
@@ -88,7 +88,7 @@ def _module(
     max_registers: int | None,
     linking: str | None = None,
 ) -> tuple[Any, Any]:
-    """The optimised module and its machine; ``linking`` is the kernel's name where libdevice is to be linked."""
+    """Returns the optimised module and its machine. ``linking`` is the kernel's name if libdevice is to be linked."""
     machine = gpu_machine(target.arch, target.features or FEATURES)
     portable = llvm.parse_assembly(kernel.text)
     module = link(
@@ -106,14 +106,14 @@ def _module(
     )
     if linking is not None:
         link_libdevice(linking, module)
-    optimise(module, machine, exported=entry, packing=False)  # a thread of a GPU has no such vectors
+    optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no such vectors
     if has_shifts(kernel.text):
         module = llvm.parse_assembly(with_hidden_amounts(str(module)))
     return module, machine
 
 
 def _fast_tanh(text: str, arch: str) -> str:
-    """The instruction, which compute capability 7.5 brought, or libdevice's function before that."""
+    """Defines the fast ``tanh``: one instruction from compute capability 7.5 on, libdevice's function before."""
     if "@__nv_fast_tanhf" not in text:
         return ""
     head = "define float @__nv_fast_tanhf(float %x) alwaysinline {\n  %r = call float "
@@ -131,7 +131,7 @@ _CONSTANT = re.compile(r"^(@oxide\.constant[\w.]*) = (.*?)\bconstant\b", re.MULT
 
 
 def _constants_in_their_bank(text: str) -> str:
-    """The kernel's constant arrays in the GPU's constant memory, which all threads of a warp read in one access."""
+    """Moves the kernel's constant arrays to constant memory, which all threads of a warp read in one access."""
     for symbol, linkage in dict.fromkeys(_CONSTANT.findall(text)):
         used = re.compile(rf"(?<!^){re.escape(symbol)}(?![\w.])", re.MULTILINE)
         text = used.sub(f"addrspacecast (ptr addrspace(4) {symbol} to ptr)", text)
@@ -155,7 +155,7 @@ def _entry(
 
 
 def _registers() -> str:
-    """The special registers are the hardware's, and the context is the fault record's address."""
+    """Defines the registers as the hardware's special registers, and the context as the fault record's address."""
     texts = [
         f"declare i32 @llvm.nvvm.read.ptx.sreg.{name}()\n"
         f"define i32 @oxide.register.{name}(ptr %context) alwaysinline {{\n"

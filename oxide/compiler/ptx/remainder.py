@@ -1,8 +1,8 @@
-"""The remainder of floats on a GPU, exact as ``fmod`` is on a processor.
+"""The remainder of floats on a GPU, exact as ``fmod`` on a CPU.
 
-PTX has no such instruction. LLVM computes ``x - trunc(x / y) * y`` in its place, which is wrong where the quotient has
-more bits than a float, and NaN where it overflows. Here the mantissas are divided as integers, as many bits at a time
-as a 64-bit integer has left over: the method of long division, as in musl's ``fmod``.
+PTX has no such instruction. LLVM computes ``x - trunc(x / y) * y`` instead, which is wrong if the quotient has more
+bits than a float, and NaN if it overflows. This code divides the mantissas as integers by long division, as musl's
+``fmod`` does, with as many bits at a time as a 64-bit integer has left over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _REMAINDER = re.compile(r"\bfrem (?:\w+ )*(float|double) ([^,\n]+), ([^,\n]+)")
 
 
 def exact_remainders(text: str) -> str:
-    """A kernel's IR with each remainder as a call of a function, and those functions."""
+    """Returns a kernel's IR with each remainder as a function call, and those functions."""
     kinds = {match[1] for match in _REMAINDER.finditer(text)}
     if not kinds:
         return text
@@ -27,7 +27,7 @@ def _declarations(text: str) -> list[str]:
 
 
 def _definition(kind: str) -> str:
-    """The bits of both numbers are widened to 64, so that one text serves both types."""
+    """Defines the remainder. The bits of both numbers are widened to 64, so that one text serves both types."""
     bits, fraction = {"float": (32, 23), "double": (64, 52)}[kind]
     infinity = ((1 << (bits - 1 - fraction)) - 1) << fraction
     sign, implicit, at_once = 1 << (bits - 1), 1 << fraction, 63 - fraction
@@ -44,7 +44,7 @@ def _definition(kind: str) -> str:
         return f"  {result}.raw = trunc i64 {value} to i32\n  {result} = bitcast i32 {result}.raw to float"
 
     def taken_apart(name: str) -> str:
-        """The mantissa with its leading bit, and the exponent; subnormal numbers as if they were not."""
+        """Computes the mantissa with its leading bit, and the exponent. Subnormal numbers are normalised."""
         return f"""  %{name}.field = lshr i64 %{name}.size, {fraction}
   %{name}.fraction = and i64 %{name}.size, {implicit - 1}
   %{name}.normal = icmp ne i64 %{name}.field, 0

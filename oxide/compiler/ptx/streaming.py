@@ -1,7 +1,7 @@
-"""Vectors that stream, on a GPU: the front end's mark on a load or a store becomes the instruction with the hint.
+"""Streaming vector accesses on a GPU: turns the front end's mark on a load or store into an instruction with a hint.
 
-LLVM has a mark of its own, ``!nontemporal``, and its NVPTX back end ignores it; so the hint takes inline assembly. That
-comes last, when the sanitizer and the bounds checks have seen ordinary loads and stores, which it is on a processor.
+LLVM has its own mark, ``!nontemporal``, but its NVPTX back end ignores it, so the hint takes inline assembly. This pass
+comes last: the sanitizer and the bounds checks see ordinary loads and stores, which the accesses remain on a CPU.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _ACCESS = re.compile(
 )
 _BITS = {"float": 32, "double": 64}
 _WIDEST = 4
-"""How many 32-bit words one instruction moves."""
+"""The most 32-bit words that one instruction moves."""
 
 
 def hinted(text: str) -> str:
-    """A kernel's IR in which the vectors that stream are moved by functions, and those functions. Vectors of less than
-    32 bits stay as they are."""
+    """Returns a kernel's IR with function calls for streaming vector accesses, and those functions. Vectors whose
+    size is not a multiple of 32 bits are unchanged."""
     definitions: dict[str, str] = {}
 
     def call(match: re.Match[str]) -> str:
@@ -80,7 +80,7 @@ _GLOBAL = ("  %global = addrspacecast ptr %pointer to ptr addrspace(1)",)
 
 
 def _parts(words: int) -> list[tuple[int, int]]:
-    """The words of each instruction: the first one's number, and how many."""
+    """Returns the words of each instruction: the first word's number, and how many words."""
     return [(place, min(words, _WIDEST)) for place in range(0, words, _WIDEST)]
 
 

@@ -1,1 +1,1 @@
-"""Instruments kernels so that each access of memory is checked and recorded."""
+"""Instruments kernels so that each memory access is checked and recorded."""

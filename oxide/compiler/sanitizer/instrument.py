@@ -1,13 +1,12 @@
-"""The sanitizer's compiler half: a call in front of each access of a kernel, which says where the access may go.
+"""The sanitizer's instrumentation: a call in front of each access of a kernel, with the bounds of the array accessed.
 
-It works on the portable IR, before a back end's definitions are linked: the kernel's own functions are inlined and its
-variables leave the stack, so that what is left of loads and stores touches arrays. Each is followed back to the array
-that it belongs to (``sanitizer_origins``): a parameter, a shared or a local array (``sanitizer_regions``). That is more
-than compute-sanitizer knows, which takes an access one past the end of a buffer for a good one where another buffer
-begins there.
+It works on the portable IR, before a back end's definitions are linked. The kernel's own functions are inlined and its
+variables leave the stack, so that the remaining loads and stores touch arrays. Each is followed back to the array that
+it belongs to (``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know
+the array: it accepts an access one past the end of a buffer if another buffer begins there.
 
-Atomics, fences and local arrays are calls while that is done, so that nothing takes them apart. The checks themselves
-are ``sanitizer_runtime``'s.
+Atomics, fences and local arrays are calls during this pass, so that no optimisation splits them. ``runtime.py`` has the
+checks themselves.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def compile_sanitized(
     *,
     unchecked: bool,
 ) -> Code:
-    """A host object file whose accesses are checked, with what the driver needs to run it. Raises ``CompileError``."""
+    """Returns a host object file with checked accesses, and the driver's data for it. Raises ``CompileError``."""
     pointers, views = pointers_of(signature)
     text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(clearing.left_out(kernel.text)))
     module = llvm.parse_assembly("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
@@ -81,7 +80,7 @@ _LOCAL = re.compile(r"^(  %\S*local_array\S* = )alloca (\[\d+ x [^\n]+\]), align
 
 
 def _restored_definitions(text: str) -> str:
-    """Definitions keep their names: only the calls are held."""
+    """Returns the text with the original names of definitions: only calls are held."""
     return re.sub(r"^(define [^@\n]*@oxide\.)held\.", r"\1", text, flags=re.M)
 
 
@@ -98,13 +97,13 @@ def _local_arrays_held(text: str) -> str:
 
 
 def _simplified(module: Any, machine: Any) -> str:
-    """With all calls inlined that can be, and no variables on the stack."""
+    """Returns the module's text with calls inlined where possible and variables promoted from the stack."""
     run_passes(module, machine, ("always_inliner", "sroa"))
     return str(module)
 
 
 def _split(text: str, symbol: str) -> tuple[list[str], list[str], list[str]]:
-    """The lines before the kernel, of the kernel, and after it."""
+    """Returns the lines before the kernel, of the kernel, and after it."""
     lines = text.split("\n")
     start = next(
         number
@@ -156,11 +155,12 @@ _RELEASING, _ACQUIRING = (2, 3, 4), (1, 3, 4)
 
 
 class _Instrumenter:
-    """Rewrites a kernel's body: ``lines`` is the result, ``accesses`` the places that its checks name by number, and a
-    cell of shadow is ``1 << shared_shift`` bytes of shared memory, the least that the kernel touches at once.
+    """Rewrites a kernel's body. ``lines`` is the result, and ``accesses`` the places that its checks name by number.
 
-    Where no thread can wait for another, one leaves as soon as it would go on with a value that is nobody's: behind a
-    failed check, an access out of bounds or a read of what was never written. A loop whose bound it is might never end.
+    A shadow cell covers ``1 << shared_shift`` bytes of shared memory, the granule of the kernel's accesses to it.
+    Where no thread can wait for another, a thread leaves the kernel as soon as it would continue with a meaningless
+    value: behind a failed check, an access out of bounds or a read of uninitialized memory. A loop with such a bound
+    might never end.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class _Instrumenter:
         self.shared_shift, self.pointers = self._granules(body, pointers)
         self._leaves = not threads_may_wait(kernel, "\n".join([*head, *body, *tail]))
         self._block = ""
-        self._ends: dict[str, str] = {}  # of the blocks that were parted, the last part
+        self._ends: dict[str, str] = {}  # for each block that was split, its last part
         allocas: list[str] = []
         lines: list[str] = []
         for line in body:
@@ -200,7 +200,7 @@ class _Instrumenter:
         self.lines = lines
 
     def _granules(self, body: list[str], pointers: tuple[PointerWord, ...]) -> tuple[int, tuple[PointerWord, ...]]:
-        """What all accesses go to in whole multiples: to shared memory, as a shift, and to each parameter's."""
+        """Returns the shift of the granule of accesses to shared memory, and the pointers with their granules."""
         shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
         for line in body:
             if match := _LOAD.match(line) or _STORE.match(line):
@@ -234,7 +234,7 @@ class _Instrumenter:
             pointer = self._checked(lines, match["pointer"], size_of(match["type"]), int(match["align"]), 0)
             lines.append(f"{match['head']}{match['type']}, ptr {pointer}, align 1{match['rest']}")
         elif "!oxide.place" not in line and (match := _STORE.match(line)) and self._regions.is_local(match["pointer"]):
-            lines.append(line)  # numba-cuda's own zeros, which no author may rely on
+            lines.append(line)  # numba-cuda's own zeros, on which a kernel must not rely
         elif match := _STORE.match(line):
             pointer = self._checked(lines, match["pointer"], size_of(match["type"]), int(match["align"]), WRITE)
             lines.append(f"{match['head']}{match['type']} {match['value']}, ptr {pointer}, align 1{match['rest']}")
@@ -280,7 +280,7 @@ class _Instrumenter:
             lines.append(line)
 
     def _checked(self, lines: list[str], pointer: str, size: int, align: int, what: int) -> str:
-        """Where an access goes that is checked first; the pointer itself where it is a variable's."""
+        """Appends the check of an access. Returns the address to access: the pointer itself for a stack variable."""
         head = f"ptr {self._context}, ptr {pointer}, i64 {size}, i64 {align}, i64 "
         regions = self._regions.reached(pointer)
         if len(regions) > 1:
@@ -303,7 +303,7 @@ class _Instrumenter:
     def _check_of_several(
         self, lines: list[str], head: str, pointer: str, what: int, regions: dict[int, Region]
     ) -> str:
-        """The check of an access that goes to one of several regions, as its pointer's origin says."""
+        """Returns the check of an access to one of several regions, which the pointer's origin selects."""
         chosen = self._origins.chosen(pointer)
         whats = {region.what for region in regions.values()}
         number = str(self._number(min(whats) if len(whats) == 1 else UNKNOWN.what) | what)
@@ -319,11 +319,11 @@ class _Instrumenter:
                 words = [self._selected(lines, it_is, new, old) for new, old in zip(own, words, strict=True)]
         if all(region.kind == "device" and region is not UNKNOWN for region in regions.values()):
             return f"device({head}{number}, i64 {chosen})"
-        view = self._anywhere(lines, pointer, chosen)  # of several arrays in a variable in memory nobody knows which
+        view = self._anywhere(lines, pointer, chosen)  # an array loaded from a variable in memory may be any of several
         return f"chosen({head}{number}, {view}, {', '.join(words)})"
 
     def _anywhere(self, lines: list[str], pointer: str, view: str) -> str:
-        """The view, or -2 where that is -1, as nobody knows it, and the address is in an array that is no parameter."""
+        """Returns the view, or -2 where it is -1 (unknown) and the address is in an array that is no parameter."""
         address, elsewhere = self._fresh(), "true" if self._regions.others is None else "false"
         lines.append(f"  {address} = ptrtoint ptr {pointer} to i64")
         for region in self._regions.others or ():
@@ -352,13 +352,13 @@ class _Instrumenter:
         return f"{new.split(' ')[0]} {result}"
 
     def _words_of(self, lines: list[str], region: Region) -> list[str]:
-        """What a check is told of a region: of a view its number, of others where they are and how long."""
+        """Returns a check's arguments for a region: a view's number, or an array's address and length."""
         array, length = region.array, region.bytes
         match region.kind:
             case "device":
                 return [f"i64 {region.view}"]
             case "shared":
-                array = self._fresh()  # once more: where it was asked for first may lie on another path
+                array = self._fresh()  # computed again: its first definition may lie on another path
                 lines.append(f"  {array} = {region.array}")
                 if not length:
                     length = self._fresh()
@@ -371,7 +371,7 @@ class _Instrumenter:
         return f"%sanitize.{next(self._numbers)}"
 
     def _go_on(self, lines: list[str], condition: str) -> None:
-        """Parts the block: a thread comes to what follows only under the condition."""
+        """Splits the block: a thread continues only if the condition holds, and else leaves the kernel."""
         if self._leaves:
             rest = f"sanitize.{next(self._numbers)}"
             lines += [f"  br i1 {condition}, label %{rest}, label {_LEAVING}", f"{rest}:"]
@@ -381,7 +381,7 @@ class _Instrumenter:
         return _FROM.sub(lambda match: f", {self._ends.get(match['block'], match['block'])} ]", phi)
 
     def _number(self, what: str) -> int:
-        """The access's number, shifted to its place."""
+        """Returns the access's number, shifted to its place. Raises ``CompileError`` for too many accesses."""
         access = Access(what, *self._place)
         number = self._known.setdefault(access, len(self._known))
         if number >= _MAX_ACCESSES:
@@ -422,5 +422,5 @@ def _symbol(declaration: str) -> str:
 
 
 def _power(size: int) -> int:
-    """The greatest power of two that divides it."""
+    """Returns the greatest power of two that divides ``size``."""
     return size & -size or 1

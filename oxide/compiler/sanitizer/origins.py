@@ -1,8 +1,8 @@
-"""Which memory a kernel's pointers come from: a parameter's, a shared, a local or a constant array.
+"""The provenance of a kernel's pointers: a parameter, a shared, a local or a constant array.
 
-A pointer is followed back through what arrays are taken apart and put together with to its roots. There are several
-where paths meet: ``v = a if c else b``, or an array of a tuple that a loop counts through. Then a number that says
-which root it is today travels beside the pointer, as a ``phi`` or ``select`` of its own.
+A pointer is followed back to its roots, through the instructions that build and take apart arrays. It has several roots
+where paths merge: ``v = a if c else b``, or an array of a tuple that a loop counts through. Then the kernel computes
+the root's number at run time, with a ``phi`` or ``select`` of its own next to the pointer's.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _POINTER_STORED = re.compile(
 )
 
 Slot = tuple[str, tuple[int, ...]]
-"""A place in a variable on the stack: the variable, and the members to go through, without zeros at the end."""
+"""A place in a variable on the stack: the variable, and the path of member indices, without trailing zeros."""
 
 
 @final
 class Origins:
-    """The roots of a kernel's pointers, each with a number: that of ``numbered`` for these, more for the others.
-    ``unknown`` is the number of what cannot be followed."""
+    """The roots of a kernel's pointers, each with a number: from ``numbered`` for those in it, higher for the others.
+    ``unknown`` is the number of roots that cannot be followed."""
 
     unknown = -1
 
@@ -52,27 +52,27 @@ class Origins:
                 self._stored.setdefault(slot, set()).add(match["value"])
 
     def definition(self, name: str) -> str:
-        """The instruction that makes a value; nothing for a parameter or a variable of the module."""
+        """Returns the instruction that defines a value; empty for a parameter or a variable of the module."""
         return self._definitions.get(name, "")
 
     def roots(self, pointer: str) -> tuple[str, ...]:
-        """The values that a pointer is computed from, in one order in every process; several where paths meet."""
+        """Returns the roots that a pointer is computed from, sorted so that every process has the same order."""
         if pointer not in self._known:
             self._known[pointer] = tuple(sorted(self._roots(pointer, set())))
         return self._known[pointer]
 
     def number(self, root: str) -> int:
-        """The number that stands for a root beside pointers that may be others."""
+        """Returns the number of a root, or ``unknown``. A new root gets the next number."""
         if root not in self._numbers and not (root.startswith("@") or _MEMORY.match(self.definition(root))):
             return self.unknown
         return self._numbers.setdefault(root, len(self._numbers))
 
     def chosen(self, pointer: str) -> str:
-        """The operand that says at run time which of its roots a pointer is computed from."""
+        """Returns the operand that holds, at run time, the number of the root that a pointer is computed from."""
         return self._choice(pointer, ())
 
     def with_choices(self, lines: list[str]) -> list[str]:
-        """The kernel with what ``chosen`` needs: beside each choice among pointers the one among their roots."""
+        """Returns the kernel with what ``chosen`` needs: behind each choice of a pointer, the choice of its root."""
         result = []
         for line in lines:
             result.append(line)
@@ -107,7 +107,7 @@ class Origins:
         return set[str]().union(*(self._roots(each, seen) for each in found))
 
     def _addresses(self, number: str) -> list[str]:
-        """The pointers whose addresses a sum begins with: numba-cuda steps through strided arrays so."""
+        """Returns the pointers whose addresses are operands of a sum: numba-cuda steps through strided arrays so."""
         what = self.definition(number)
         if what.startswith("ptrtoint "):
             return re.findall(rf"ptr ({NAME})", what)
@@ -116,7 +116,7 @@ class Origins:
         return []
 
     def _member_roots(self, whole: str, place: tuple[int, ...], seen: set[str]) -> set[str]:
-        """Of a member of a structure: through those that slices, arrays and tuples are put together in."""
+        """Returns the roots of a structure's member, through the structures that build slices, arrays and tuples."""
         if not place:
             return self._roots(whole, seen)
         key = f"{whole} {place}"
@@ -129,7 +129,7 @@ class Origins:
         return set[str]().union(*(self._member_roots(part, rest, seen) for part, rest in found))
 
     def _parts(self, whole: str, place: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]] | None:
-        """What a member of a structure is a member of, one step back: several where paths meet."""
+        """Returns where a structure's member comes from, one step back: several sources where paths merge, or None."""
         what = self.definition(whole)
         if what.startswith("insertvalue "):
             base, part, *rest = split_list(what.removeprefix("insertvalue "))
@@ -148,7 +148,7 @@ class Origins:
         return None
 
     def _kept(self, load: str) -> set[str]:
-        """All that is ever stored where a pointer is loaded from, on the stack."""
+        """Returns all values ever stored to the stack slot that a pointer is loaded from."""
         slot = self._slot(re.findall(rf"ptr ({NAME})", load)[0])
         return self._stored.get(slot, set()) if slot else set()
 
@@ -166,7 +166,7 @@ class Origins:
     # Choices
 
     def _choice(self, whole: str, place: tuple[int, ...]) -> str:
-        """Of a pointer, or of the one at a place in a structure."""
+        """Returns the operand with the root's number, of a pointer or of the pointer at a place in a structure."""
         key = f"{whole} {place}"
         if key not in self._chosen:
             roots = self._member_roots(whole, place, set())
@@ -175,7 +175,7 @@ class Origins:
                 self._chosen[key] = str(self.number(next(iter(roots))))
             elif roots and what.startswith(("phi ", "select ")):
                 self._chosen[key] = (
-                    f"%origin.{len(self._chosen)}"  # before what it is chosen from: loops come back to it
+                    f"%origin.{len(self._chosen)}"  # set before its operands are computed: a loop may need it
                 )
                 self._beside.setdefault(whole, []).append(self._among(self._chosen[key], what, place))
             else:
@@ -184,7 +184,7 @@ class Origins:
         return self._chosen[key]
 
     def _among(self, name: str, what: str, place: tuple[int, ...]) -> str:
-        """The choice among numbers beside one among pointers."""
+        """Returns the instruction that chooses among root numbers as ``what`` chooses among pointers."""
         if what.startswith("phi "):
             found = _INCOMING.finditer(what)
             return f"  {name} = phi i64 " + ", ".join(
@@ -195,7 +195,7 @@ class Origins:
         return f"  {name} = select {condition}, i64 {one}, i64 {other}"
 
     def _step(self, whole: str, place: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
-        """What a value that is no choice is computed from, if that is one value."""
+        """Returns the single value that a value other than a choice is computed from, or None."""
         if place:
             parts = self._parts(whole, place) or []
             return parts[0] if len(parts) == 1 else None
@@ -217,10 +217,10 @@ def _based_on(gep: str) -> str:
 
 
 def _value(operand: str) -> str:
-    """An operand without its type."""
+    """Returns an operand without its type."""
     return operand.split(" ")[-1]
 
 
 def _places(parts: list[str]) -> tuple[int, ...]:
-    """The indices among the operands of an instruction; metadata follows them."""
+    """Returns the indices among an instruction's operands; metadata follows them."""
     return tuple(int(part) for part in parts if part.isdecimal())

@@ -1,20 +1,21 @@
-; Which accesses of a sanitized kernel race, as LLVM IR.
+; The race detector of sanitized kernels, as LLVM IR.
 ;
-; The model is FastTrack's (Flanagan and Freund, 2009) with the barriers of a block in place of most of its vector clocks.
-; A cell of shadow memory for each element keeps the last plain write, and since then two reads, an atomic
-; read and two atomic writes: when, and which block, thread and access.
-; An access comes after an earlier one if
+; The model is FastTrack's (Flanagan and Freund, 2009) with a block's barriers instead of most of its vector clocks.
+; A cell of shadow memory for each element keeps the last plain write and, since then, two reads, an atomic read and two
+; atomic writes: the time of each, and its block, thread and access.
+; An access is ordered after an earlier access if
 ;
 ; - the same thread made both;
 ; - both are of one block, and a barrier was passed since;
 ; - both are of one warp, and a ``warp.sync`` with both lanes in its mask came between;
-; - the earlier one was released by a fence and an atomic that this thread has acquired. What another block had done by
-;   then counts as released, whoever did it: this can hide a race, and never reports one that is not there.
+; - the earlier access was released by a fence and an atomic that this thread has acquired. All accesses made by then
+;   count as released, whichever thread made them: this can hide a race, but never reports a false one.
 ;
-; Two accesses of which one is a write, and that are not ordered so, race, unless both are atomic and, where one of them
-; is for the block alone, of one block. A shared array belongs to a block: what came before the block began is no matter.
+; Two accesses race if one of them is a write and they are not ordered. Two atomic accesses do not race, unless one of
+; them has block scope and they are of different blocks. A shared array belongs to a block: accesses made before the
+; block began are ignored.
 
-; Whether an access made at a time comes before what the thread does now. At time 0 there is none.
+; Returns whether an access made at %time is ordered before the thread's present access. Time 0 stands for no access.
 define i1 @oxide.sanitize.ordered(ptr %state, i64 %time, i64 %old, i64 %who, i64 %known) alwaysinline {
 entry:
   %before = icmp ule i64 %time, %known
@@ -52,7 +53,7 @@ done:
   ret i1 true
 }
 
-; Whether an access is in conflict with one before, were they not ordered.
+; Returns whether two accesses conflict if they are not ordered.
 define i1 @oxide.sanitize.conflict(i64 %old, i64 %who) alwaysinline {
   %either = or i64 %old, %who
   %writes = trunc i64 %either to i1
@@ -88,8 +89,8 @@ done:
   ret void
 }
 
-; The latest of the accesses of a sort, and beside it one of another thread: rather of another block, as no barrier
-; orders that one.
+; Keeps the latest access of a sort and, in a second slot, an access of another thread. Another block's is preferred,
+; since no barrier orders it.
 define void @oxide.sanitize.note(ptr %first, i64 %now, i64 %who) alwaysinline {
 entry:
   %first.who.at = getelementptr i64, ptr %first, i64 1
@@ -113,7 +114,7 @@ beside:
   %blocks = lshr i64 %differ, 32
   %from_other = icmp ne i64 %blocks, 0
   %nearer = or i1 %second.here, %from_other
-  ; An atomic operation for the block alone is in conflict with more than others are.
+  ; An atomic of block scope conflicts with more accesses than other atomics do.
   %second.scope = and i64 %second.who, 4
   %first.scope = and i64 %first.who, 4
   %wider = icmp uge i64 %first.scope, %second.scope
@@ -161,7 +162,7 @@ sort:
   %is_atomic = icmp ne i64 %atomic.bit, 0
   br i1 %is_atomic, label %synchronise, label %plain
 synchronise:
-  ; What the location's releases made known is there to be acquired; what this thread released, others may acquire.
+  ; The thread may acquire what the location's releases made known; a write publishes what the thread released.
   %thread.high = lshr i64 %who, 20
   %thread = and i64 %thread.high, 2047
   %clock.at = getelementptr i64, ptr %cell, i64 12
@@ -187,7 +188,7 @@ look:
   call void @oxide.sanitize.note(ptr %read, i64 %now, i64 %who)
   br label %done
 write:
-  ; All others came before, or were reported.
+  ; All earlier accesses are ordered before the write, or were reported.
   %who.at = getelementptr i64, ptr %cell, i64 1
   store i64 %now, ptr %cell
   store i64 %who, ptr %who.at
@@ -201,7 +202,7 @@ done:
   ret void
 }
 
-; Behind a barrier, called by each thread that has passed it. The first one moves the block on.
+; Called behind a barrier by each thread that has passed it. The first thread advances the block's phase.
 define void @oxide.sanitize.passed(ptr %context) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %thread = call i64 @oxide.sanitize.thread(ptr %context)
@@ -222,7 +223,7 @@ done:
   ret void
 }
 
-; What was done up to here may be acquired by who reads what this thread writes atomically from now on.
+; Releases all accesses up to now: threads that read this thread's later atomic writes may acquire them.
 define void @oxide.sanitize.release(ptr %context) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %thread = call i64 @oxide.sanitize.thread(ptr %context)
@@ -244,7 +245,7 @@ define void @oxide.sanitize.acquire(ptr %context) noinline {
   ret void
 }
 
-; A synchronisation of lanes is made twice: between the two, each lane reads when the others came.
+; Warp synchronisation is executed twice: between the two, each lane reads the arrival times of the others.
 define void @oxide.sanitize.arrive(ptr %context) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %thread = call i64 @oxide.sanitize.thread(ptr %context)
@@ -280,7 +281,7 @@ lane:
   %other.row = mul i64 %other, 32
   br label %through
 through:
-  ; What that lane had seen of the warp's others, this one knows now too.
+  ; What that lane has seen of the warp's other lanes, this lane has now seen too.
   %k = phi i64 [ 0, %lane ], [ %k.next, %through ]
   %there = add i64 %other.row, %k
   %here = add i64 %row, %k

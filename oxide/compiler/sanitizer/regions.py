@@ -1,7 +1,7 @@
-"""The memory that a sanitized kernel can reach: what comes in with its parameters, and the arrays of its own.
+"""The memory regions that a sanitized kernel can reach: the memory of its parameters, and its own arrays.
 
-Each piece of it is a ``Region``. ``sanitizer_origins`` says from which values a pointer is computed; which region such
-a value belongs to is here.
+Each piece is a ``Region``. ``origins.py`` finds the roots that a pointer is computed from; this module maps a root to
+its region.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .origins import NAME, Origins
 from .types import TYPE, size_of
 
 REGION_KINDS = ("device", "shared", "local", "constant", "stack")
-"""Of the memory that an access may go to; ``oxide.sanitize.chosen`` tells them by their place here."""
+"""Kinds of memory that an access may go to; ``oxide.sanitize.chosen`` takes an index into this tuple."""
 
 HELD_LOCAL = re.compile(
     rf"^  (?P<name>{NAME}) = call ptr @oxide\.held\.local\(i64 (?P<bytes>\d+), i64 (?P<align>\d+)\)"
 )
-"""A local array, as a call for as long as a kernel is simplified."""
+"""A local array, which is a call while the kernel is simplified."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
-    """A piece of memory that a pointer comes from: a parameter's ``view``, or an array, or the call that gives it, of
-    so many bytes."""
+    """A piece of memory that a pointer comes from: a parameter's ``view``, or an ``array`` of ``bytes`` bytes.
+    ``array`` is an operand, or the call that returns it."""
 
     kind: str
     what: str
@@ -50,8 +50,8 @@ UNKNOWN = Region("device", "memory")
 
 @final
 class Regions:
-    """The regions of one kernel. ``views`` are the numbers of those of its parameters by the value that points there,
-    ``names`` what these parameters are called."""
+    """The regions of one kernel. ``views`` maps the value that points to a parameter's memory to the view's number;
+    ``names`` are the names of these parameters."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Regions:
         self.others = self._arrays_but_parameters(body)
 
     def reached(self, pointer: str) -> dict[int, Region]:
-        """The regions that a pointer may go to, by the numbers that ``Origins`` gives them."""
+        """Returns the regions that a pointer may go to, keyed by the numbers that ``Origins`` gives them."""
         return {self._origins.number(root): self.of(root) for root in self._origins.roots(pointer)}
 
     def is_local(self, pointer: str) -> bool:
-        """Whether a pointer is where a local array begins."""
+        """Returns whether a pointer is the beginning of a local array."""
         return pointer in self._local_bytes
 
     def of(self, root: str) -> Region:
-        """The region that a pointer's root belongs to."""
+        """Returns the region that a pointer's root belongs to."""
         definition = self._origins.definition(root)
         if root in self._views:
             return Region("device", self._names[self._views[root]], view=self._views[root])
@@ -96,14 +96,14 @@ class Regions:
         return Region("stack", "") if root.startswith("@") or definition.startswith("alloca ") else UNKNOWN
 
     def _arrays_but_parameters(self, body: list[str]) -> list[Region] | None:
-        """All else that an address may be of that nobody could follow; None where some of that has no fixed place."""
+        """Returns the regions that an unknown address may be in, but for parameters; None if one has no fixed place."""
         found = [self.of(name) for name in (*self._constants, *self._local_bytes)]
         blocks = 0
         for line in body:
             blocks += bool(LABEL.match(line))
             if match := _ALLOCA.match(line):
                 if blocks > 1:
-                    return None  # numba's tuples of several types are so
+                    return None  # as for numba's tuples of several types
                 found.append(Region("stack", "", match["name"], str(size_of(match["type"]) * int(match["count"] or 1))))
             elif match := _SHARED.match(line):
                 found.append(self.of(match["name"]))
@@ -111,7 +111,7 @@ class Regions:
 
 
 def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
-    """The memory that comes in with the parameters, and which of it the kernel's words point to."""
+    """Returns the memory of the parameters, and the view that each of the kernel's address words points to."""
     found: list[PointerWord] = []
     views: dict[int, int] = {}
     layout, words = "@", 0
@@ -141,8 +141,8 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
 
 
 def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int, int]]:
-    """The arrays and records of an argument that numba-cuda's semantics hold for, which begins with word ``before``:
-    the word of the address, that of the number of elements, an element's bytes, and the axes of a strided view."""
+    """Returns the arrays and records of an argument with numba-cuda's semantics, which begins with word ``before``: the
+    word of the address, the word of the number of elements, an element's bytes, and the axes of a strided view."""
     match kind:
         case ArrayType(dtype, ndim, strided):
             return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize, ndim if strided else 0)]
@@ -159,12 +159,12 @@ def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, 
 
 
 def _place_of(before: str, words: str, number: int) -> int:
-    """Where a word of eight bytes is among the packed parameters, behind those of format ``before``."""
+    """Returns the offset of an eight-byte word among the packed parameters, behind those of format ``before``."""
     return struct.calcsize(before + words[: number + 1]) - 8
 
 
 def _constants(head: list[str]) -> dict[str, tuple[str, str]]:
-    """The module's constant arrays: where each is, as an operand, and its bytes."""
+    """Returns the module's constant arrays: each one's address as an operand, and its bytes."""
     found = {}
     for line in head:
         if match := _GLOBAL.match(line):

@@ -1,4 +1,4 @@
-; The functions that sanitized code calls. ``runtime.py`` fills in the names in braces and in angle brackets.
+; The functions that sanitized code calls. ``runtime.py`` replaces the names in braces and in angle brackets.
 
 declare i32 @oxide.register.tid.x(ptr)
 declare i32 @oxide.register.ctaid.x(ptr)
@@ -15,7 +15,7 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.cttz.i64(i64, i1)
 
-; The launch's state, with the block that runs noted in it.
+; Returns the launch's state, after noting the running block in it.
 define ptr @oxide.sanitize.enter(ptr %context) alwaysinline {
   %state = call ptr @oxide.fault_record(ptr %context)
   %x = call i32 @oxide.register.ctaid.x(ptr %context)
@@ -68,7 +68,7 @@ define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline
   %alone = icmp eq ptr %inits, null
   br i1 %alone, label %look, label %choose
 choose:
-  ; All blocks live at once: what each of them has written stays written.
+  ; All blocks live at once: each has its own shadow, which is not cleared.
   %inits.before = mul i64 %block, %shared
   %own = getelementptr i8, ptr %inits, i64 %inits.before
   store ptr %own, {{shared_init}}
@@ -90,7 +90,8 @@ define i64 @oxide.sanitize.thread(ptr %context) alwaysinline {
   ret i64 %thread
 }
 
-; Once for each kind and pair of accesses. start is where the array begins that the access should be in; 0 if any.
+; Reports once for each kind and pair of accesses. %start is the beginning of the array that the access should be in,
+; or 0 if it is not known.
 define void @oxide.sanitize.report(ptr %state, i64 %kind, i64 %who, i64 %address, i64 %other, i64 %start)
     noinline cold {
 entry:
@@ -149,7 +150,7 @@ done:
   ret void
 }
 
-; Whether the thread's access that was looked at last has a value for it to go on with.
+; Returns whether the thread's last checked access gave it a value to continue with. Resets the flag.
 define i1 @oxide.sanitize.goes_on(ptr %context) alwaysinline {
   %state = call ptr @oxide.fault_record(ptr %context)
   %leaves = load i64, {{leaves}}
@@ -158,8 +159,8 @@ define i1 @oxide.sanitize.goes_on(ptr %context) alwaysinline {
   ret i1 %result
 }
 
-; One access to [lo, hi). Shadow is counted from start: a byte for each byte, 1 once written, and cells. The result is
-; where to go: elsewhere where memory that is not the program's would be touched.
+; Checks one access to [%lo, %hi). Shadow is indexed from %start: %init has a byte for each byte, 1 once written, and
+; %cells the cells. Returns the address to access: the scratch area if the access is out of bounds.
 define ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %hi,
     i64 %start, ptr %init, ptr %cells, i64 %shift, i64 %known) noinline {
 entry:
@@ -251,7 +252,8 @@ define i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what) alwaysinline
   ret i64 %who
 }
 
-; Device memory that came in as the parameter of a view; with -1, as any; with -2, it may also be another's.
+; Checks an access to the device memory of a view's parameter. View -1 stands for any parameter; view -2 also for
+; memory of no parameter.
 define ptr @oxide.sanitize.device(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view)
     noinline {
 entry:
@@ -318,7 +320,7 @@ found:
   ret ptr %go
 }
 
-; Whether an access to bytes between a view's first and last address is to an element of it; true outside of these.
+; Returns whether an access between a view's first and last address is to an element of it; true outside of these.
 define i1 @oxide.sanitize.is_element(ptr %row, i64 %at, i64 %size) {
   %elements.at = getelementptr i64, ptr %row, i64 6
   %elements = load ptr, ptr %elements.at
@@ -350,7 +352,7 @@ yes:
   ret i1 true
 }
 
-; A shared array, which lies at an offset in the block's shared memory.
+; Checks an access to a shared array, at %offset in the block's shared memory.
 define ptr @oxide.sanitize.shared(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, ptr %array,
     i64 %bytes, i64 %offset, i64 %shift) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
@@ -369,7 +371,7 @@ define ptr @oxide.sanitize.shared(ptr %context, ptr %pointer, i64 %size, i64 %al
   ret ptr %go
 }
 
-; A thread's own array: its shadow lies behind it.
+; Checks an access to a thread's local array. Its shadow lies behind it.
 define ptr @oxide.sanitize.local(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, ptr %array,
     i64 %bytes) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
@@ -382,7 +384,7 @@ define ptr @oxide.sanitize.local(ptr %context, ptr %pointer, i64 %size, i64 %ali
   ret ptr %go
 }
 
-; A constant array, which is there for all and is written by none.
+; Checks an access to a constant array, which has no shadow: all threads share it and none writes it.
 define ptr @oxide.sanitize.constant(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, ptr %array,
     i64 %bytes) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
@@ -394,7 +396,7 @@ define ptr @oxide.sanitize.constant(ptr %context, ptr %pointer, i64 %size, i64 %
   ret ptr %go
 }
 
-; What of the above it is, is known only now.
+; Checks an access whose kind of memory is known only at run time.
 define ptr @oxide.sanitize.chosen(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view, i64 %kind,
     ptr %array, i64 %bytes, i64 %offset, i64 %shift) noinline {
   switch i64 %kind, label %stack [

@@ -1,10 +1,9 @@
-"""The sanitizer's checks as LLVM IR: what the calls in front of a sanitized kernel's accesses do.
+"""The sanitizer's checks as LLVM IR: the functions that are called in front of a sanitized kernel's accesses.
 
-Where an access goes, and whether what it reads was ever written, is in ``runtime.ll``; whether it races, in
-``races.ll``. The blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and
-time is a counter of accesses.
+``runtime.ll`` checks bounds, alignment and reads of uninitialized memory; ``races.ll`` finds races. The blocks of a
+sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter of accesses.
 
-``{{name}}`` stands for a word of the launch's state, which begins where a fault record would be
+``{{name}}`` stands for a word of the launch's state, which begins in place of a fault record
 (``driver/sanitizing.py``).
 """
 
@@ -19,7 +18,7 @@ _FIELD = re.compile(r"\{\{(\w+)(?:\[(%[\w.]+)\])?\}\}")
 
 
 def definitions(kinds: frozenset[str]) -> str:
-    """The functions that sanitized code calls, checking for what is in ``kinds`` alone."""
+    """Returns the functions that sanitized code calls. They check for ``kinds`` alone."""
     values = {
         "memory": "true" if "memory" in kinds else "false",
         "race": "true" if "race" in kinds else "false",

@@ -1,4 +1,4 @@
-"""The types of LLVM's text: what one looks like, and how many bytes it takes in memory."""
+"""LLVM types in IR text: a pattern that matches one, and its size in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIZES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 
 
 def size_of(kind: str) -> int:
-    """Bytes of a type in memory, structures with natural alignment."""
+    """Returns the bytes of a type in memory; structures have natural alignment."""
     kind = kind.strip()
     if kind in _SIZES:
         return _SIZES[kind]
@@ -41,6 +41,6 @@ def _alignment(kind: str) -> int:
 
 
 def _members(kind: str) -> list[str]:
-    """The types of a structure's members; none in {}, a function's place."""
+    """Returns the types of a structure's members; none for ``{}``, which stands for a function."""
     assert kind.startswith(("{", "<{")), kind
     return split_list(kind.strip("<>").removeprefix("{").removesuffix("}"))

@@ -1,27 +1,27 @@
 """Blocks whose threads wait for one another, on the CPU: each thread is an LLVM coroutine.
 
-A block is run by one worker. It resumes the threads in turn, warp by warp; a thread runs until it comes to a barrier
-or to a warp operation, says so in the block's state, and suspends. When all lanes that a warp operation names have
-come, their values are published, and they go on; when every thread that has not returned is at the barrier, a new
-round begins. A switch is a call through a pointer. Frames lie one beside the other in memory that serves block after
-block; nothing is allocated for a thread.
+One worker runs a block. It resumes the threads in turn, warp by warp. A thread runs until it reaches a barrier or a
+warp operation, records that in the block's state, and suspends. When all lanes that a warp operation names have
+arrived, their values are published and the lanes continue. When every thread that has not returned is at the barrier, a
+new round begins. A switch is a call through a pointer. The frames are contiguous in memory that serves one block after
+another; nothing is allocated for a thread.
 
-**Semantics.** As on GPUs since Volta: threads that have returned are not waited for, by barriers or by warp operations;
-a warp operation waits for the lanes in its mask and no others. Where the threads of a block wait at different barriers,
-or in a ring, none can ever go on: the block is given up, and the fault record gets ``claimed`` 2 and two places in
-the source. A thread that spins until another one writes is not seen, and hangs: nothing takes the worker from it.
+**Semantics.** As on GPUs since Volta, neither barriers nor warp operations wait for threads that have returned, and a
+warp operation waits only for the lanes in its mask. If the threads of a block wait at different barriers, or in a
+cycle, none can ever continue: the block is abandoned, and the fault record gets ``claimed`` 2 and two places in the
+source. A thread that spins until another thread writes is not detected, and hangs: nothing preempts it.
 
-At the grid's barrier a block's threads suspend as at their own, and ``oxide.run_block`` returns: ``grid.ll``
+At the grid's barrier a block's threads suspend as at their own barrier, and ``oxide.run_block`` returns. ``grid.ll``
 has the launch in which all blocks live until they have met there.
 
 **How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
 a basic block. Once everything is inlined into the coroutine, each such pair becomes ``llvm.coro.suspend`` and a switch
-with the same target: no block is split and no phi changes. LLVM's pipeline then splits the coroutine, after it has
-simplified it, and only what lives across a suspension goes to the frame.
+with the same target: no block is split and no phi changes. LLVM's pipeline simplifies the coroutine and then splits it.
+Only values that live across a suspension go to the frame.
 
-What a thread publishes is copied when a group is released, since the first one to go on may publish its next value
-before the last has read this one. Only one warp at a time is between its rounds, so a block has one set of exchange
-slots. All the state is the worker's own; none of it is atomic.
+The values that a group publishes are copied when the group is released: its first thread may publish its next value
+before its last thread has read the present one. Only one warp at a time is between its rounds, so a block has one set
+of exchange slots. All state belongs to the worker; none of it is atomic.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ _FIELDS = {
     "shared": "ptr",
     "dynamic": "i64",
     "params": "ptr",
-    "frames": "ptr",  # one frame for each thread, null before the first thread ever
-    "room": "ptr",  # where small frames may be, or null
+    "frames": "ptr",  # one frame for each thread; null before the first thread runs
+    "room": "ptr",  # the stack buffer for small frames, or null
     "stride": "i64",
-    "seed": "i32",  # what draws the order of warps and threads; 0 for their own order
+    "seed": "i32",  # of the random order of warps and threads; 0: their natural order
     "live": "i32",  # threads that have not returned
-    "arrived": "i32",  # threads at the barrier, and the least and the greatest of their places in the source
+    "arrived": "i32",  # threads at the barrier, and their least and greatest place in the source
     "least": "i32",
     "greatest": "i32",
-    "count": "i32",  # of true conditions at the barrier
-    "grid": "i32",  # of those at the barrier, the threads at the grid's; and the place of the grid's barrier
+    "count": "i32",  # true conditions at the barrier
+    "grid": "i32",  # those of the arrived that are at the grid's barrier; and that barrier's place
     "grid.site": "i32",
-    "passed.arrived": "i32",  # the same two of the barrier that was passed last
+    "passed.arrived": "i32",  # ``arrived`` and ``count`` of the barrier that was passed last
     "passed.count": "i32",
-    "waiting": "i32",  # lanes of the warp that runs that are at a warp operation, and those of them at active_mask
+    "waiting": "i32",  # lanes of the running warp at a warp operation; those of them at active_mask
     "converging": "i32",
-    "bits": "i32",  # conditions of the lanes that wait; and those published
+    "bits": "i32",  # conditions of the waiting lanes; published conditions
     "published.bits": "i32",
-    "alive": "[32 x i32]",  # for each warp, the lanes that have not returned
-    "value": "[32 x i64]",  # for each lane: its value, and the one published
+    "alive": "[32 x i32]",  # per warp: the lanes that have not returned
+    "value": "[32 x i64]",  # per lane: its value, and its published value
     "published": "[32 x i64]",
-    "mask": "[32 x i32]",  # the lanes it waits for, and the place in the source
+    "mask": "[32 x i32]",  # per lane: the lanes that it waits for, and the place in the source
     "site": "[32 x i32]",
-    "group": "[32 x i32]",  # the lanes it was released with
+    "group": "[32 x i32]",  # per lane: the lanes that it was released with
 }
 _BLOCK = "{ " + ", ".join(_FIELDS.values()) + " }"
 _NUMBER = {name: number for number, name in enumerate(_FIELDS)}
@@ -84,7 +84,7 @@ _FIELD = re.compile(r"\{\{(?P<name>[\w.]+)(?:\[(?P<index>[^\]]+)\])?\}\}")
 
 
 def split_points(text: str) -> str:
-    """Turns each suspension in the coroutine, where all is inlined, into a suspend point."""
+    """Turns each suspension in the coroutine into a suspend point. All calls must be inlined."""
     start = text.index("define internal ptr @oxide.thread(")
     end = text.index("\n}\n", start)
     coroutine = _SUSPENSION.sub(
@@ -96,7 +96,7 @@ def split_points(text: str) -> str:
 
 
 def inline_all(module: Any, machine: Any) -> Any:
-    """The module with every function inlined into the coroutine, and its suspensions turned into suspend points."""
+    """Returns the module with every function inlined into the coroutine, and its suspensions as suspend points."""
     for function in list(module.functions):
         if function.name.startswith("oxide.block.") or function.name.startswith("oxide.warp."):
             function.linkage = "internal"
@@ -105,7 +105,7 @@ def inline_all(module: Any, machine: Any) -> Any:
 
 
 def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:
-    """The primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
+    """Returns the primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
     words = parameters.word_types(signature)
     values = {
         "read_launch": ir_file(__file__, "read_launch.ll"),
@@ -127,7 +127,7 @@ def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ..
 
 
 def _render(text: str) -> str:
-    """``{{name}}`` and ``{{name[index]}}`` are fields of ``%block``, as constant-offset addresses."""
+    """Replaces ``{{name}}`` and ``{{name[index]}}`` by the addresses of fields of ``%block``, at constant offsets."""
     lines: list[str] = []
     for line in text.split("\n"):
         match = _FIELD.search(line)
@@ -144,7 +144,7 @@ def _render(text: str) -> str:
 
 
 def _thread(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...]) -> str:
-    """The coroutine: it fills in a context and calls the kernel."""
+    """Returns the coroutine, which fills in a context and calls the kernel."""
     types = parameters.word_types(signature)
     words = [f"%word.{number}" for number in range(len(types))]
     declaration, call = parameters.call(kernel, module, "%context", words, types)

@@ -1,4 +1,4 @@
-; The entry: runs a range of blocks, one after another.
+; The entry. Runs a range of blocks, one after another.
 
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:
@@ -29,7 +29,7 @@ next:
   store i32 %by.narrow, {{ctaid[i32 1]}}
   %bz.narrow = trunc i64 %bz to i32
   store i32 %bz.narrow, {{ctaid[i32 2]}}
-  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
+  ; With a seed, each block has its own, independent of what ran before. It is odd: xorshift would stay at 0.
   %linear.narrow = trunc i64 %linear to i32
   %linear.mixed = mul i32 %linear.narrow, -1640531527
   %own = xor i32 %seed, %linear.mixed

@@ -1,11 +1,11 @@
-; A cooperative launch on the CPU, as LLVM IR: all blocks live at once, and a call takes them to the next grid barrier.
+; A cooperative launch on the CPU, as LLVM IR. All blocks live at once, and a call takes them to the next grid barrier.
 ;
-; The launch record goes on behind the parameters: ``void *blocks`` at byte 40, one word for each block, null before it
-; has begun; ``uint32_t waiting, finished`` at 48, how many blocks came to the grid's barrier and how many to their end in
-; this pass; ``uint32_t least, greatest`` at 56, of the barriers' places in the source; ``uint32_t abandon`` at 64. The
-; driver (``driver/cpu/cooperative.py``) calls the entry for every block, pass after pass, until all have finished. Where
-; some wait and others have finished, or wait elsewhere, none can ever go on: it calls once more with ``abandon``, which
-; reports that and gives the blocks' memory back.
+; The launch record continues behind the parameters: ``void *blocks`` at byte 40, one word for each block, null before
+; the block begins; ``uint32_t waiting, finished`` at 48, the numbers of blocks that reached the grid's barrier and
+; their end in this pass; ``uint32_t least, greatest`` at 56, of the barriers' places in the source;
+; ``uint32_t abandon`` at 64. The driver (``driver/cpu/cooperative.py``) calls the entry for every block, pass after
+; pass, until all have finished. If some blocks wait and others have finished, or wait elsewhere, none can ever
+; continue. Then the driver calls once more with ``abandon``, which reports that and frees the blocks' memory.
 
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:
@@ -75,7 +75,7 @@ define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
   %size = ptrtoint ptr %size.at to i64
   %block = call ptr @oxide.allocate(i64 %size)
 <read_launch>
-  ; Each block's own seed, which depends on nothing that ran before it; xorshift stays at 0 once there.
+  ; With a seed, each block has its own, independent of what ran before. It is odd: xorshift would stay at 0.
   %linear.narrow = trunc i64 %linear to i32
   %linear.mixed = mul i32 %linear.narrow, -1640531527
   %own = xor i32 %seed, %linear.mixed

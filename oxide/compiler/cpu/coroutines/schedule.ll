@@ -1,8 +1,8 @@
 ; The schedule of a block on the CPU, as LLVM IR: rounds from barrier to barrier, and within a round warp after warp.
 ;
-; Warps, and the threads of a warp, take their turns in order; with a seed, in an order drawn anew for each round.
+; Warps, and the threads of a warp, run in order or, with a seed, in a random order that differs from round to round.
 
-; The lanes of the warp that runs that may go on, their values published. None: nobody ever can.
+; Publishes the values of the running warp's lanes that may continue, and returns these lanes. 0 means deadlock.
 define internal i32 @oxide.release_lanes(ptr %block, i32 %alive) noinline {
 entry:
   %waiting = load i32, {{waiting}}
@@ -57,7 +57,7 @@ finish:
   %last_resort = and i1 %nobody, %some
   br i1 %last_resort, label %converge, label %done
 converge:
-  ; Nothing else can move, so the lanes at one active_mask() are as together as they can be.
+  ; No other lane can continue, so the lanes at one active_mask() have converged as far as they can.
   %first = call i32 @llvm.cttz.i32(i32 %converging, i1 true)
   %place = load i32, {{site[i32 %first]}}
   br label %gather
@@ -113,7 +113,7 @@ done:
 
 declare i32 @llvm.ctpop.i32(i32)
 
-; Who is next, of a warp's lanes or a block's warps: the first, or with a seed any.
+; Picks the next of a warp's lanes or a block's warps: the first or, with a seed, a random one.
 define internal i32 @oxide.pick(ptr %block, i32 %left, i1 %seeded) alwaysinline {
   br i1 %seeded, label %draw, label %first
 first:
@@ -124,7 +124,7 @@ draw:
   ret i32 %drawn
 }
 
-; Marsaglia's xorshift, whose high bits choose one of those that are left, each as likely as the others.
+; Marsaglia's xorshift. Its high bits choose among those left with equal probability.
 define internal i32 @oxide.draw(ptr %block, i32 %left) noinline {
 entry:
   %x = load i32, {{seed}}
@@ -156,7 +156,8 @@ done:
   ret i32 %chosen
 }
 
-; Whether the block's threads wait at the grid's barrier; if so, to be called once more, with %on, when all have come.
+; Runs a block to its end or the grid's barrier. Returns whether its threads wait there. If so, the caller calls once
+; more, with %on, when all blocks have arrived.
 define internal i1 @oxide.run_block(ptr %block, i32 %threads, i1 %on) noinline {
 entry:
   %nx = load i32, {{ntid[i32 0]}}
@@ -253,7 +254,7 @@ round_done:
   %finished = icmp eq i32 %live, 0
   br i1 %finished, label %done, label %barrier
 barrier:
-  ; Whoever has not returned and is at no warp operation is at a barrier: all have arrived, if at one and the same.
+  ; A thread that has not returned and is at no warp operation is at a barrier. All have arrived if it is one barrier.
   %least = load i32, {{least}}
   %greatest = load i32, {{greatest}}
   %one = icmp eq i32 %least, %greatest
@@ -284,7 +285,7 @@ divergent:
   call void @oxide.report_divergence(ptr %block, i32 %least, i32 %greatest, i32 0, i32 0)
   br label %done
 deadlock:
-  ; Somebody waits for lanes that are at the barrier, or that wait with another mask.
+  ; A lane waits for lanes that are at the barrier, or that wait with another mask.
   %stuck.waiting = load i32, {{waiting}}
   %stuck.lane = call i32 @llvm.cttz.i32(i32 %stuck.waiting, i1 true)
   %stuck.site = load i32, {{site[i32 %stuck.lane]}}

@@ -1,6 +1,6 @@
-"""Warp operations on the CPU, as LLVM IR: a lane publishes its value, suspends, and reads what the others published.
+"""Warp operations on the CPU, as LLVM IR: a lane publishes its value, suspends, and reads the other lanes' values.
 
-``{{name}}`` stands for a field of the block's state; ``coroutines.py`` says which there are, and renders them.
+``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields and renders them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from oxide.compiler.ir import reductions
 
 
 def definitions(text: str) -> list[str]:
-    """What a kernel's IR needs of warp operations, still to be rendered: nothing where it calls none."""
+    """Returns the warp operations for a kernel's IR, not yet rendered; none if it calls none."""
     if "@oxide.warp." not in text:
         return []
     return [_WARP, *(_reduction(*found) for found in reductions.used(text))]
@@ -164,7 +164,7 @@ done:
 
 
 def _reduction(symbol: str, operator: str, kind: str) -> str:
-    """The lanes' values one after the other, the same order for each lane."""
+    """Defines a reduction that combines the lanes' values sequentially, in the same order for each lane."""
     name, bits = reductions.llvm_type(kind), reductions.bits_type(kind)
 
     def value_of(result: str, lane: str) -> str:

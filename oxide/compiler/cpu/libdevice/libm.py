@@ -1,8 +1,8 @@
-"""The CPU's side of libdevice: each ``__nv_*`` function that a kernel calls, as a call of the C library's.
+"""libdevice on the CPU: defines each ``__nv_*`` function that a kernel calls, as a call of the C library.
 
-What the C library has not is in ``libdevice_words``, ``libdevice_special`` and ``libdevice_rounding``.
-The functions of the C library are in the process already. Their errors are at most an ulp or two, as libdevice's are;
-the two devices may differ in the last bit. The fast approximations are the ordinary functions here.
+``words.py``, ``special.py`` and ``rounding.py`` have the functions that the C library lacks. The process already
+contains the C library's functions. Their errors are at most an ulp or two, as libdevice's are; the two devices may
+differ in the last bit. The fast approximations are the ordinary functions here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _SHAPES = {
     "modf": ("{t}", ("{t}", "ptr")),
     "remquo": ("{t}", ("{t}", "{t}", "ptr")),
 }
-"""The result and the parameters of the functions of the same name in C; ``{t}`` is double, or float in the f form."""
+"""Result and parameters of the functions that C has under the same name; ``{t}`` is double, or float in the f form."""
 
 _FAST = re.compile(r"__nv_fast_(sin|cos|tan|exp|log|log2|log10|pow|tanh|sincos|exp10)f")
 
 
 def definitions(kernel: str, module: Any) -> str:
-    """Definitions of the ``__nv_*`` functions that a module leaves open.
+    """Returns definitions of the ``__nv_*`` functions that a module only declares.
 
-    Raises ``CompileError`` for one that the C library has no counterpart of."""
+    Raises ``CompileError`` for a function without a counterpart on the CPU."""
     open_functions = [f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")]
     texts: list[str] = []
     for symbol in open_functions:
@@ -55,7 +55,7 @@ def definitions(kernel: str, module: Any) -> str:
 
 
 def _definitions(symbol: str) -> list[str]:
-    """What defines a function: texts that each declare or define one, so that several functions may share them."""
+    """Returns a function's definition as texts. Each declares or defines one function, so that others may share it."""
     if symbol in QUOTIENTS:
         return quotient(symbol, approximate=False)
     return (
@@ -83,10 +83,10 @@ def _of_c(symbol: str) -> list[str]:
 
 
 def _declare(base: str, kind: str) -> tuple[str, str]:
-    """The C function's name and its declaration: pure, as no kernel reads errno.
+    """Returns the C function's name and its declaration. The function is declared pure, as no kernel reads errno.
 
-    LLVM takes ``fmod`` of a number that is not infinite and one that is not 0 for one that is no NaN, and forgets that
-    the second may be a NaN. So that is a function that LLVM knows nothing of.
+    LLVM assumes that ``fmod(x, y)`` is no NaN if x is not infinite and y is not 0, and forgets that y may be a NaN. So
+    ``fmod`` is declared as a function that LLVM does not know.
     """
     result, parameters = _SHAPES[base]
     called = base + ("f" if kind == "float" else "")
@@ -130,7 +130,7 @@ _COMPOSED = {
         "  %c = call {t} @{cos}({t} %p0)\n  store {t} %c, ptr %p2",
     ),
 }
-"""What C lacks: the functions that it is made of, its parameters, its result and its body."""
+"""Functions that C lacks: the C functions that each calls, its parameters, its result and its body."""
 
 
 def _composed(symbol: str, base: str, kind: str) -> list[str]:

@@ -1,13 +1,13 @@
-"""Elementary functions of floats as plain arithmetic, for the CPU: LLVM vectorises what calls nothing.
+"""Elementary functions of floats on the CPU as plain arithmetic without calls, which LLVM vectorises.
 
 ``exp``, ``exp2``, ``exp10``, ``tanh``, ``erf``, ``log``, ``log2`` and ``log10`` of a float are computed in double
-precision, without a branch, and rounded once at the end. So their errors are half an ulp and a little: 0.501 at most,
-measured over one float in 29. No subnormal number, overflow or cancellation needs a case of its own: a float's extremes
+precision, without a branch, and rounded once at the end. Their errors are little more than half an ulp: 0.501 at most,
+measured over one float in 29. Subnormal numbers, overflow and cancellation need no special cases: a float's extremes
 are ordinary doubles. The reductions are the textbook's (Muller, *Elementary Functions*): a power of two times ``2**z``
-for ``z`` within a half, and ``2 atanh(s)`` of the mantissa. ``tanh`` is ``m / (m + 2)`` with ``m = exp(2x) - 1``, which
-is exact to a double's relative precision near 0 too, as the power of two is 1 there.
+with ``z`` within a half, and ``2 atanh(s)`` of the mantissa. ``tanh`` is ``m / (m + 2)`` with ``m = exp(2x) - 1``. It
+has a double's relative precision near 0 too, as the power of two is 1 there.
 
-A function of doubles would need twice the precision; those stay calls of the C library.
+Functions of doubles would need twice the precision, and stay calls of the C library.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import struct
 
 _FUNCTION = re.compile(r"__nv_(?:fast_)?(?P<name>exp|exp2|exp10|tanh|log|log2|log10|erf)f$")
 _ROUNDING = 1.5 * 2.0**52
-"""Added to a double, it rounds it to a whole number, which is then in the lowest bits of the sum."""
+"""Adding this to a double rounds it to a whole number, which is then in the lowest bits of the sum."""
 
 
 def definitions(symbol: str) -> list[str]:
-    """The IR of ``symbol`` and of what it calls, a text for each; none for a function that is not one of these."""
+    """Returns the IR of ``symbol`` and of its callees, one text each; none for any other function."""
     match = _FUNCTION.match(symbol)
     if match is None:
         return []
@@ -38,7 +38,7 @@ def definitions(symbol: str) -> list[str]:
 
 
 def _exp(name: str) -> str:
-    """Beyond the ends, 2**150 and its inverse, a float is infinite or 0."""
+    """Returns the body of an exponential. Beyond 2**150 and its inverse, a float is infinite or 0."""
     factor = {"exp": 1 / math.log(2), "exp2": 1.0, "exp10": math.log2(10)}[name]
     return f"""  %exponent = fmul double %wide, {_bits(factor)}
 {_clamped("%exponent", 150.0)}
@@ -50,7 +50,7 @@ def _exp(name: str) -> str:
 
 
 def _tanh() -> str:
-    """Beyond 14 / log2(e) it is 1 to a float's precision. The sign is put back for -0."""
+    """Returns the body of ``tanh``. Beyond 14 / log2(e) it is 1 in float precision. The sign is restored for -0."""
     return f"""  %exponent = fmul double %wide, {_bits(2 / math.log(2))}
 {_clamped("%exponent", 28.0)}
 {_power_of_two("%clamped")}
@@ -65,7 +65,7 @@ def _tanh() -> str:
 
 
 def _erf() -> str:
-    """x times a polynomial in its square; beyond 4 it is 1 to a float's precision."""
+    """Returns the body of ``erf``: x times a polynomial in its square. Beyond 4 it is 1 in float precision."""
     return f"""{_clamped("%wide", 4.0)}
   %square = fmul double %clamped, %clamped
   %from.middle = fsub double %square, {_bits(8.0)}
@@ -77,7 +77,10 @@ def _erf() -> str:
 
 
 def _log(name: str) -> str:
-    """x is ``2**e * m`` with m between the roots of 1/2 and 2: the bits less those of the lower root have e on top."""
+    """Returns the body of a logarithm of ``2**e * m``, with m between the roots of 1/2 and 2.
+
+    The bits of x less those of the lower root have e as their highest bits.
+    """
     per_e = {"log": math.log(2), "log2": 1.0, "log10": math.log10(2)}[name]
     factor = {"log": 1.0, "log2": 1 / math.log(2), "log10": 1 / math.log(10)}[name]
     lower = struct.unpack("<q", struct.pack("<d", math.sqrt(0.5)))[0]
@@ -113,7 +116,7 @@ def _log(name: str) -> str:
 
 
 def _clamped(value: str, end: float) -> str:
-    """Between -end and end; a NaN stays one."""
+    """Clamps a value between -end and end; a NaN stays a NaN."""
     return f"""  %low = fcmp olt double {value}, {_bits(-end)}
   %not.low = select i1 %low, double {_bits(-end)}, double {value}
   %high = fcmp ogt double %not.low, {_bits(end)}
@@ -121,7 +124,7 @@ def _clamped(value: str, end: float) -> str:
 
 
 def _power_of_two(exponent: str) -> str:
-    """``2**exponent`` as ``%scale * (1 + %beyond.one)``, where ``%scale`` is the nearest power of two."""
+    """Computes ``2**exponent`` as ``%scale * (1 + %beyond.one)``, where ``%scale`` is the nearest power of two."""
     return f"""  %shifted = fadd double {exponent}, {_bits(_ROUNDING)}
   %nearest = fsub double %shifted, {_bits(_ROUNDING)}
   %z = fsub double {exponent}, %nearest
@@ -134,7 +137,7 @@ def _power_of_two(exponent: str) -> str:
 
 
 _EXPONENTIAL = [math.log(2) ** n / math.factorial(n) for n in range(1, 11)]
-"""Taylor's coefficients of ``(2**z - 1) / z``: the first one left out is under 2**-45 for z within a half."""
+"""Taylor coefficients of ``(2**z - 1) / z``. The first omitted term is under 2**-45 for z within a half."""
 
 
 _ERF = [
@@ -160,11 +163,11 @@ _ERF = [
     -3.6714090660456005e-05,
     1.3255563312585474e-05,
 ]
-"""``erf(x) / x`` in ``x**2 / 8 - 1``, for x within 4: interpolated at Chebyshev's points, to a relative 2e-11."""
+"""``erf(x) / x`` in ``x**2 / 8 - 1``, for x within 4: interpolated at Chebyshev points, relative error 2e-11."""
 
 
 def _horner(result: str, variable: str, coefficients: list[float]) -> str:
-    """A polynomial; the constant term is the first."""
+    """Computes a polynomial by Horner's rule. The first coefficient is the constant term."""
     *others, last = coefficients
     lines, value = [], _bits(last)
     for number, coefficient in reversed(list(enumerate(others))):
@@ -177,5 +180,5 @@ def _horner(result: str, variable: str, coefficients: list[float]) -> str:
 
 
 def _bits(number: float) -> str:
-    """A double as LLVM reads it, to the last bit."""
+    """Returns a double as an exact LLVM literal."""
     return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"

@@ -1,12 +1,12 @@
-"""The CPU's side of libdevice, where a name says how to round: ``dadd_ru``, ``double2float_rd`` and their kin.
+"""libdevice's functions with a rounding mode on the CPU: ``dadd_ru``, ``double2float_rd`` and similar.
 
-A processor rounds to nearest. The sign of what that leaves out is exact: of a sum it is the error of the sum, of the
-others a fused multiply-add tells it, whose result is rounded but has the sign of the exact one, even of one that
-underflows. So upwards is one step up from the nearest where the exact result lies above it. Downwards is upwards of the
-negated operands, negated, which gives zeros their signs too. An operation on floats is the one on doubles, rounded
+A processor rounds to nearest. The sign of the rounding error is exact. For a sum it is the sum's error; for the others
+a fused multiply-add computes it: its result is rounded, but has the sign of the exact result, even if that underflows.
+Rounding up is one step up from the nearest if the exact result is greater. Rounding down is the negated rounding up of
+the negated operands, which also gives zeros their signs. An operation on floats is the operation on doubles, rounded
 once more in the same direction.
 
-``fma`` of doubles alone has an error that is no double: the C library's own is called, in the direction asked for.
+Only ``fma`` of doubles has an error that is no double. It calls the C library's ``fma`` in the required rounding mode.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONVERSION = re.compile(r"__nv_(?P<source>double|int|uint|ll|ull)2(?P<target>do
 
 
 def definitions(symbol: str) -> list[str]:
-    """The IR of ``symbol`` and of what it calls, a text for each; none for any other function."""
+    """Returns the IR of ``symbol`` and of its callees, one text each; none for any other function."""
     if symbol == "__nv_frsqrt_rn":
         return [*_DECLARATIONS, _RECIPROCAL_ROOT]
     if match := _ARITHMETIC.fullmatch(symbol):
@@ -34,7 +34,7 @@ def definitions(symbol: str) -> list[str]:
 
 def _arithmetic(symbol: str, kind: str, operation: str, how: str) -> list[str]:
     name, suffix = _NAMES[kind]
-    if how == "n":  # of the others the portable IR has it
+    if how == "n":  # the portable IR has the other operations
         plain = {"rcp": f"fdiv {name} 1.0, %p0", "sqrt": f"call {name} @llvm.sqrt.{suffix}({name} %p0)"}.get(operation)
         return [*_DECLARATIONS, _function(symbol, name, (name,), [f"%r = {plain}"])] if plain else []
     lines, operands = _wide(kind, 1 if operation in ("rcp", "sqrt") else 2)
@@ -62,7 +62,7 @@ def _fused(symbol: str, kind: str, how: str) -> list[str]:
     directions = _DIRECTIONS.get(platform.machine())
     if directions is None:
         return []
-    # Not inlined: nothing but the call may run while the processor rounds another way.
+    # Not inlined: only the call may run while the processor's rounding mode is changed.
     body = f"""define double @{symbol}(double %a, double %b, double %c) noinline nounwind {{
   %begun = call i32 @fesetround(i32 {directions[how]})
   %r = call double @fma(double %a, double %b, double %c) nobuiltin
@@ -91,14 +91,14 @@ def _conversion(symbol: str, source: str, target: str, how: str) -> list[str]:
 
 
 def _wide(kind: str, count: int) -> tuple[list[str], list[str]]:
-    """What makes doubles of the parameters, and their names."""
+    """Returns the lines that widen the parameters to doubles, and the doubles' names."""
     if kind == "d":
         return [], [f"%p{number}" for number in range(count)]
     return [f"%w{n} = fpext float %p{n} to double" for n in range(count)], [f"%w{n}" for n in range(count)]
 
 
 def _rounded(symbol: str, kind: str, how: str, parameters: tuple[str, ...], lines: list[str], last: str) -> list[str]:
-    """The function whose result is what ``last`` computes, a double, or that as a float."""
+    """Returns the function whose result is the double that ``last`` computes, or that double rounded to a float."""
     if kind == "d":
         return [_function(symbol, "double", parameters, [*lines, f"%r = {last}"])]
     lines = [*lines, f"%wide = {last}", f"%r = call float @oxide.narrow.{how}(double %wide)"]
@@ -112,7 +112,7 @@ def _function(symbol: str, result: str, parameters: tuple[str, ...], lines: list
 
 
 def _directed(operation: str, how: str) -> list[str]:
-    """``@oxide.add.u`` and its kin, of doubles, and what they call."""
+    """Returns ``@oxide.add.u`` or a similar operation on doubles, and its callees."""
     texts = [*_DECLARATIONS, *_STEPS, _UPWARDS[operation]]
     if operation == "sqrt":  # never negative
         return texts if how == "u" else [*_DECLARATIONS, *_STEPS, _ROOT_DOWN.format(how=how)]
@@ -127,7 +127,7 @@ def _directed(operation: str, how: str) -> list[str]:
 
 
 def _narrow(how: str) -> list[str]:
-    """``@oxide.narrow.u`` and its kin: a double to a float, and what they call."""
+    """Returns ``@oxide.narrow.u`` or similar, from double to float, and its callees."""
     toward_zero = _TOWARD_ZERO.format(
         operation="narrow", kind="float", parameters="double %a", nearest="fptrunc double %a to float"
     )
@@ -140,7 +140,7 @@ _DIRECTIONS = {
     "x86_64": {"d": 0x400, "u": 0x800, "z": 0xC00},
     "aarch64": {"u": 0x400000, "d": 0x800000, "z": 0xC00000},
 }
-"""What C's ``fenv.h`` calls the directions, by processor."""
+"""The values of the rounding modes in C's ``fenv.h``, by processor."""
 
 _DECLARATIONS = (
     "declare double @llvm.fma.f64(double, double, double)",
@@ -172,7 +172,7 @@ _STEPS = (
 )
 
 _UPWARDS = {
-    # The larger one first: then what the sum leaves out is a double, and only a sum that overflows is no number.
+    # The larger operand first: then the sum's error is a double, and finite if the sum is.
     "add": """define double @oxide.add.u(double %a, double %b) alwaysinline {
   %nearest = fadd double %a, %b
   %a.size = call double @llvm.fabs.f64(double %a)
@@ -271,8 +271,8 @@ _TOWARD_ZERO = """define {kind} @oxide.{operation}.z({parameters}) alwaysinline 
   ret {kind} %r
 }}"""
 
-# The quotient of doubles is wrong in its last bit at most, and of no float between 1 and 4 (all were tried) does it lie
-# so close to half-way between two floats that this mattered. The others differ from one of these by a power of 4.
+# The quotient of doubles is wrong in its last bit at most. For no float between 1 and 4 (all were tried) is it close
+# enough to half-way between two floats for that to matter. Other floats are one of these times a power of 4.
 _RECIPROCAL_ROOT = """define float @__nv_frsqrt_rn(float %p0) alwaysinline {
   %x = fpext float %p0 to double
   %root = call double @llvm.sqrt.f64(double %x)

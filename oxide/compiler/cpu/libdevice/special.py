@@ -1,23 +1,23 @@
-"""The CPU's side of libdevice, where a function is in neither C's library nor the words: ``sinpi``, ``erfinv``, halves.
+"""libdevice's functions on the CPU that neither C's library nor ``words.py`` has: ``sinpi``, ``erfinv``, halves.
 
-All are computed in doubles, whose forms for floats are then right to a bit or so; those for doubles to a few units in
-the last place, as libdevice's are.
+All are computed in doubles. The forms for floats are then right to a bit or so, those for doubles to a few units in the
+last place, as libdevice's are.
 
-- ``sinpi`` and ``cospi`` first take multiples of a half away, which is exact, and then multiply by pi.
-- ``erfcx(x)``, which is ``exp(x*x) * erfc(x)``, multiplies out what ``x*x`` loses; for large x it is an asymptotic
+- ``sinpi`` and ``cospi`` first subtract multiples of a half, which is exact, and then multiply by pi.
+- ``erfcx(x)`` is ``exp(x*x) * erfc(x)``, corrected for the rounding error of ``x*x``. For large x it is an asymptotic
   series (NIST's Digital Library of Mathematical Functions, 7.12.1).
-- ``erfcinv`` takes Newton's steps for ``x*x - log(erfcx(x)) + log(y) = 0``, which is as accurate for y = 1e-300 as for
-  0.1, from the first approximation of *Numerical Recipes* (third edition, 6.2.2). ``erfinv`` near 0, where that would
-  cancel, takes them for ``erf(x) - y = 0``, from the series. ``normcdfinv`` is ``erfcinv``'s.
-- ``normcdf(x)`` is half of ``erfc(-x / sqrt 2)``, with what the division loses put back.
+- ``erfcinv`` takes Newton steps for ``x*x - log(erfcx(x)) + log(y) = 0``, which is as accurate for y = 1e-300 as for
+  0.1, from the first approximation of *Numerical Recipes* (third edition, 6.2.2). Near 0, where that would cancel,
+  ``erfinv`` takes Newton steps for ``erf(x) - y = 0``, from the series. ``normcdfinv`` uses ``erfcinv``.
+- ``normcdf(x)`` is half of ``erfc(-x / sqrt 2)``, corrected for the rounding error of the division.
 """
 
 from __future__ import annotations
 
 
 def definitions(symbol: str) -> tuple[tuple[str, ...], list[str]]:
-    """The C functions of doubles that ``symbol`` calls, and its IR with that of what it calls, a text for each; no text
-    for any other function."""
+    """Returns the C functions of doubles that ``symbol`` calls, and one IR text each for ``symbol`` and its callees; no
+    text for any other function."""
     name = symbol.removeprefix("__nv_")
     if name in _BITS:
         return (), _BITS[name]
@@ -29,12 +29,12 @@ def definitions(symbol: str) -> tuple[tuple[str, ...], list[str]]:
 
 
 def forms(name: str) -> list[tuple[str, str]]:
-    """What a function of libdevice's may be, and of which type: of doubles, or with an f at its end of floats."""
+    """Returns the names and types that a libdevice function may stand for: of doubles, or of floats if it ends in f."""
     return [(name, "double"), *([(name[:-1], "float")] if name.endswith("f") else [])]
 
 
 def _exported(symbol: str, base: str, kind: str) -> str:
-    """``symbol`` of floats or doubles, by what computes it in doubles."""
+    """Returns ``symbol``, of floats or doubles, as a call of the function of doubles."""
     if base == "sincospi":
         sine, cosine = ("%s", "%c") if kind == "double" else ("%s.narrow", "%c.narrow")
         narrow = (
@@ -65,7 +65,7 @@ _SIZE = "declare double @llvm.fabs.f64(double)"
 _EVEN = "declare double @llvm.roundeven.f64(double)"
 _SIGNED = "declare double @llvm.copysign.f64(double, double)"
 
-# Of the turn that x is in, the half that is nearest, and how far away it is: both exact.
+# The angle from the nearest multiple of a half to x, and the multiple's place in the turn. The reduction is exact.
 _PARTS = """define { double, i64 } @oxide.half.turns(double %x) alwaysinline {
   %halved = fmul double %x, 0.5
   %turns = call double @llvm.roundeven.f64(double %halved)
@@ -86,7 +86,7 @@ _PARTS = """define { double, i64 } @oxide.half.turns(double %x) alwaysinline {
 
 
 def _of_turns(name: str, first: int, zero: str) -> str:
-    """``sinpi`` or ``cospi``: the quarters from ``first`` on have the sign of the second half of the turn."""
+    """Defines ``sinpi`` or ``cospi``: the bits of ``quarter + first`` select sine or cosine, and the sign."""
     return f"""define double @oxide.{name}(double %x) alwaysinline {{
   %parts = call {{ double, i64 }} @oxide.half.turns(double %x)
   %angle = extractvalue {{ double, i64 }} %parts, 0
@@ -113,7 +113,7 @@ _COSINE = [_EVEN, _PARTS, _of_turns("cospi", 1, "fadd double 0.0, 0.0")]
 
 
 def _series(names: list[str]) -> str:
-    """1 - u + 3u^2 - 15u^3 ... by Horner's rule, where u is 1/(2x^2): each factor is the next odd number."""
+    """Computes 1 - u + 3u^2 - 15u^3 ... by Horner's rule, where u is 1/(2x^2). Each factor is the next odd number."""
     lines, last = [], "1.0"
     for number, odd in zip(names, range(2 * len(names) - 1, 0, -2), strict=True):
         lines.append(f"  %{number}.f = fmul double %u, {-odd}.0")
@@ -283,7 +283,7 @@ _SPECIAL: dict[str, tuple[tuple[str, ...], list[str]]] = {
 
 
 def _permuted() -> str:
-    """``byte_perm``: each byte of the result is the one of the eight of ``%a`` and ``%b`` that three bits name."""
+    """Defines ``byte_perm``: three bits select each byte of the result among the eight bytes of ``%a`` and ``%b``."""
     lines = ["  %b.wide = zext i32 %b to i64", "  %a.wide = zext i32 %a to i64", "  %b.high = shl i64 %b.wide, 32",
              "  %all = or i64 %a.wide, %b.high", "  %names = zext i32 %s to i64"]  # fmt: skip
     last = "0"

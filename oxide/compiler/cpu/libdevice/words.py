@@ -1,14 +1,14 @@
-"""The CPU's side of libdevice, where a function is arithmetic on words: differences, averages, halves of doubles.
+"""libdevice's functions of integer words on the CPU: differences, averages, halves of doubles.
 
-The C library has none of them; they are exact, so both devices give the same bits. NVIDIA's CUDA Math API says what
-each one is.
+The C library has none of them. They are exact, so both devices give the same bits. NVIDIA's CUDA Math API defines each
+of them.
 """
 
 from __future__ import annotations
 
 
 def definitions(symbol: str) -> list[str]:
-    """The IR that defines ``symbol``; none for any other function."""
+    """Returns the IR that defines ``symbol``; none for any other function."""
     if symbol not in _BODIES:
         return []
     result, parameters, body = _BODIES[symbol]

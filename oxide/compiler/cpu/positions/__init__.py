@@ -1,1 +1,1 @@
-"""Launches whose threads wait for nobody: one loop over the threads' positions, for LLVM to vectorise."""
+"""Launches whose threads do not wait: one loop over the threads' positions, which LLVM vectorises."""

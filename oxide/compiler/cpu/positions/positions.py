@@ -1,20 +1,20 @@
-"""The CPU's fast way through a launch: one loop over the threads' positions, without checks, for LLVM to vectorise.
+"""The CPU's fast path for a launch: one loop over the threads' positions, without checks, which LLVM vectorises.
 
-Most kernels know their thread only by its position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``. A range of
-blocks is then one loop over positions, and the checks of such a kernel, its test whether the thread has an element
+Most kernels use their thread only by its position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``. A range of
+blocks is then one loop over positions. Such a kernel's checks, its test whether the thread has an element
 (``if elem is not None``, ``if i < n``) and numba-cuda's test for negative indices compare numbers that are *linear* in
-the position: each holds in one interval of positions. ``positions`` writes the function that computes, once a call, the
-intersection of those intervals (``affine`` says why wrap-around cannot fool it), and runs the whole blocks within it by
-the loop with all these tests left out. The blocks before and after run as they always did, with every check: what a
-faulty thread does and reports is what it always did, and a faulty block cannot run any other way.
+the position: each holds in one interval of positions. ``positions`` writes a function that computes the intersection of
+those intervals once a call (``affine`` explains why wrap-around cannot break this). It runs the whole blocks within the
+intersection in the loop, without these tests. The blocks before and after run with every check, so that a faulty thread
+behaves and reports as without the fast path: a faulty block never takes it.
 
-What stays in the loop, tests of data and the like, LLVM turns into masks. It need not compare addresses either: threads
-that no barrier parts may run in any order, in step too, so the loop's accesses are marked as independent of each other
-from one iteration to the next.
+LLVM turns the remaining tests in the loop, such as tests of data, into masks. It need not compare addresses: threads
+that no barrier separates may run in any order, also in lockstep, so the loop's accesses are marked as independent
+across iterations.
 
-Left as they are: kernels that use a thread's coordinates in any other way, that have memory of their own, where a check
-is left that is not linear in the position, or that loop. The last has an exception: a thread of four elements may loop
-where its vectors are not all there, and the way round that is one more thing to require.
+The fast path excludes kernels that use a thread's coordinates in any other way, that have memory of their own, that
+have a check that is not linear in the position, or that loop. One kind of loop is allowed: a thread of four elements
+may loop where its vectors are incomplete. Bypassing that loop is then one more requirement.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _REFUSED = re.compile(
     r"\b(?:alloca|atomicrmw|cmpxchg|fence|volatile|asm|switch|indirectbr|addrspace\(3\)|unreachable)\b"
 )
 _VECTOR = re.compile(r"^  (?:\S+ = load|store) <")
-_ACCESS = re.compile(r"^  (?:\S+ = load|store) (?!atomic )")  # LLVM would make vectors of atomic ones, or abort
+_ACCESS = re.compile(r"^  (?:\S+ = load|store) (?!atomic )")  # LLVM would vectorise atomic accesses, or abort
 
 
 def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...]) -> str | None:
-    """A module with the function ``entry``, which runs a range of a launch's blocks; None for a kernel whose threads
-    are not known by their positions alone. ``CHECKED_BLOCKS`` is for the caller to define."""
+    """Returns a module with the function ``entry``, which runs a range of a launch's blocks, or None for a kernel that
+    needs more than its threads' positions. The caller defines ``CHECKED_BLOCKS``."""
     if kernel.suspends or kernel.cooperative or kernel.shared.used:
         return None
     try:
@@ -66,7 +66,7 @@ def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...])
 
 @final
 class _Positions:
-    """One kernel's loop: its body is the kernel's, line by line, and a thread's return goes on to the next position."""
+    """One kernel's loop. Its body is the kernel's, line by line; a return continues with the next position."""
 
     def __init__(self, kernel: Function, entry: str, signature: tuple[Closed, ...]) -> None:
         self.entry = entry
@@ -76,7 +76,7 @@ class _Positions:
         self._replace_positions(kernel)
         self._leave_out_unused()
         self._replace_registers()
-        # The kernel as the body of a loop that counts from 0, to ask for what is linear in the counter.
+        # The kernel as the body of a loop that counts from 0, to find the values that are linear in the counter.
         looped = Function(self._analysed(), entry)
         around = next(loop for loop in looped.loops() if loop.header == "%oxide.test")
         self.ranges = Range(looped, around, "oxide.range")
@@ -109,7 +109,7 @@ class _Positions:
                     body[place] = f"  {instruction.name} = {same}"
 
     def _leave_out_unused(self) -> None:
-        """What computed the positions, if nothing else needs it."""
+        """Removes the instructions that computed the positions, if nothing else uses them."""
         while True:
             used = {
                 name
@@ -129,10 +129,10 @@ class _Positions:
         for body in self.body.values():
             body[:] = [REGISTER.sub(_register, line) for line in body]
 
-    # What has to hold at a position for the loop
+    # The loop's requirements on a position
 
     def _go_round_loops(self) -> None:
-        """Requires the ways past a kernel's loops, where they are for threads whose vectors are not all there. Raises
+        """Requires the paths that bypass a kernel's loops, if the loops are for threads with incomplete vectors. Raises
         ``Undecidable`` for other loops."""
         if not self._cyclic(next(iter(self.body))):
             return
@@ -152,7 +152,7 @@ class _Positions:
             raise Undecidable("it loops")
 
     def _require_checks(self) -> None:
-        """Every check. Raises ``Undecidable`` for one that is not linear."""
+        """Requires every check to pass. Raises ``Undecidable`` for a check that is not linear."""
         for line in self._lines():
             if match := ALIGNMENT_CHECK.match(line):
                 self._hold(match["bits"], "0")
@@ -162,14 +162,14 @@ class _Positions:
                 self.known[match["name"]] = True
 
     def _hold(self, left: str, right: str) -> None:
-        """Requires two numbers to be equal that are the same for all threads. Raises ``Undecidable`` for others."""
+        """Requires two numbers to be equal. Raises ``Undecidable`` unless each is the same for all threads."""
         first, second = self.ranges.before(left), self.ranges.before(right)
         if first is None or second is None:
             raise Undecidable("a test that differs from thread to thread")
         self.held.append(f"icmp eq i64 {first}, {second}")
 
     def _require_ways_on(self) -> None:
-        """Tests whose other way ends the thread at once, and that an index is not negative, where they are linear."""
+        """Requires, where linear, the tests that keep a thread from ending at once, and indices not to be negative."""
         ends = {
             block for block, body in self.body.items() if body[0] == "  ret void" or any(map(fails_an_assert, body))
         }
@@ -185,7 +185,7 @@ class _Positions:
                     self._try(instruction.name, False)
 
     def _try(self, condition: str, truth: bool) -> None:
-        """Requires the comparisons that a condition is made of to make it ``truth``, those of them that are linear."""
+        """Requires the linear ones of a condition's comparisons to have the values that make it ``truth``."""
         instruction = self.function.definitions.get(condition)
         if instruction is None or condition in self.known:
             return
@@ -202,7 +202,7 @@ class _Positions:
             self.known[condition] = truth
 
     def _learn_what_follows(self) -> None:
-        """Tests that what is required decides already, as those that an author makes before an access."""
+        """Marks tests as known that the requirements already decide, such as an author's test before an access."""
         for block in self._reached():
             for line in self.body[block]:
                 instruction = parse(line, block)
@@ -227,7 +227,7 @@ class _Positions:
         self.required.update(dict.fromkeys(lines))
 
     def _compared(self, match: re.Match[str], truth: bool) -> list[Line]:
-        """Lines, of which none is negative only where the comparison is ``truth``. Raises ``Undecidable``."""
+        """Returns lines. If none is negative, the comparison is ``truth``. Raises ``Undecidable``."""
         if match["predicate"] not in INVERSE:
             raise Undecidable("a test for one position")
         predicate = match["predicate"] if truth else INVERSE[match["predicate"]]
@@ -238,7 +238,7 @@ class _Positions:
             left, right = right, left
         smaller, larger = self.ranges.line(left, kind), self.ranges.line(right, kind)
         order = self._difference(larger, smaller, 0 if predicate.endswith("e") else 1)
-        # Numbers that are not negative compare the same way as unsigned ones; the larger is not, if the smaller is not.
+        # Numbers that are not negative compare alike signed and unsigned. The larger is not, if the smaller is not.
         return [order] if predicate[0] == "s" else [smaller, order]
 
     def _difference(self, left: Line, right: Line, less: int) -> Line:
@@ -247,7 +247,7 @@ class _Positions:
     # The loop's body
 
     def _replace_known(self) -> None:
-        """What is known becomes constant, and blocks to which nothing leads any more go."""
+        """Replaces known conditions by constants and removes unreachable blocks."""
         self.body = {block: self.body[block] for block in self._reached()}
         for body in self.body.values():
             for place, line in enumerate(body):
@@ -277,14 +277,14 @@ class _Positions:
                 raise Undecidable("it makes a call that threads cannot make in step")
 
     def _targets(self, block: str) -> list[str]:
-        """Where a block leads, as far as known."""
+        """Returns a block's successors, given the known conditions."""
         match = BRANCH.match(self.body[block][-1].strip())
         if match and match["condition"] in self.known:
             return [match["yes"] if self.known[match["condition"]] else match["no"]]
         return re.findall(rf"label ({NAME})", self.body[block][-1])
 
     def _reached(self) -> list[str]:
-        """The blocks that control can come to, in an order in which it can come to them."""
+        """Returns the reachable blocks in depth-first order."""
         found: dict[str, None] = {}
         pending = [next(iter(self.body))]
         while pending:
@@ -295,7 +295,7 @@ class _Positions:
         return list(found)
 
     def _cyclic(self, start: str) -> bool:
-        """Whether control can come from a block into a loop."""
+        """Returns whether a loop is reachable from a block."""
         left, entered = set[str](), {start}
         pending = [(start, iter(self._targets(start)))]
         while pending:
@@ -318,7 +318,7 @@ class _Positions:
     # The function
 
     def _analysed(self) -> str:
-        """The body in a loop that counts to the end of the blocks and tests before each turn, to ask questions of."""
+        """Returns the body in a loop to the end of the blocks that tests before each iteration, for analysis."""
         return self._assembled(
             "  br label %oxide.test\noxide.test:\n"
             f"  {_P} = phi i64 [ 0, %oxide.prepare ], [ {_P}.next, %oxide.next ]\n"
@@ -330,7 +330,7 @@ class _Positions:
         )
 
     def _function(self) -> str:
-        """The function, and its metadata."""
+        """Returns the function and its metadata."""
         first = self.kernel.first_free_metadata()
         return self._assembled(
             whole_blocks(self.ranges, self.held, self.required)
@@ -350,7 +350,7 @@ class _Positions:
         )
 
     def _lines_of_body(self, access: str) -> str:
-        """The kernel's blocks, in which a thread's return goes on to the next, and accesses carry metadata."""
+        """Returns the kernel's blocks. A return continues with the next position; accesses get the metadata."""
         lines = []
         for block, body in self.body.items():
             lines.append(f"{block[1:]}:")
@@ -395,7 +395,7 @@ declare void @{CHECKED_BLOCKS}(ptr, i64, i64)
 """
 
     def _loads(self) -> list[str]:
-        """The kernel's arguments, by the names of its parameters."""
+        """Returns the loads of the kernel's arguments, named as its parameters."""
         named = self.kernel.parameters[1:]
         types = parameters.word_types(self.signature)
         if len(types) != len(named):
@@ -413,7 +413,7 @@ declare void @{CHECKED_BLOCKS}(ptr, i64, i64)
 
 
 def _register(match: re.Match[str]) -> str:
-    """What a register holds in a launch that is flat. Raises ``Undecidable`` for a coordinate of the thread."""
+    """Returns a register's value in a one-dimensional launch. Raises ``Undecidable`` for a thread's coordinate."""
     name, _, axis = match["name"].partition(".")
     if axis in ("y", "z"):
         return f"add i32 {int(name.startswith('n'))}, 0"
@@ -424,7 +424,7 @@ def _register(match: re.Match[str]) -> str:
 
 
 def _is_position(kernel: Function, left: str, right: str) -> bool:
-    """Whether a sum is ``ctaid.x * ntid.x + tid.x``."""
+    """Returns whether a sum is ``ctaid.x * ntid.x + tid.x``."""
     for product, thread in ((left, right), (right, left)):
         definition = kernel.definitions.get(product)
         match = BINARY.match(definition.text) if definition else None

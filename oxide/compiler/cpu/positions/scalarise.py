@@ -1,7 +1,7 @@
-"""Loads and stores of a thread's neighbouring elements, one by one: LLVM's loop vectoriser takes no vectors.
+"""Splits a thread's vector loads and stores into scalars, since LLVM's loop vectoriser accepts no vectors.
 
-A thread that handles four elements loads them as ``<4 x float>``. Where the loop over threads is to become one over
-several threads at once, those loads are taken apart, and LLVM puts together what lies together.
+A thread that handles four elements loads them as ``<4 x float>``. If the loop over threads is to be vectorised, those
+loads are split, and LLVM combines the elements that are contiguous.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _BYTES = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half"
 
 
 def scalarised(blocks: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The blocks, which come in an order in which each value is defined before it is used, without vectors; as they
-    are if anything else is done with a vector."""
+    """Returns the blocks without vectors, or unchanged if they use a vector in any other way. Their order must define
+    each value before its use."""
     elements: dict[str, list[str]] = {}
     result: dict[str, list[str]] = {}
     places = itertools.count()
@@ -45,7 +45,7 @@ def scalarised(blocks: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _line(line: str, elements: dict[str, list[str]], place: int) -> list[str] | None:
-    """A line without vectors, the ``place``th of all, by which its new values are called."""
+    """Returns a line's scalar form, or None. ``place`` is the line's number, which names its new values."""
     if (match := _LOAD.match(line)) and match["type"] in _BYTES:
         kind, lines = match["type"], []
         names = elements[match["name"]] = [f"%oxide.part.{place}.{number}" for number in range(int(match["count"]))]

@@ -1,8 +1,8 @@
-"""The whole blocks of a call for whose threads all that ``positions`` requires holds, by arithmetic, once a call.
+"""IR that computes, once a call, the range of whole blocks that need no checks: ``positions``' requirements hold there.
 
-A line, ``factor * position + start``, is not negative from one position on, or up to one: the blocks are those between
-the last of the former and the first of the latter. Numbers are small enough for nothing here to wrap: positions under
-2**42, starts under 2**62, factors under 2**19.
+A requirement is a line, ``factor * position + start``, that is not negative. A rising line gives a first position, a
+falling line an end. The blocks lie between the greatest first position and the least end. The numbers are too small for
+anything here to wrap: positions are under 2**42, starts under 2**62, factors under 2**19.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import TypeAlias
 from oxide.compiler.bounds.affine import Coefficient, Range
 
 CHECKED_BLOCKS = "oxide.checked_blocks"
-"""The function that runs a range of blocks with every check: the parameters are the entry's."""
+"""The function that runs a range of blocks with every check. Its parameters are the entry's."""
 
 Line: TypeAlias = tuple[int, Coefficient]
-"""A number that is linear in the position: the factor and what is added."""
+"""A number that is linear in the position: the factor and the start."""
 
 _STEP = 64
-"""At least as many as a processor's vector has elements."""
+"""At least the number of elements of a processor's vector."""
 
 _MOST_POSITIONS = 2**42
-"""A grid has fewer: CUDA's limits are 2**31 blocks along x and 2**10 threads."""
+"""A grid has fewer positions: CUDA's limits are 2**31 blocks along x and 2**10 threads."""
 
 
 def whole_blocks(ranges: Range, held: Iterable[str], required: Iterable[Line]) -> str:
-    """The instructions that find the blocks, and run those before them; they end with ``%oxide.any``, whether there are
-    any, ``%oxide.from``, the first position in them, ``%oxide.count``, how many, and ``%oxide.to.block``, their end."""
+    """Returns the instructions that find the blocks and run those before them. They define ``%oxide.any``: whether
+    there are any; ``%oxide.from``: the first position; ``%oxide.count``: the number of positions; and
+    ``%oxide.to.block``: the end of the blocks."""
     code = list(ranges.code)
     least, most, holds = "%oxide.first.position", "%oxide.end.position", "%oxide.counts"
     code.append(f"  {holds} = icmp ult i64 {most}, {_MOST_POSITIONS}")
@@ -44,12 +45,12 @@ def whole_blocks(ranges: Range, held: Iterable[str], required: Iterable[Line]) -
             code += [f"  {at}.holds = icmp sge i64 {start}, 0", f"  {at} = and i1 {holds}, {at}.holds"]
             holds = at
         elif factor > 0 and not (isinstance(start, int) and start >= 0):
-            # Not negative from the quotient of -start and the factor on, rounded up.
+            # The line is not negative from ceil(-start / factor) on.
             code += [f"  {at}.up = sub i64 {factor - 1}, {start}", *_divided(f"{at}.from", f"{at}.up", factor)]
             code.append(f"  {at} = call i64 @llvm.smax.i64(i64 {least}, i64 {at}.from)")
             least = at
         elif factor < 0:
-            # Not negative before the quotient of start and the factor, rounded down, plus one.
+            # The line is not negative before floor(start / -factor) + 1.
             code += [f"  {at}.up = add i64 {start}, {-factor}", *_divided(f"{at}.to", f"{at}.up", -factor)]
             code.append(f"  {at} = call i64 @llvm.smin.i64(i64 {most}, i64 {at}.to)")
             most = at
@@ -66,8 +67,8 @@ def whole_blocks(ranges: Range, held: Iterable[str], required: Iterable[Line]) -
             *round_up,
             f"  %oxide.most = call i64 @llvm.smax.i64(i64 {most}, i64 0)",
             "  %oxide.most.block = udiv i64 %oxide.most, %oxide.ntid",
-            # So many blocks that LLVM sees that the loop runs a multiple of _STEP times, and writes no loop for
-            # what is left over.
+            # The number of blocks is rounded down so that the loop runs a multiple of _STEP times. LLVM sees that
+            # and emits no remainder loop.
             f"  %oxide.ntid.step = or i64 %oxide.ntid, {_STEP}",
             "  %oxide.ntid.negative = sub i64 0, %oxide.ntid.step",
             "  %oxide.ntid.power = and i64 %oxide.ntid.step, %oxide.ntid.negative",
@@ -91,5 +92,5 @@ def whole_blocks(ranges: Range, held: Iterable[str], required: Iterable[Line]) -
 
 
 def _divided(name: str, value: str, factor: int) -> list[str]:
-    """The quotient; of a negative number, any that is not positive."""
+    """Returns the division's instruction. For a negative number any quotient that is not positive will do."""
     return [f"  {name} = {f'sdiv i64 {value}, {factor}' if factor > 1 else f'add i64 {value}, 0'}"]
