@@ -1,1 +1,1 @@
-"""Decides where the checks of accesses go: proofs, range checks before loops, contiguous loads."""
+"""Bounds checks: proofs that remove them, range checks hoisted out of loops, and contiguous loads."""

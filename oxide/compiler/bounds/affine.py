@@ -1,20 +1,20 @@
-"""Indices as affine functions of loop counters, and their ranges, computed by the kernel itself before a loop.
+"""Ranges of affine indices over a loop, computed by the kernel itself at the loop's preheader.
 
-For a loop and an index inside it, ``Range`` writes the instructions that compute, at the loop's preheader, the least
-and the greatest value that the index can take, whatever the iteration, in the loop and in the loops within.
+For a loop and an index inside it, ``Range`` emits instructions at the loop's preheader. They compute the least and the
+greatest value that the index takes in any iteration of the loop and of its inner loops.
 
-**Why wrap-around cannot fool it.** An index is a 64-bit number, computed by sums and products modulo 2**64 from values
-that do not change in the loop, and from the loops' counters (0, 1, 2, … in each). Those operations are a ring, so
-modulo 2**64 the index is congruent to ``c0 + c1*t1 + … + cn*tn`` where each ``c`` is *any* representative of its
-class: here the machine's own 64-bit word, read as a signed number. That polynomial is then evaluated over the whole
-numbers at its extremes: in 128 bits, which hold it, as every ``c`` is under 2**63 and every ``t`` is required to be
-under 2**61, with at most six of them. If its whole range is in [0, length), then for each iteration the one number in
-[0, 2**63) that is congruent to the machine's index is the polynomial's value: the index is that value, and inside. If
-it is not, nothing is concluded, and the checks stay. Sums that wrap half-way need no thought: only the last value
-counts. Widening a narrower number is the one step that is no ring operation; there the narrow value's range is
-required to fit the narrow type, and then widening does not change it. A loop's number of iterations is bounded by its
-own test, in the same numbers, each required to be under 2**61 in magnitude, so that counting cannot wrap before the
-test ends it.
+**Why the analysis is sound under wrap-around.** An index is a 64-bit number. It is computed by sums and products modulo
+2**64 from loop-invariant values and from the loops' counters (0, 1, 2, … in each). These operations form a ring, so the
+index is congruent modulo 2**64 to ``c0 + c1*t1 + … + cn*tn``, where each ``c`` is *any* representative of its class:
+here the machine's own 64-bit word, read as a signed number. The polynomial's extremes are then evaluated over the whole
+numbers. 128 bits hold them: every ``c`` is at most 2**63 in magnitude, every ``t`` is required to be at most 2**61, and
+there are at most six of them. If the polynomial's whole range is in [0, length), then in each iteration its value is
+the one number in [0, 2**63) that is congruent to the machine's index: the index equals that value and is in bounds.
+Otherwise nothing is concluded, and the checks stay. Intermediate sums may wrap: only the final value counts. Widening a
+narrower number is the one step that is not a ring operation. The narrow value's range is required to fit the narrow
+type, and then widening does not change it. A loop's number of iterations is bounded by its own test, by the same
+arithmetic. Each number in it is required to be at most 2**61 in magnitude, so that the count cannot wrap before the
+test ends the loop.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from oxide.compiler.ir.patterns import BINARY, BRANCH, CAST, COMPARE, INTRINSIC,
 from oxide.compiler.ir.ssa import NAME, Function, Instruction, Loop
 
 Coefficient: TypeAlias = int | str
-"""A whole number known now, or the name of an ``i64`` that is known at the preheader."""
+"""A whole number known at compile time, or the name of an ``i64`` that is available at the preheader."""
 
 Variable: TypeAlias = Loop | str
-"""A loop's counter, or a value of the loop for which only a range is known."""
+"""A loop's counter, or a value in the loop of which only the range is known."""
 
 Affine: TypeAlias = dict[Variable | None, Coefficient]
-"""Coefficients by variable; that of None is the constant."""
+"""Coefficients by variable; the key None holds the constant term."""
 
 _LARGEST = 2**61
 _MOST_VARIABLES = 6
@@ -44,12 +44,12 @@ _ADDRESS = re.compile(rf"ptrtoint ptr (?P<pointer>{NAME}) to i64$")
 
 
 class Undecidable(Exception):
-    """The range of a value cannot be computed before the loop; the text says why, to the kernel's author."""
+    """The range of a value cannot be computed before the loop. The message gives the kernel's author the reason."""
 
 
 @final
 class Range:
-    """What one loop's preheader can say about values in the loop: ``code`` computes it, ``conditions`` must hold."""
+    """Ranges of values in one loop. ``code`` computes them at the preheader; they are valid if ``conditions`` hold."""
 
     def __init__(self, function: Function, loop: Loop, prefix: str) -> None:
         self.function = function
@@ -66,7 +66,7 @@ class Range:
         self._deep = 0
 
     def require_inside(self, index: str, length: str) -> None:
-        """Conditions under which an ``i64`` index is in [0, length) in every iteration. Raises ``Undecidable``."""
+        """Adds the conditions for an ``i64`` index to be in [0, length) in every iteration. Raises ``Undecidable``."""
         size = self.before(length)
         if size is None:
             raise Undecidable("the slice is not the same in every iteration")
@@ -77,15 +77,15 @@ class Range:
         self._require("slt", high, self._wide(size))
 
     def start_of_consecutive(self, index: str) -> Coefficient | None:
-        """The ``i64`` index in the loop's first iteration, if it grows by one in each. Raises ``Undecidable``."""
+        """Returns an ``i64`` index's first value if it grows by one an iteration, else None. Raises ``Undecidable``."""
         self._steps = 0
         form = self._affine(index, "i64", "sext")
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
     def line(self, value: str, kind: str) -> tuple[int, Coefficient]:
-        """Factor and start: the value, as a signed number, is ``factor * counter + start`` where the conditions hold,
-        the start under 2**61 in magnitude. Raises ``Undecidable``, also where the factor is not known now, for a loop
-        whose counter is under 2**42."""
+        """Returns factor and start: where the conditions hold, the value as a signed number is
+        ``factor * counter + start``, and the start is at most 2**61 in magnitude. The loop's counter must be under
+        2**42. Raises ``Undecidable``, also if the factor is not known at compile time."""
         self._steps = 0
         with self._all_or_nothing():
             form = self._affine(value, kind, "sext")
@@ -103,7 +103,7 @@ class Range:
         return factor, start
 
     def before(self, value: str) -> str | None:
-        """A value as it is at the preheader: itself, or computed again there; None if it differs in the loop."""
+        """Returns a loop-invariant value at the preheader, recomputed there if necessary; None if it varies."""
         if not value.startswith("%"):
             return value if re.fullmatch(r"-?\d+|true|false", value) else None
         if value not in self._moved:
@@ -116,12 +116,12 @@ class Range:
         return self._moved[value]
 
     def word_difference(self, left: Coefficient, right: Coefficient, less: int) -> Coefficient:
-        """``left - right - less``, at the preheader."""
+        """Returns ``left - right - less``, computed at the preheader."""
         return self._plus(self._plus(left, self._times(right, -1)), -less)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Around what may be ``Undecidable``: what was found on the way there rests on conditions, and both go."""
+        """Rolls back the extents and conditions that the body added if it raises ``Undecidable``."""
         extents, conditions = len(self._extents), len(self.conditions)
         try:
             yield
@@ -134,8 +134,8 @@ class Range:
     # Affine forms
 
     def _affine(self, value: str, kind: str, extension: str) -> Affine:
-        """The value as an affine function, congruent to it modulo 2**bits; narrower constants are widened by
-        ``extension``."""
+        """Returns an affine function congruent to the value modulo 2**bits. Narrower constants are widened by
+        ``extension``. Raises ``Undecidable``."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise Undecidable("the index is made of too many sums and products")
@@ -187,7 +187,7 @@ class Range:
         return self._sum(left, self._scaled(right, -1) if operation == "sub" else right)
 
     def _recurrence(self, phi: Instruction, kind: str, extension: str) -> Affine:
-        """A header's phi that grows by the same amount in every iteration."""
+        """Returns the form of a header's phi that changes by a constant amount. Raises ``Undecidable``."""
         loop = self._loop_of(phi.block)
         incoming = phi.incoming()
         if loop is None:
@@ -225,7 +225,7 @@ class Range:
         raise problem
 
     def _either(self, value: str, kind: str, choices: list[str]) -> Affine:
-        """One of several values: a variable whose range covers all of theirs."""
+        """Introduces a variable for a value that is one of two choices; its range covers both of theirs."""
         if value not in self._extents:
             lows, highs = [], []
             for choice in choices:
@@ -241,7 +241,7 @@ class Range:
     # How often a loop runs
 
     def _counter(self, loop: Loop) -> tuple[Coefficient, Coefficient]:
-        """The range of a loop's counter, wherever the loop's own test has been passed."""
+        """Returns the range of a loop's counter, valid where the loop's own test has been passed."""
         if loop not in self._extents:
             if loop in self._counting:
                 raise Undecidable("the loop's end changes in the loop")
@@ -249,7 +249,7 @@ class Range:
             try:
                 iterations = self._iterations(loop)
                 if set(iterations) != {None}:
-                    # Its greatest count need not go with the greatest index: decided inside, it is exact.
+                    # Its greatest count need not occur with the greatest index. Decided at the inner loop, it is exact.
                     raise Undecidable("an inner loop's end changes in the loop")
                 _, high = self._extent(iterations)
             finally:
@@ -259,7 +259,7 @@ class Range:
         return self._extents[loop]
 
     def _iterations(self, loop: Loop) -> Affine:
-        """At least the number of times that the loop's test lets its body run, where it is over zero."""
+        """Returns an upper bound of the number of times that the loop's body runs, valid if that is over zero."""
         problem = Undecidable("the loop does not count: its test is no comparison with a number known before it")
         condition, inside_if = self._test(loop) or (None, True)
         if condition is None or condition not in self.function.definitions:
@@ -278,7 +278,7 @@ class Range:
         if loop in limit or step != {"l": 1, "g": -1}[predicate[1]]:
             raise problem
         if predicate.endswith("e"):
-            # `<= limit` is `< limit + 1` where that exists; `<=` the type's greatest number would never end.
+            # `<= limit` is `< limit + 1` unless that overflows; `<=` the type's greatest number would never end.
             limit = self._sum(limit, {None: step})
         for form in (counted, limit):
             self._require_fits(form, kind, "sext" if predicate[0] == "s" else "nneg")
@@ -286,7 +286,7 @@ class Range:
         return self._sum(upper, self._scaled(lower, -1))
 
     def _difference(self, loop: Loop, counter: str, kind: str) -> Affine | None:
-        """The way that a ``range`` goes in steps of 1, if it differs from iteration to iteration of a loop around."""
+        """Returns ``stop - start`` of a ``range`` of step 1 whose count varies in an enclosing loop, else None."""
         phi = self.function.definitions.get(counter)
         if phi is None or phi.opcode != "phi" or phi.block != loop.header:
             return None
@@ -303,11 +303,11 @@ class Range:
             return None
         stop, start = (self._affine(ends[side], kind, "sext") for side in ("left", "right"))
         for form in (stop, start):
-            self._require_fits(form, kind, "sext")  # so nothing saturates
+            self._require_fits(form, kind, "sext")  # so the subtraction does not saturate
         return self._sum(stop, self._scaled(start, -1))
 
     def _test(self, loop: Loop) -> tuple[str, bool] | None:
-        """The condition in a loop's header, and whether the loop goes on where it is true."""
+        """Returns the condition of a loop's header and whether the loop continues if it is true, or None."""
         match = BRANCH.match(self.function.terminator(loop.header))
         if match is None or (match["yes"] in loop.blocks) == (match["no"] in loop.blocks):
             return None
@@ -315,7 +315,7 @@ class Range:
         return None if inside == loop.header else (match["condition"], inside == match["yes"])
 
     def _tested(self, condition: str) -> bool | None:
-        """What a condition is behind the tests of the loops, or None if it is no test of one."""
+        """Returns the truth of a condition inside the loop that it is the test of, or None if it is no loop's test."""
         for loop in self.loop.within():
             test = self._test(loop)
             if test is not None and test[0] == condition:
@@ -328,7 +328,7 @@ class Range:
     # Ranges
 
     def _extent(self, form: Affine) -> tuple[str, str]:
-        """The least and the greatest value over the whole numbers, as ``i128``."""
+        """Returns the least and the greatest value over the whole numbers, as ``i128``. Raises ``Undecidable``."""
         variables = [variable for variable in form if variable is not None]
         if len(variables) > _MOST_VARIABLES:
             raise Undecidable(f"the index depends on more than {_MOST_VARIABLES} numbers that change in the loop")
@@ -345,7 +345,7 @@ class Range:
         return low, high
 
     def _require_fits(self, form: Affine, kind: str, how: str) -> None:
-        """Requires that all values of the form are numbers of ``kind``, signed or not, and no larger than counted."""
+        """Requires that all values fit ``kind``, signed or not as ``how`` says, and are in ±``_LARGEST``."""
         bits = int(kind[1:])
         least, greatest = {
             "sext": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1),
@@ -400,7 +400,7 @@ class Range:
         if operation in ("zext", "sext", "trunc"):
             return self._emit(f"{operation} {parts['source']} {operands[0]} to {parts['type']}")
         if operation in ("shl", "lshr", "ashr") and not operands[1].isdigit():
-            return None  # the shift might be by too much where the loop would never have got to it
+            return None  # the shift amount may be out of range in a case in which the loop would never execute it
         plain = "or" if operation == "or disjoint" else operation
         return self._emit(f"{plain} {parts['type']} {operands[0]}, {operands[1]}")
 
@@ -424,7 +424,7 @@ class Range:
         return self._emit(f"mul i128 {self._wide(left)}, {self._wide(right)}")
 
     def _pick(self, predicate: str, left: str, right: str) -> str:
-        """The smaller or the larger of two wide numbers."""
+        """Returns the smaller or the larger of two ``i128`` numbers."""
         if left == right:
             return left
         smaller = self._emit(f"icmp {predicate} i128 {left}, {right}")
@@ -465,12 +465,12 @@ class Range:
 
 
 def _plain(form: Affine) -> Affine:
-    """A form without the variables that are not in it, and with a constant."""
+    """Returns a form without the variables whose coefficient is 0, and with a constant term."""
     return {variable: c for variable, c in form.items() if variable is None or c != 0} | {None: form.get(None, 0)}
 
 
 def _signed(number: int) -> int:
-    """A whole number as the signed 64-bit word congruent to it."""
+    """Returns the signed 64-bit word congruent to a whole number."""
     return (number + 2**63) % 2**64 - 2**63
 
 

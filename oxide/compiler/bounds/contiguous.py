@@ -1,17 +1,17 @@
-"""Loads of several elements at once: a version of a loop for the case that its rows begin on a 16-byte boundary.
+"""Vector loads: a second version of a loop, in which the rows that it reads begin on a 16-byte boundary.
 
-A thread that reads ``a[start + i]`` for ``i = 0, 1, 2, …`` reads neighbours, and a GPU loads four neighbours as fast as
-one if their address is a multiple of 16. Whether it is, is known when the loop starts. So a loop with such reads gets a
-second version in which LLVM may assume it, to be entered where it holds for all threads of the warp that are there: if
-they went different ways, the warp would run both, one after the other. Correctness does not rest on the vote.
+A thread that reads ``a[start + i]`` for ``i = 0, 1, 2, …`` reads consecutive elements. A GPU loads four of them as fast
+as one if their address is a multiple of 16, which is known when the loop starts. So a loop with such reads gets a
+second version in which LLVM may assume the alignment. A warp enters it if all its active threads vote for it: divergent
+threads would make the warp run both versions, one after the other. Correctness does not rest on the vote.
 
-One load and one multiplication a step is what a naive matrix product's threads do, and loads are what they wait for.
-Measured on one H100, GFLOPS at n = 1024, 2048, 4096: one element a load 5043, 5434, 4660; this, unrolled 4 times, 7305,
-7730, 5621; 8 times, 7365, 7831, 5748; 16 times, 7451, 7903, 5802, for twice the code. A matrix times a vector, whose
-threads each read a row of their own: 58 without and 133 with it, at n = 4096.
+The threads of a naive matrix product do one load and one multiplication a step, and wait for the loads. Measured on one
+H100, GFLOPS at n = 1024, 2048, 4096: one element a load 5043, 5434, 4660; vector loads, unrolled 4 times, 7305, 7730,
+5621; 8 times, 7365, 7831, 5748; 16 times, 7451, 7903, 5802, for twice the code. A matrix times a vector, where each
+thread reads its own row, at n = 4096: 58 without and 133 with vector loads.
 
-Left alone are loops with stores, which may stand between the loads, loops within others, which would ask each time, and
-those that the kernel's author unrolls.
+Some loops get no second version: loops with stores, which may stand between the loads; nested loops, which would test
+the alignment each time they start; and loops that the kernel's author unrolls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HARMLESS = re.compile(r"@(?:oxide\.register\.|llvm\.(?!nvvm\.|coro\.))")
 
 
 def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
-    """The kernel with a second version of each loop that reads neighbours; the same kernel if there is none."""
+    """Returns the kernel with second versions of loops that read consecutive elements; itself if there are none."""
     function = Function(kernel.text, kernel.symbol)
     metadata = function.first_free_metadata()
     versions = 0
@@ -48,7 +48,7 @@ def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
     if not versions:
         return kernel
     text = function.text()
-    # A tiled output has brought the declaration along, and LLVM refuses a second.
+    # A kernel with a tiled output already has the declaration, and LLVM refuses a second.
     assume = (
         "" if re.search(r"^declare void @llvm\.assume\(", text, re.MULTILINE) else "declare void @llvm.assume(i1)\n"
     )
@@ -56,7 +56,7 @@ def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
         f"{text}\ndeclare i1 @oxide.unanimous(i1) convergent\n{assume}"
         f"!{metadata} = distinct !{{!{metadata}, !{metadata + 1}, !{metadata + 2}}}\n"
         f'!{metadata + 1} = !{{!"llvm.loop.unroll.count", i32 {_UNROLLED}}}\n'
-        # LLVM would forbid ptxas to unroll the loop further, and ptxas then has a load wait for the one before it.
+        # Otherwise LLVM forbids ptxas to unroll the loop further, and ptxas makes each load wait for the previous one.
         f'!{metadata + 2} = !{{!"llvm.loop.unroll.followup_unrolled", !{metadata + 3}}}\n'
         f'!{metadata + 3} = !{{!"llvm.loop.mustprogress"}}\n'
     )
@@ -72,10 +72,10 @@ def _only_reads(function: Function, loop: Loop) -> bool:
 
 
 def _version(function: Function, loop: Loop, prefix: str, metadata: int) -> bool:
-    """Gives the loop a second version, if any of its loads moves on by one element in each iteration."""
+    """Adds a second version of the loop and returns True, if a load advances by one element in each iteration."""
     ranges = Range(function, loop, prefix)
     addresses: dict[str, None] = {}
-    for block, body in function.blocks.items():  # in their order, as what is asked for first comes first in the code
+    for block, body in function.blocks.items():  # in block order, which decides the order of the emitted code
         for line in body if block in loop.blocks else ():
             match = _ADDRESS.match(line)
             if match is None:

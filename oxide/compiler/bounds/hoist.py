@@ -1,14 +1,14 @@
-"""Bounds checks out of loops: a range check before a loop, then the loop without checks, else the loop as it was.
+"""Hoists bounds checks out of loops: one range check before a loop selects a version of the loop without checks.
 
-For each loop, outermost first, all accesses whose ranges are known before it (``affine``) share one guard. Where it
-holds, the loop runs without their checks; where it does not, a copy of the loop runs with every check where it was, so
-what a faulty program does and reports is what it always did. A guard decides only which of two equivalent loops runs:
-a guard that is false for no good reason costs time and nothing else. Measured on one H100: a check at every read costs
-a naive matrix product 2.5 times, this nothing.
+For each loop, outermost first, all accesses whose ranges are computable before the loop (``affine``) share one guard.
+If the guard holds, the loop runs without their checks. Otherwise a copy of the loop runs with every check in its
+original position, so that the behaviour and the reports of a faulty program do not change. The two loops are
+equivalent: a guard that fails needlessly costs time only. Measured on one H100: a check at every read makes a naive
+matrix product 2.5 times slower, the guard costs nothing.
 
-Left alone are accesses under a condition inside the loop, whose index may well be outside where the condition is
-false; accesses that a loop's own test makes; and loops with a barrier or another call that threads make together,
-because a copy of those could part the threads of a warp.
+Three kinds stay unhoisted: accesses under a condition inside the loop, whose index may be out of bounds where the
+condition is false; accesses in a loop's own test; and loops with a barrier or another convergent call, since a second
+version of the loop could make the threads of a warp diverge.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Place = Literal["proved", "hoisted", "access"]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the check of one access went, and why. ``line`` is the loop's that it was hoisted out of; ``in_loop`` says
-    whether a check that stayed is inside a loop."""
+    """The place of one access's check, and the reason if it stayed at the access. ``in_loop`` says whether the access
+    is in a loop. ``depth`` counts the loops around the access within the loop that its check was hoisted out of."""
 
     site: int
     place: Place
@@ -48,7 +48,7 @@ class Placement:
 
 _HARMLESS = (*ALONE, "oxide.atomic.")
 _LARGEST_COPY = 2000
-# First within each function: what is inlined many times is copied without its variables.
+# `sroa` runs before inlining too, so that functions are copied without their stack variables.
 _INLINING = ("sroa", "always_inliner", "global_dead_code_eliminate", "sroa", "instruction_namer")
 _PASSES = (
     "instruction_combine",
@@ -67,7 +67,7 @@ _PASSES = (
 def hoist_checks(
     kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
-    """The kernel with its checks out of its loops where that can be, and what became of each access."""
+    """Returns the kernel with its checks proved or hoisted where possible, and the placement of each access's check."""
     text = leaving_after_a_fault(_inlined(kernel), kernel)
     function = Function(_run(llvm.parse_assembly(text), _PASSES), kernel.symbol)
     hoister = _Hoister(function)
@@ -79,14 +79,14 @@ def hoist_checks(
 
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
-    """The kernel with no bounds check and no assert at all, in the form that ``hoist_checks`` gives."""
+    """Returns the kernel without bounds checks and asserts, in the form that ``hoist_checks`` gives."""
     text = re.sub(r"call i1 @oxide\.aligned\([^)]*\)", "icmp eq i32 0, 0", leave_assertions_out(kernel).text)
     text = _run(llvm.parse_assembly(_inlined(replace(kernel, text=text))), _PASSES)
     return replace(kernel, text=re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", text))
 
 
 def leave_assertions_out(kernel: PortableKernel) -> PortableKernel:
-    """Branches to blocks in which an assert fails go the other way instead."""
+    """Returns the kernel with each branch to a failing assert replaced by a jump to the branch's other target."""
     functions = re.split(r"(?<=^}$)", kernel.text, flags=re.MULTILINE)
     return replace(kernel, text="".join(_without_assertions_of(function) for function in functions))
 
@@ -112,7 +112,7 @@ def _without_assertions_of(function: str) -> str:
 
 
 def _inlined(kernel: PortableKernel) -> str:
-    """The kernel as one function, its variables values, and nothing else done to it."""
+    """Returns the kernel inlined into one function, with its variables as SSA values and no other change."""
     module = llvm.parse_assembly(_DECLARATION.sub(_with_attributes, kernel.text))
     for function in module.functions:
         if not function.is_declaration and function.name != kernel.symbol:
@@ -132,11 +132,11 @@ _DECLARATION = re.compile(r'^declare [^@\n]*@"?(?P<name>[-\w$.]+)"?\([^\n]*\)$',
 
 def _with_attributes(match: re.Match[str]) -> str:
     if match["name"].startswith("oxide.register."):
-        # A thread's coordinates never change, so they are values like any other.
+        # A thread's coordinates never change, so these calls have no side effects and may be moved.
         return f"{match[0]} nounwind willreturn speculatable memory(none)"
     if match["name"].startswith(("oxide.f16.", "oxide.bf16.")):
         return f"{match[0]} nounwind willreturn memory(none)"
-    # Of a call that is not known, it may be that threads make it together: then it must stay one, where it is.
+    # An unknown call may be convergent: then LLVM must neither duplicate nor move it.
     return match[0] if match["name"].startswith(_HARMLESS) else f"{match[0]} convergent"
 
 
@@ -166,7 +166,7 @@ class _Hoister:
         self.placed: dict[_Check, Placement] = {}
 
     def prove(self, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
-        """Leaves out the checks of accesses that are inside whatever happens."""
+        """Removes the checks of accesses that are proved to be in bounds."""
         prover = Prover(self.function, self.loops, parameters, contracts)
         for check in list(prover.proven(self.checks)):
             self._leave_out(check)
@@ -209,7 +209,7 @@ class _Hoister:
         )
 
     def metadata(self) -> str:
-        """The metadata that the copies refer to."""
+        """Returns the metadata that the copies refer to."""
         first = self._first_metadata
         lines = [
             f'!{first} = !{{!"branch_weights", i32 2000, i32 1}}',
@@ -219,7 +219,7 @@ class _Hoister:
         return "\n" + "\n".join(lines) + "\n"
 
     def _loop_metadata(self) -> int:
-        """Of a loop that is not to be unrolled: each has its own."""
+        """Allots the number of a loop's own metadata node, which disables unrolling of that loop."""
         self._cold_loops.append(self._first_metadata + 2 + len(self._cold_loops))
         return self._cold_loops[-1]
 
@@ -227,14 +227,14 @@ class _Hoister:
         return self.function.innermost.get(check.block)
 
     def _conditional(self, check: _Check, loop: Loop) -> str | None:
-        """Why an access may not be made in every iteration of the loop, if it may not."""
+        """Returns the reason why some iteration of the loop may not make the access, or None if all make it."""
         inner = self._innermost(check)
         assert inner is not None
         point = check.block
         for around in inner.chain(loop):
             if point == around.header:
                 inside = around.blocks.issuperset(self.function.successors[point])
-                ends_thread = f"br i1 {check.name}," in self.function.terminator(point)  # where it fails
+                ends_thread = f"br i1 {check.name}," in self.function.terminator(point)  # if the check fails
                 if around.header == around.latch or inside or ends_thread:
                     return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"
@@ -258,7 +258,7 @@ class _Hoister:
     def _version(self, loop: Loop, decided: list[_Check], ranges: Range, prefix: str) -> None:
         function = self.function
         names = function.copy_loop(loop, f".checked.{self._versions}")
-        # Each loop of the copy is to stay small: it is cold, and its registers are those of every thread.
+        # The copy's loops are cold and stay small: the registers they need are allocated to every thread.
         for cold in loop.within():
             metadata = self._loop_metadata()
             latch = function.blocks[names[cold.latch]]
@@ -269,7 +269,7 @@ class _Hoister:
             ranges.code.append(f"  {name} = and i1 {guard}, {condition}")
             guard = name
         weights = f", !prof !{self._first_metadata}"
-        inside = f"%{prefix}.holds"  # a preheader again, for who looks for the loop later
+        inside = f"%{prefix}.holds"  # a new preheader, for later passes that look for the loop
         function.blocks[loop.preheader][-1:] = [
             *ranges.code,
             f"  br i1 {guard}, label {inside}, label {names[loop.header]}{weights}",
@@ -290,7 +290,7 @@ class _Hoister:
 
 
 def _site(text: str) -> int:
-    """The access's number; -1 for one that may be to any of several slices."""
+    """Returns the access's number, or -1 for an access to one of several slices."""
     return int(text) if text.isdigit() else -1
 
 

@@ -1,9 +1,9 @@
-"""Bounds checks: what ``oxide.in_bounds`` is.
+"""LLVM IR of the bounds check ``oxide.in_bounds`` and the alignment check ``oxide.aligned``.
 
-The front end calls it at every access, with the index, the slice's length and the access's number. It compares, and
-where the comparison fails it claims and fills the fault record (``faults.RECORD``) in a function of its own, off the
-hot path. One unsigned comparison does for both ends: a negative index is a huge unsigned number, and no length
-reaches 2**63. ``oxide.aligned`` is the same for a vector's address: its bits below the vector's size must be 0.
+The front end calls ``oxide.in_bounds`` at every access, with the index, the slice's length and the access's number. If
+the comparison fails, a separate function off the hot path claims and fills the fault record (``faults.RECORD``). One
+unsigned comparison covers both ends: a negative index is a huge unsigned number, and no length reaches 2**63.
+``oxide.aligned`` checks a vector's address in the same way: its bits below the vector's size must be 0.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ good:
   ret i1 true
 }}
 {_NO_ASSERTIONS}"""
-"""A check to read the optimised IR by: where a call of ``oxide.report`` is left, so is that access's check."""
+"""A check for inspecting optimised IR: a remaining call of ``oxide.report`` shows that the access's check remains."""
 
 
 def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> str:
-    """The check, for a kernel. ``scope`` is the synchronisation scope of the claim: the threads of a launch.
+    """Returns the check for a kernel. ``scope`` is the synchronisation scope of the claim: the threads of a launch.
 
-    With ``hardware_registers``, on a GPU, the record is filled in where the check is, and the thread's coordinates are
-    read there, by an instruction that LLVM does not share with others, so that they take no registers before. A call
-    would: what lives across one has places of its own in the calling convention, and a kernel takes as many registers
-    as its coldest loop needs. A naive matrix product has 40 a thread with the call and 32 without, 6 blocks on a
-    multiprocessor or 8. On the CPU it is a call, with the coordinates by value: a context whose address escapes could
-    not live in registers.
+    With ``hardware_registers``, on a GPU, the code that fills the record is inlined into the check. It reads the
+    thread's coordinates there, by instructions that LLVM does not merge with others, so that they occupy no registers
+    before. A call would cost registers: the calling convention fixes the places of values that live across it, and a
+    kernel takes as many registers as its coldest loop needs. A naive matrix product takes 40 registers a thread with
+    the call and 32 without, which is 6 or 8 blocks on a multiprocessor. On the CPU it is a call with the coordinates by
+    value: a context whose address escapes could not live in registers.
     """
     coordinates = [f"{register}.{axis}" for register in ("ctaid", "tid") for axis in "xyz"]
     declarations = "\n".join(f"declare i32 @oxide.register.{name}(ptr)" for name in coordinates)

@@ -1,11 +1,11 @@
-"""What a fault does to its thread: it leaves the kernel there, wherever no thread of the kernel can wait for another.
+"""Early exits: a thread leaves the kernel at a failed check, if no thread of the kernel can wait for another.
 
-Each check gets a branch of its own, to the end of the kernel where it fails, and behind it its result is ``true``; a
-failed assertion ends there too. This is written into the kernel once its functions are inlined and its variables are
-values, before any pass that folds branches: whether a thread goes on must not depend on whether LLVM finds that nothing
-needs what it would have read.
+Each check gets its own branch: a failed check jumps to the end of the kernel, and after the branch the check's result
+is ``true``. A failed assertion jumps there too. The branches are added once the functions are inlined and the variables
+are SSA values, before any pass that folds branches: whether a thread continues must not depend on whether LLVM finds
+that the value which it would have read is unused.
 
-Where a thread may have to wait for another, all go on: an access that failed reads zero and writes nothing.
+If a thread may have to wait for another, all threads continue: a failed access reads zero and writes nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ ALONE = (
     "__nv_",
     "llvm.",
 )
-"""How the names of calls begin that a thread makes by itself: none waits, and none is for another thread to see."""
+"""Name prefixes of calls that affect one thread only: none waits, and none has an effect that another thread sees."""
 
 CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
-"""How the names of those among them begin that threads make together nevertheless."""
+"""Name prefixes of convergent calls among ``ALONE``: threads make these together."""
 
 _LEAVES = "%oxide.leaves"
 _DEFINITION = re.compile(r'^define (?P<head>[^@\n]*)@"?(?P<name>[-\w$.]+)"?\(')
@@ -43,8 +43,8 @@ _SHARED = re.compile(r"\b(?:atomicrmw|cmpxchg|fence|volatile|atomic|addrspace\(3
 
 
 def leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
-    """The module, in which nothing was optimised yet, with its threads leaving the kernel behind a check that fails; as
-    it is if they may wait for one another."""
+    """Returns the module, not optimised yet, with early exits after failed checks; unchanged if its threads may wait
+    for one another."""
     if threads_may_wait(kernel, text):
         return text
     result: list[str] = []
@@ -58,17 +58,17 @@ def leaving_after_a_fault(text: str, kernel: PortableKernel) -> str:
 
 
 def threads_may_wait(kernel: PortableKernel, text: str) -> bool:
-    """Whether a thread of the kernel, whose code is ``text``, may wait for another: none may leave early then."""
+    """Returns whether a thread of the kernel with code ``text`` may wait for another: then none may leave early."""
     if kernel.suspends or kernel.cooperative:
         return True
     lines = text.split("\n")
-    # A function that calls itself stays one; it is looked at like the kernel.
+    # A recursive function is not inlined; its body is searched like the kernel's.
     own = {match["name"] for line in lines if (match := _DEFINITION.match(line))}
     return any(_may_meet(line, own) for line in lines if line.startswith("  "))
 
 
 def _may_meet(line: str, own: set[str]) -> bool:
-    """Whether threads may wait for one another by the instruction, or for what it writes."""
+    """Returns whether threads may wait for one another at the instruction, or for the value that it writes."""
     if _SHARED.search(line):
         return True
     name = called_by(line)
@@ -76,8 +76,8 @@ def _may_meet(line: str, own: set[str]) -> bool:
 
 
 def _leaving(function: list[str]) -> list[str]:
-    """The lines of one function. One that is not the kernel returns what a failed ``assert`` does, which its callers
-    return in their turn."""
+    """Returns one function's lines with early exits. A function that is not the kernel returns the code of a failed
+    ``assert``, which its callers return in turn."""
     passed = {match["name"]: "true" for line in function if (match := CHECK_RESULT.match(line))}
     if not passed and not any(map(fails_an_assert, function)):
         return function

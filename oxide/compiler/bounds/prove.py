@@ -1,18 +1,19 @@
-"""Accesses that launch contracts and the kernel's own tests prove to be inside, so that nothing is checked at run time.
+"""Static bounds proofs: launch contracts and the kernel's own tests show that an access needs no run-time check.
 
 An index is read as a polynomial with whole coefficients over *atoms*: parameters, slice lengths, the thread's position
-and loop counters. ``0 <= index`` and ``index < length`` are then proved by replacing atoms with their bounds, which
+and loop counters. ``0 <= index`` and ``index < length`` are then proved by replacing atoms with their bounds. Bounds
 come from the loops (``i < k``), from tests that dominate the access (``row < m``, an index that is not None) and from
-contracts (``len(a) >= m * k``). In ``sgemm_naive``: ``len(a) - 1 - (row*k + i)`` is least where ``i`` is ``k - 1`` and
-``row`` is ``m - 1``; there it is ``len(a) - m*k``, which the contract says is not negative.
+contracts (``len(a) >= m * k``). In ``sgemm_naive``, ``len(a) - 1 - (row*k + i)`` is least where ``i`` is ``k - 1`` and
+``row`` is ``m - 1``; there it is ``len(a) - m*k``, which is not negative by the contract.
 
-Wrap-around cannot fool it, for the reason given in ``affine``: sums and products modulo 2**64 are congruent to the
-polynomial over the whole numbers, and a polynomial whose value is in [0, length) is the one number congruent to it
-there. Comparisons and widenings are believed only of polynomials whose atoms' ranges keep them within the type.
+The proofs are sound under wrap-around, for the reason given in ``affine``: sums and products modulo 2**64 are congruent
+to the polynomial over the whole numbers, and if the polynomial's value is in [0, length), it is the one congruent
+number in that range. Comparisons and widenings are used only if their polynomials stay within the type by the ranges of
+their atoms.
 
-Blocks are visited in the order of the dominator tree: what is known in a block is known in all that it dominates, and
-forgotten behind them. Of facts that differ in their constants the strongest is kept. Each access and each test has
-``BUDGET`` steps; one that takes more stays checked, so that time grows with the number of accesses and no faster.
+Blocks are visited in a walk of the dominator tree: a fact learnt in a block holds in all blocks that it dominates, and
+is undone after them. Of facts that differ only in their constants, the strongest is kept. Each access and each test has
+``BUDGET`` steps. An access that takes more stays checked, so that time grows only linearly with their number.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
-"""Coefficients by monomial: the atoms that are multiplied, sorted. The constant's monomial is empty."""
+"""Coefficients by monomial: its atoms, sorted. The constant's monomial is empty."""
 
 Shape: TypeAlias = tuple[tuple[tuple[str, ...], int], ...]
 """A polynomial without its constant, sorted."""
 
 BUDGET = 600
-"""The most steps, values read as polynomials and polynomials bounded, for one access or one test."""
+"""The most steps for one access or one test: values read as polynomials, and polynomials bounded."""
 
 _MISSING: Any = object()
 _DEPTH = 8
@@ -54,7 +55,7 @@ _HIGHEST_DEGREE = 8
 
 
 class Access(Protocol):
-    """What is to be proved: in a block, an ``i64`` index is in [0, length)."""
+    """An access to prove: in ``block``, the ``i64`` ``index`` is in [0, ``length``)."""
 
     @property
     def block(self) -> str: ...
@@ -70,11 +71,11 @@ _V = TypeVar("_V")
 
 
 class _Unknown(Exception):
-    """A value that is no polynomial over atoms, as far as is known where it is asked for."""
+    """With the facts of the visited block, the value is not known to be a polynomial over atoms."""
 
 
 class _Never(_Unknown):
-    """A value that is none anywhere, as what is read from memory."""
+    """The value is not a polynomial in any block, for example a value loaded from memory."""
 
 
 class _Exhausted(_Unknown):
@@ -98,7 +99,7 @@ class Prover:
         self._headers = {loop.header for loop in loops}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._arguments = self._argument_atoms(parameters)
-        # What is known in the block that is visited, and how it was before: a stack of (table, key, value before).
+        # The facts known in the visited block. The trail is an undo stack of (table, key, previous value).
         self._trail: list[tuple[dict[Any, Any], Any, Any]] = []
         self._truths: dict[str, bool] = {}
         self._inside: dict[tuple[str, str], None] = {}
@@ -116,7 +117,7 @@ class Prover:
                     self._add_contract(fact)
 
     def proven(self, accesses: Sequence[_A]) -> Iterator[_A]:
-        """Those accesses that are inside whenever control comes to them."""
+        """Yields the accesses that are in bounds whenever control reaches them."""
         by_block: dict[str, list[_A]] = {}
         for access in accesses:
             by_block.setdefault(access.block, []).append(access)
@@ -168,7 +169,7 @@ class Prover:
         table[key] = value
 
     def _forget(self, before: int) -> None:
-        """Undoes what was learnt since the trail was that long."""
+        """Undoes what was learnt since the trail had length ``before``."""
         while len(self._trail) > before:
             table, key, value = self._trail.pop()
             if value is _MISSING:
@@ -178,7 +179,7 @@ class Prover:
         self._failed.clear()
 
     def _add(self, fact: Polynomial) -> None:
-        """A polynomial that is not negative."""
+        """Adds the fact that a polynomial is not negative."""
         shape: Shape = tuple(sorted((m, c) for m, c in fact.items() if m))
         known = self._facts.get(shape)
         if not shape or (known is not None and known.get((), 0) <= fact.get((), 0)):
@@ -189,7 +190,7 @@ class Prover:
             self._set(self._by_monomial.setdefault(monomial, {}), shape, fact)
 
     def _enter(self, block: str) -> None:
-        """Learns what holds in a block and in all that it dominates."""
+        """Learns what holds in a block and in all blocks that it dominates."""
         self._failed.clear()
         self._around = [loop for loop in self._loops_around(block) if block != loop.header]
         before = self.function.predecessors[block]
@@ -199,7 +200,7 @@ class Prover:
         self._learn_counters()
 
     def _loops_around(self, block: str) -> list[Loop]:
-        """Outermost first."""
+        """Returns the loops that contain a block, outermost first."""
         found = []
         loop = self.function.innermost.get(block)
         while loop is not None:
@@ -240,7 +241,7 @@ class Prover:
         if not (self._fits(first, bits) and self._fits(second, bits)):
             return
         if predicate[0] == "u":
-            # Unsigned, with one side known to be no negative number: so is the smaller one.
+            # Unsigned: if the larger side is not negative, the smaller side is not negative either.
             small, large = (first, second) if predicate[1] == "l" else (second, first)
             if self._least(large) < 0:
                 return
@@ -255,7 +256,7 @@ class Prover:
             self._add(_plus(second, first, -1))
 
     def _learn_counters(self) -> None:
-        """``counter <= iterations - 1``, for each loop around whose test counts down to 0, as ``range`` does."""
+        """Learns ``counter <= iterations - 1`` for each enclosing loop that counts down to 0, as ``range`` does."""
         for loop in self._around:
             if loop in self._counted:
                 continue
@@ -280,11 +281,11 @@ class Prover:
             self._add(_plus(_plus(iterations, {(atom,): 1}, -1), {(): 1}, -1))
 
     def _iterations(self, value: str, bits: int) -> Polynomial:
-        """At least the first count of a loop that runs, so one over 0. Raises ``_Unknown``."""
+        """Returns an upper bound of a loop's initial count, which is over 0 as the loop runs. Raises ``_Unknown``."""
         instruction = self.function.definitions.get(value)
         text = instruction.text if instruction else ""
         if match := SELECT.match(text):
-            # A select between it and 0 chose it.
+            # The count is over 0, so the select did not choose 0.
             if match["left"] == "0":
                 return self._fitting(match["right"], bits)
             if match["right"] == "0":
@@ -307,7 +308,7 @@ class Prover:
                     return self._iterations(match["left"], bits)
                 return self._fitting(match["left"], bits, unsigned=True)
         if (match := BINARY.match(text)) and match["operation"] in ("add", "sub"):
-            # As LLVM writes a saturated difference that cannot wrap: the larger of two, less one of them.
+            # LLVM's form of a saturating difference that cannot wrap: max(a, b) - b.
             taken = match["right"] if match["operation"] == "sub" else match["right"].removeprefix("-")
             larger = self.function.definitions.get(match["left"])
             call = INTRINSIC.match(larger.text) if larger else None
@@ -320,7 +321,7 @@ class Prover:
         return self._fitting(value, bits)
 
     def _fitting(self, value: str, bits: int, unsigned: bool = False) -> Polynomial:
-        """The value's polynomial, which it is over the whole numbers too. Raises ``_Unknown``."""
+        """Returns the value's polynomial if it equals the value over the whole numbers too. Raises ``_Unknown``."""
         form = self._form(value)
         if not self._fits(form, bits, unsigned=unsigned):
             raise _Unknown
@@ -374,7 +375,7 @@ class Prover:
             try:
                 return self._form(match["left" if chosen else "right"])
             except _Never:
-                raise _Unknown from None  # where the condition is the other way, it may be one
+                raise _Unknown from None  # under the opposite condition, the value may be a polynomial
         if instruction.opcode != "phi" or instruction.block not in self._headers:
             raise _Never
         loop = next((loop for loop in self._around if loop.header == instruction.block), None)
@@ -413,7 +414,7 @@ class Prover:
         return form
 
     def _position(self, form: Polynomial) -> Polynomial:
-        """A thread's global coordinate is one atom: it is what tests are made on."""
+        """Replaces a thread's global coordinate by one atom, as the kernel's tests compare that."""
         for axis in "xyz":
             if form == {(f"ctaid.{axis}", f"ntid.{axis}"): 1, (f"tid.{axis}",): 1}:
                 atom = f"position.{axis}"
@@ -465,14 +466,14 @@ class Prover:
         return False
 
     def _facts_about(self, form: Polynomial) -> list[Polynomial]:
-        """The facts that have a product of atoms in common with a form."""
+        """Returns the facts that share a monomial with a form."""
         found: dict[Shape, Polynomial] = {}
         for monomial in form:
             found |= self._by_monomial.get(monomial, {})
         return list(found.values())
 
     def _with_bounds(self, form: Polynomial) -> Iterator[Polynomial]:
-        """What is no more than a form: it with one of its atoms replaced by what is at least the atom."""
+        """Yields lower bounds of a form: one atom with a factor of at most 0 is replaced by its upper bound."""
         for atom in sorted({atom for monomial in form for atom in monomial}):
             if any(monomial.count(atom) > 1 for monomial in form):
                 continue
@@ -487,7 +488,7 @@ class Prover:
                     yield _plus(rest, _times(factor, bound))
 
     def _bounded(self, form: Polynomial) -> bool:
-        """Whether a form is not negative by the ranges of its atoms alone."""
+        """Returns whether the ranges of a form's atoms alone show that it is not negative."""
         self._spend()
         return self._least(form) >= 0
 
@@ -515,7 +516,7 @@ class Prover:
 
 
 def _facts_of(contract: Contract) -> list[Polynomial]:
-    """Polynomials that are not negative if the contract holds; none where it is no polynomial comparison."""
+    """Returns polynomials that are not negative if the contract holds; none if it does not compare polynomials."""
     try:
         left, right = _polynomial(contract.left), _polynomial(contract.right)
     except _Unknown:
@@ -560,7 +561,7 @@ def _plus(left: Polynomial, right: Polynomial, factor: int = 1) -> Polynomial:
 
 
 def _times(left: Polynomial, right: Polynomial) -> Polynomial:
-    """The product. Raises ``_Unknown`` for one that is too large to go on with."""
+    """Returns the product. Raises ``_Unknown`` if it has too many terms or too high a degree."""
     if len(left) * len(right) > _MOST_TERMS:
         raise _Unknown
     result: Polynomial = {}
