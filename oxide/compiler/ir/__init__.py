@@ -1,1 +1,1 @@
-"""The portable IR: what it is made of, and what both back ends take."""
+"""The portable IR: its parts, and the form that both back ends take."""

@@ -1,8 +1,8 @@
 """Atomic operations as LLVM IR, the same for both back ends.
 
-The front end calls ``oxide.atomic.<operation>.<type>.<scope>.<ordering>``, since llvmlite's builder knows no scopes;
-here each such name becomes a function of a few lines. The operation itself is relaxed, and an ordering is fences
-around it: that is C++'s own mapping of it, and how PTX and x86 spell it.
+The front end calls ``oxide.atomic.<operation>.<type>.<scope>.<ordering>``, since llvmlite's builder has no scopes. This
+module defines a short function for each such name. The operation itself is relaxed, and fences around it give the
+ordering, as in C++'s own mapping, in PTX and on x86.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ORDERINGS = {1: "acquire", 2: "release", 3: "acq_rel", 4: "seq_cst"}
 
 
 def definitions(text: str) -> str:
-    """Definitions of the atomic operations and fences that a kernel's IR calls."""
+    """Returns definitions of the atomic operations and fences that a kernel's IR calls."""
     operations = sorted({match.groups() for match in _NAME.finditer(text)})
     fences = sorted({match.groups() for match in _FENCE.finditer(text)})
     conversions = "\n".join(
@@ -44,7 +44,7 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
     name, bits, size = _TYPES[kind]
     where = _SCOPES[scope]
     number = int(ordering)
-    # What comes before is released: a sequentially consistent operation begins with the strong fence.
+    # Releases earlier accesses. A sequentially consistent operation begins with the strong fence.
     before = f"  fence {where}seq_cst\n" if number == 4 else f"  fence {where}release\n" if number in (2, 3) else ""
     after = f"  fence {where}acquire\n" if number in (1, 3, 4) else ""
     if operation == "load":
@@ -65,7 +65,7 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
     if kind in _HALVES and operation == "fadd":
         return f"define {name} @{symbol}{head}{_half_sum(kind, scope, after)}"
     if scope == "system" and operation != "compare_exchange":
-        # LLVM gives every read-modify-write the device's scope in PTX, and keeps the scope of a compare-exchange.
+        # In PTX, LLVM gives every read-modify-write device scope, but a compare-exchange keeps its scope.
         return f"{_declaration(operation, kind)}define {name} @{symbol}{head}{_loop(operation, kind, after)}"
     if operation == "exchange":
         return (
@@ -87,7 +87,8 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
 
 
 def _half_sum(kind: str, scope: str, after: str) -> str:
-    """The sum of 16-bit floats: the GPU's instruction for f16, and a loop for bf16, which few processors can add."""
+    """Returns the body of a sum of 16-bit floats: the GPU's instruction for f16, or a loop for system scope and for
+    bf16, which few processors can add."""
     if kind == "f16" and scope != "system":
         return f"""  %number = bitcast i16 %value to half
   %before = atomicrmw fadd ptr %at, half %number {_SCOPES[scope]}monotonic, align 2
@@ -112,7 +113,7 @@ done:
 
 
 def _loop(operation: str, kind: str, after: str) -> str:
-    """A read-modify-write as a loop around a compare-exchange, with the whole system's scope."""
+    """Returns a read-modify-write with system scope, as a loop around a compare-exchange."""
     name, bits, size = _TYPES[kind]
     operator = operation.removeprefix("f") if kind[0] == "f" else operation
     if operation == "exchange":

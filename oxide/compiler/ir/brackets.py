@@ -1,10 +1,10 @@
-"""Lists in text whose parts may be lists themselves: LLVM's operands and types, numba's types."""
+"""Splits nested lists in text: LLVM's operands and types, numba's types."""
 
 from __future__ import annotations
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a list that commas separate, but for those in brackets; none of nothing."""
+    """Splits a list at its commas, except those in brackets. Returns [] for blank text."""
     found, depth, start = [], 0, 0
     for place, letter in enumerate(text):
         depth += (letter in "([{<") - (letter in ")]}>")

@@ -1,9 +1,9 @@
-"""The zeros that a thread's own array begins with.
+"""Zero initialisation of a thread's local arrays.
 
-A small array gets them by one store of the whole, which LLVM takes apart into one for each element, and then drops
-where the array lives in registers. Of thousands of elements that takes LLVM time that grows with the square of their
-number, so a large array is cleared by a loop: ``oxide.clear.<bits>(address, words)``. A memset will not do, as on a GPU
-it becomes a loop of single bytes.
+A small array is cleared by one store of the whole array. LLVM splits it into one store for each element, and drops
+these if the array lives in registers. For thousands of elements, LLVM's time grows with the square of their number. So
+a large array is cleared by a loop, ``oxide.clear.<bits>(address, words)``. A memset is no alternative: on a GPU it
+becomes a loop of single bytes.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from __future__ import annotations
 import re
 
 LARGE = 256
-"""Elements, from which an array is cleared by a loop. No thread has so many registers."""
+"""Arrays of at least this many elements are cleared by a loop. No thread has so many registers."""
 
 _NAME = re.compile(r"@\"?oxide\.clear\.(8|16|32|64)\"?\(")
 
 
 def word_bits(size: int, alignment: int) -> int:
-    """The widest words that ``size`` bytes at such an address are a whole number of."""
+    """Returns the bits of the widest word whose size divides ``size`` and ``alignment``, which are in bytes."""
     return 8 * next(width for width in (8, 4, 2, 1) if size % width == 0 and alignment % width == 0)
 
 
 def function_name(bits: int) -> str:
-    """The function for words of so many bits."""
+    """Returns the name of the function that clears words of ``bits`` bits."""
     return f"oxide.clear.{bits}"
 
 
 def portable_definitions(text: str) -> str:
-    """What of these a kernel's IR calls."""
+    """Returns definitions of the clearing functions that a kernel's IR calls."""
     return "\n".join(_definition(bits) for bits in sorted(set(_NAME.findall(text))))
 
 
 def left_out(text: str) -> str:
-    """The IR without its calls of these: for who looks for reads of what nobody has written."""
+    """Returns the IR without calls of the clearing functions, for the detection of uninitialised reads."""
     return re.sub(r'^ *call void @"?oxide\.clear\.\d+"?\([^\n]*\n', "", text, flags=re.MULTILINE)
 
 

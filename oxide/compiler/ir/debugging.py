@@ -1,8 +1,8 @@
-"""What ``print`` and ``oxide.debug`` are on each device.
+"""LLVM IR of ``print`` and ``oxide.debug`` for each device.
 
-The front end calls ``i32 oxide.print.<letters>(ptr format, items…)``, a letter for each item: i for an i64, d for a
-double, s for a string; ``i64 oxide.clock64()``; and, with the context in front, ``i1 oxide.stop.<trap|breakpoint>(i32
-site)``, which says whether the thread is to end.
+The front end calls ``i32 oxide.print.<letters>(ptr format, items…)``, with a letter for each item: i for an i64, d for
+a double, s for a string; ``i64 oxide.clock64()``; and, with the context as first argument, ``i1
+oxide.stop.<trap|breakpoint>(i32 site)``, which returns whether the thread must end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TYPES = {"i": "i64", "d": "double", "s": "ptr"}
 
 
 def native_definitions(text: str) -> str:
-    """On the CPU a line is one ``dprintf`` to standard output, so that lines of different threads do not mix."""
+    """Returns the CPU's definitions. A line is one ``dprintf`` to standard output, so that lines do not interleave."""
     texts = []
     for name, kinds in _prints(text):
         items = _items(kinds)
@@ -38,7 +38,7 @@ def native_definitions(text: str) -> str:
 
 
 def ptx_definitions(text: str) -> str:
-    """On a GPU a line is one ``vprintf``, whose items are a structure in memory."""
+    """Returns a GPU's definitions. A line is one ``vprintf``, which takes its items as a structure in memory."""
     texts = []
     for name, kinds in _prints(text):
         items = _items(kinds)

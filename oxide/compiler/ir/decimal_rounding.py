@@ -1,12 +1,12 @@
-"""``round(x, n)``: the float that is nearest to x rounded to n decimals, as Python has it.
+"""``round(x, n)``: x rounded to n decimals as Python does it, as LLVM IR.
 
-Python rounds the number that the float really is, half to even, and makes the nearest float of the decimals: 0.15 is
-less than its name says, so ``round(0.15, 1)`` is 0.1. It does so by way of text. Here it is exact arithmetic: 10**n is
-a float up to n = 22, the error of a product is a float too, which a fused multiply-add gives, and one division or
-product of whole numbers rounds once. Where 10**n * x has no fraction left, from 2**53 on, its decimals are finer than
-floats are, and x is the result.
+Python rounds the float's exact value half to even, and converts the decimals to the nearest float. The float 0.15 is
+less than 0.15, so ``round(0.15, 1)`` is 0.1. Python goes through text; this function uses exact arithmetic. 10**n is
+a float up to n = 22. The rounding error of a product is a float too, and a fused multiply-add computes it. One division
+or product of whole numbers rounds once. From 2**53 on, 10**n * x has no fraction: its decimals are finer than the
+spacing of floats, and the result is x.
 
-It is IR and not Python, since nothing here may be fused with its neighbours, nor reordered under fastmath.
+The function is IR, not Python, since its operations must not be fused with others or reordered under fastmath.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from __future__ import annotations
 NAME = "oxide.round_decimals"
 
 _POWERS = ("10.0", "100.0", "1.0e4", "1.0e8", "1.0e16", "1.0e32", "1.0e64", "1.0e128", "1.0e256")
-"""10 to the powers of two. Up to 1e22 each product of these is exact; past 1e308 it is infinite."""
+"""10 to the powers of two. Their products are exact up to 1e22 and infinite past 1e308."""
 
 
 def portable_definitions(text: str) -> str:
-    """The function, where a kernel's IR calls it."""
+    """Returns the function's definition if a kernel's IR calls it, else ""."""
     return _definition() if f"@{NAME}(" in text or f'@"{NAME}"(' in text else ""
 
 

@@ -1,9 +1,9 @@
-"""``f16`` and ``bf16`` as IR: their conversions, which is all that the back ends have to know of them.
+"""Conversions of ``f16`` and ``bf16`` as IR, the only operations on them that the back ends define.
 
-Both travel as their 16 bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even, after each
-operation: f32 has more than twice their precision, so the two roundings give what one would. LLVM narrows an operation
-to the GPU's own where it sees that nothing else uses the wide numbers. A double is first rounded to odd, so that it is
-not rounded twice.
+Both types are passed as their 16 bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even,
+after each operation. f32 has more than twice their precision, so rounding twice gives the same result as rounding once.
+LLVM narrows an operation to the GPU's own instruction if the wide numbers have no other use. A double is first rounded
+to odd, so that double rounding does no harm.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ declare double @llvm.fabs.f64(double)"""
 
 
 def counted(text: str) -> str:
-    """A kernel's IR, in which LLVM does not see, where there are f16s, that a number was a large integer. Of one that
-    ends in zeros LLVM 22 says that an f16 holds it exactly, however large it is, and leaves out that it is infinite."""
+    """Returns a kernel's IR in which, if it has f16s, LLVM cannot see that a float was converted from an integer. LLVM
+    22 takes any integer that ends in zeros to be exact as an f16, even one so large that it becomes infinite."""
     if "@oxide.f16.narrow" not in text:
         return text
     return _FROM_INTEGER.sub(
@@ -46,12 +46,12 @@ def counted(text: str) -> str:
 
 
 def portable_definitions(text: str) -> str:
-    """What both back ends share of what a kernel's IR calls."""
+    """Returns the definitions that a kernel's IR needs and both back ends share."""
     return _ROUND_TO_ODD if "@oxide.round_to_odd" in text else ""
 
 
 def native_definitions(kernel: str, text: str, target: Target) -> str:
-    """The conversions on a processor. Raises ``CompileError`` for f16 on one that lacks the instructions."""
+    """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on a CPU without the instructions."""
     called = set(_NAME.findall(text))
     texts = [_BF16_BY_BITS] if any(name.startswith("oxide.bf16") for name in called) else []
     if any(name.startswith("oxide.f16") for name in called):
@@ -62,7 +62,7 @@ def native_definitions(kernel: str, text: str, target: Target) -> str:
 
 
 def ptx_definitions(text: str, capability: int) -> str:
-    """The conversions on a GPU: instructions for f16, and for bf16 from compute capability 9.0 on."""
+    """Returns the conversions for a GPU: instructions for f16, and for bf16 from compute capability 9.0 on."""
     called = set(_NAME.findall(text))
     texts = [_instructions("f16", "half"), _COUNTED] if any(name.startswith("oxide.f16") for name in called) else []
     if any(name.startswith("oxide.bf16") for name in called):
@@ -116,4 +116,4 @@ define i16 @oxide.bf16.narrow(float %wide) alwaysinline {
   %short = trunc i32 %result to i16
   ret i16 %short
 }"""
-"""A bf16 is the upper half of an f32: what is dropped rounds it, and a carry goes on into the exponent as it should."""
+"""A bf16 is the upper half of an f32: the lower half rounds it, and a carry correctly moves into the exponent."""

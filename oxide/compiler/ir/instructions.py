@@ -1,7 +1,7 @@
-"""Functions of libdevice that are an instruction or two: both back ends get them as IR, and no library is needed.
+"""Libdevice functions of one or two instructions, as IR for both back ends without a library.
 
-numba-cuda lowers ``math`` and its own intrinsics to calls of libdevice's functions, ``__nv_sqrtf`` and its kin. What is
-not here is left open for ``ptx/libdevice.py`` on a GPU and ``cpu/libdevice/libm.py`` on the CPU.
+numba-cuda lowers ``math`` and its own intrinsics to calls of libdevice's functions, such as ``__nv_sqrtf``. Functions
+not defined here are left to ``ptx/libdevice.py`` on a GPU and ``cpu/libdevice/libm.py`` on the CPU.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable
 
 FAST = "reassoc nsz arcp contract afn"
-"""The freedom of ``fastmath``. LLVM's ``fast`` would also promise that there are no NaNs and infinities, and make
-nonsense of a branch where there are."""
+"""The flags of ``fastmath``. LLVM's ``fast`` would also promise that there are no NaNs and infinities, and would
+miscompile branches that test for them."""
 
 
 def definition(symbol: str) -> str | None:
-    """The IR that defines ``symbol``, or None for a function that is more than an instruction."""
+    """Returns the IR that defines ``symbol``, or None for a function that is not defined here."""
     name = symbol.removeprefix("__nv_")
     if name == symbol:
         return None
@@ -35,7 +35,7 @@ def _function(symbol: str, result: str, parameters: tuple[str, ...], body: list[
 
 
 def _intrinsic(symbol: str, intrinsic: str, result: str, parameters: tuple[str, ...], last: str = "") -> str:
-    """A call of an LLVM intrinsic. ``last`` is a constant argument after the parameters."""
+    """Returns a function that calls an LLVM intrinsic. ``last`` is a constant argument after the parameters."""
     given = [f"{kind} %p{number}" for number, kind in enumerate(parameters)] + ([last] if last else [])
     declared = [*parameters, *([last.split()[0]] if last else [])]
     call = f"%r = call {result} @{intrinsic}({', '.join(given)})"
@@ -72,7 +72,7 @@ def _integer_calls() -> dict[str, _Maker]:
         found[name] = lambda symbol: _intrinsic(symbol, full, kind, (kind,) * count, last)
 
     def counted(name: str, intrinsic: str, kind: str, last: str = "") -> None:
-        """A count of bits: an i32 whatever the argument's width."""
+        """Adds a function that counts bits. Its result is an i32 whatever the argument's width."""
 
         def make(symbol: str) -> str:
             declared = f"declare {kind} @llvm.{intrinsic}.{kind}({kind}{', i1' if last else ''})\n"
@@ -83,7 +83,7 @@ def _integer_calls() -> dict[str, _Maker]:
         found[name] = make
 
     def first_set(name: str, kind: str) -> None:
-        """The place of the lowest set bit, counted from 1; 0 for 0."""
+        """Adds a function that returns the place of the lowest set bit, counted from 1; 0 for 0."""
 
         def make(symbol: str) -> str:
             lines = [
@@ -129,7 +129,7 @@ def _integer_calls() -> dict[str, _Maker]:
 
 
 def _classes() -> dict[str, _Maker]:
-    """``isnan`` and its kin: an i32, 1 or 0."""
+    """Returns ``isnan`` and similar functions; their result is an i32, 1 or 0."""
     found: dict[str, _Maker] = {}
 
     def classify(name: str, kind: str, mask: int) -> None:
@@ -159,7 +159,7 @@ def _classes() -> dict[str, _Maker]:
 
 
 def _bits() -> dict[str, _Maker]:
-    """A number's bits as another type's."""
+    """Returns the functions that reinterpret a number's bits as another type."""
 
     def cast(source: str, target: str) -> _Maker:
         return lambda symbol: _function(symbol, target, (source,), [f"%r = bitcast {source} %p0 to {target}"])
@@ -178,14 +178,14 @@ _EXACT: dict[str, _Maker] = {**_float_calls(), **_integer_calls(), **_classes(),
 
 
 QUOTIENTS = ("__nv_fast_fdividef", "__nv_rsqrtf", "__nv_rsqrt")
-"""Functions that a GPU approximates by an instruction."""
+"""Functions that a GPU approximates by one instruction."""
 
 
 def quotient(symbol: str, *, approximate: bool) -> list[str]:
-    """What defines one of ``QUOTIENTS``: by an approximation, or rounded as IEEE 754 has it.
+    """Returns definitions for one of ``QUOTIENTS``, approximate or rounded according to IEEE 754.
 
-    The CPU gets the latter. LLVM approximates a processor's quotients in vectors alone, and equal arguments would have
-    unequal results.
+    The CPU gets the rounded form. LLVM approximates a CPU's quotients only in vectors, so that equal arguments would
+    have different results.
     """
     if symbol == "__nv_fast_fdividef":
         flags = f"{FAST} " if approximate else ""
@@ -204,7 +204,7 @@ _TO_WHOLE = {"n": "roundeven", "d": "floor", "u": "ceil"}
 
 
 def _conversion(symbol: str, match: re.Match[str]) -> str | None:
-    """Float to integer in any direction, saturating; integer to float and f64 to f32 to the nearest alone."""
+    """Defines float to integer, saturating, in any direction; integer to float and f64 to f32, to nearest only."""
     source, target, how = match["source"], match["target"], match["how"]
     given, result = _KINDS[source], _KINDS[target]
     if target in ("int", "uint", "ll", "ull"):
@@ -229,6 +229,6 @@ _ROUNDED = re.compile(r"(?P<kind>[fd])(?P<operation>add|sub|mul|div)_rn")
 
 
 def _rounded(symbol: str, match: re.Match[str]) -> str:
-    """Arithmetic to the nearest that is never fused with what is around it."""
+    """Defines arithmetic that rounds to nearest and is never fused with other operations."""
     kind = "float" if match["kind"] == "f" else "double"
     return _function(symbol, kind, (kind, kind), [f"%r = f{match['operation']} {kind} %p0, %p1"])

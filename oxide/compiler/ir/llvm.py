@@ -1,4 +1,4 @@
-"""LLVM: its target machines, the optimisation pipeline, the same for both back ends, and runs of a few passes."""
+"""LLVM's target machines, the optimisation pipeline of both back ends, and runs of selected passes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def host_target() -> Target:
 
 
 def host_machine(target: Target) -> Any:
-    """Returns LLVM's target machine for a host target, to optimise and to emit with. Its code is position-independent:
-    an object file is loaded wherever there is room."""
+    """Returns LLVM's target machine for a host target, to optimise and to emit code. The code is position-independent,
+    since an object file is loaded at any free address."""
     _initialise("native")
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
@@ -39,7 +39,7 @@ _initialised = set[str]()
 
 
 def _initialise(which: Literal["native", "all"]) -> None:
-    """Has LLVM register its targets, once: this machine's takes 4 ms, all take 15."""
+    """Registers LLVM's targets once. This machine's target takes 4 ms, all targets take 15 ms."""
     with _lock:
         if which in _initialised:
             return
@@ -66,14 +66,14 @@ def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None
 
 
 def simplify(module: Any, machine: Any, exported: str) -> None:
-    """Everything inlined, values in registers, and no more: a third of the time, for functions that seldom run."""
+    """Inlines calls and promotes memory to registers, in a third of ``optimise``'s time, for rarely run code."""
     _keep_inside(module, exported)
     passes = ("always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine")
     run_passes(module, machine, [*passes, "simplify_cfg"])
 
 
 def run_passes(module: Any, machine: Any, passes: Iterable[str], *, speed_level: int = 3) -> None:
-    """Runs some passes, by the names that llvmlite adds them by, as ``sroa``."""
+    """Runs passes, given by llvmlite's names for them, such as ``sroa``."""
     manager = llvm.create_new_module_pass_manager()
     for name in passes:
         getattr(manager, f"add_{name}_pass")()
@@ -85,7 +85,7 @@ def _run(manager: Any, module: Any, builder: Any) -> None:
     try:
         manager.run(module, builder)
     finally:
-        # llvmlite 0.50 frees no pass manager, 30 KiB for O3's: the empty method of its first base class is found.
+        # llvmlite 0.50 leaks pass managers, 30 KiB for O3's: `_dispose` resolves to the first base's empty method.
         if type(manager)._dispose is ObjectRef._dispose:
             NewPassManager._dispose(manager)
             manager.detach()

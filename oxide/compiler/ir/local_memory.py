@@ -1,8 +1,8 @@
-"""The arrays that belong to one thread: how many bytes of them a kernel has, and what a thread has room for.
+"""The size limit of local arrays, the arrays that belong to one thread.
 
-The front end names each ``local_array.<number>.<bytes>`` where it makes room for it. A thread's room is that of a CUDA
-thread, on both devices: past it a GPU's driver refuses the kernel, and on the CPU device, whose threads keep the arrays
-on their stacks, the process would end.
+The front end allocates each array under the name ``local_array.<number>.<bytes>``. Both devices have a CUDA thread's
+limit. Past it a GPU's driver refuses the kernel. The CPU device keeps the arrays on its threads' stacks, and past the
+limit the process would end.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _CALLED = re.compile(r'\bcall [^@"]*@"([^"]+)"\(')
 
 
 def array_name(number: int, size: int) -> str:
-    """What the front end calls an array of so many bytes, for ``check_local_memory``."""
+    """Returns the name of an array of ``size`` bytes, which ``check_local_memory`` reads."""
     return f"local_array.{number}.{size}"
 
 
 @dataclass(slots=True)
 class _Function:
-    """What a function makes room for, by number, and the functions that it calls, one for each call."""
+    """Bytes of a function's arrays by number, and its callees, an entry for each call."""
 
     arrays: dict[int, int] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -39,9 +39,10 @@ class _Function:
 def check_local_memory(
     kernel: Callable[..., Any], modules: tuple[str, ...], symbol: str, places: Mapping[int, SourcePlace]
 ) -> tuple[str, ...]:
-    """The modules with their arrays numbered from 0. Raises ``CompileError`` over the limit, at the largest array.
+    """Returns the modules with their arrays numbered from 0. Raises ``CompileError`` over the limit, at the largest
+    array.
 
-    A device function's arrays count for each call of it, as each is inlined and has its own."""
+    A device function's arrays count once for each call of it, since each call is inlined with its own arrays."""
     if not any("local_array." in text for text in modules):
         return modules
     functions = _functions(modules)
@@ -78,7 +79,7 @@ def _functions(modules: tuple[str, ...]) -> dict[str, _Function]:
 
 
 def _bytes_of(name: str, functions: Mapping[str, _Function], known: dict[str, int]) -> int:
-    """Bytes of a function's arrays and of those of what it calls. A function that calls itself counts once."""
+    """Returns the bytes of the arrays of a function and of its callees. A recursive function counts once."""
     if name not in known and name in functions:
         known[name] = 0
         function = functions[name]

@@ -1,16 +1,16 @@
-"""Functions that numba's lowering of arrays calls, and that numba-cuda has in CUDA C++."""
+"""Runtime functions that numba's lowering of arrays calls, as IR. numba-cuda has them in CUDA C++."""
 
 from __future__ import annotations
 
 
 def definition(symbol: str) -> str | None:
-    """The definition of one of the functions, or None for any other."""
+    """Returns the definition of a runtime function, or None for any other symbol."""
     return _DEFINITIONS.get(symbol)
 
 
 _DEFINITIONS = {
-    # numba types reshape for contiguous arrays alone, and of those every shape of the same size is one: the strides
-    # follow from the shape. 0 says that the sizes differ.
+    # numba types reshape for contiguous arrays only. These take any shape of the same size without a copy: the strides
+    # follow from the shape. The result 0 means that the sizes differ.
     "numba_attempt_nocopy_reshape": """
 define i32 @numba_attempt_nocopy_reshape(i64 %nd, ptr %dims, ptr %strides, i64 %newnd, ptr %newdims, ptr %newstrides,
     i64 %itemsize, i32 %is_f_order) alwaysinline {

@@ -1,4 +1,4 @@
-"""A kernel's parameters as IR: the types of an entry point's parameters, and the call of the kernel with them."""
+"""A kernel's parameters as IR: the parameter types of an entry point, and its call of the kernel."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TYPES = {
 
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
-    """The type of each word that is passed: one for a scalar or a captured number, two for a slice, numba-cuda's for
-    its own arguments."""
+    """Returns the type of each word that is passed: one word for a scalar or a captured number, two for a slice, and
+    numba-cuda's words for its own arguments."""
     types: list[str] = []
     for parameter in parameters:
         if isinstance(parameter, NumbaParameter):
@@ -40,8 +40,8 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
 
 
 def call(kernel: PortableKernel, module: Any, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
-    """The declaration of the kernel's function, and the lines that call it with the words ``words`` of types
-    ``types``, converted where the function takes another width (a bool is a byte in memory)."""
+    """Returns the declaration of the kernel's function, and the lines that call it with ``words`` of types ``types``.
+    A word is truncated if the function takes a narrower type (a bool is a byte in memory)."""
     inner = [str(argument.type) for argument in module.get_function(kernel.symbol).arguments][1:]
     lines: list[str] = []
     arguments = [f"ptr {context}"]

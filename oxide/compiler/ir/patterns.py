@@ -1,7 +1,7 @@
-"""The instructions that analyses of a kernel know, as regular expressions over LLVM's text: one for each.
+"""Regular expressions over LLVM's text for the instructions that analyses of a kernel recognise.
 
-Arithmetic is matched by an instruction's text after its ``=``, as ``ssa.parse`` gives it; what a thread's indices are
-checked by, and calls, by whole lines.
+The patterns of arithmetic match an instruction's text after its ``=``, as ``ssa.parse`` gives it. The patterns of
+checks and calls match whole lines.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ INTRINSIC = re.compile(
 )
 BRANCH = re.compile(rf"br i1 (?P<condition>{NAME}), label (?P<yes>{NAME}), label (?P<no>{NAME})")
 REGISTER = re.compile(r"(?:tail )?call i32 @oxide\.register\.(?P<name>[\w.]+)\([^)]*\)")
-"""A thread's coordinate, or a size of the launch."""
+"""A read of a thread's coordinate or of a size of the launch."""
 
 CHECK_RESULT = re.compile(rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.(?:in_bounds|aligned)\(")
-"""A check of either kind."""
+"""A bounds check or an alignment check."""
 
 BOUNDS_CHECK = re.compile(
     rf"^  (?P<name>{NAME}) = (?:tail )?call i1 @oxide\.in_bounds\(ptr [^,]+, i64 (?P<index>[^,]+), "
@@ -48,7 +48,7 @@ INVERSE = {
     "ugt": "ule",
     "uge": "ult",
 }
-"""The predicate that holds where another does not."""
+"""Each predicate's negation."""
 
 MIRROR = {
     "slt": "sgt",
@@ -60,26 +60,26 @@ MIRROR = {
     "ugt": "ult",
     "uge": "ule",
 }
-"""The predicate of the same comparison with its sides exchanged."""
+"""Each predicate with its operands exchanged."""
 
 _CALLED = re.compile(r"\bcall\b[^@]*@(?P<name>\"[^\"]+\"|[-\w$.]+)\(")
 
 
 def called_by(line: str) -> str | None:
-    """The name of the function that a line calls: "" for one without a name, as inline assembly; None for no call."""
+    """Returns the name of the function that a line calls, "" for inline assembly and the like, or None for no call."""
     if match := _CALLED.search(line):
         return match["name"].strip('"')
     return "" if re.search(r"\bcall\b", line) else None
 
 
 def fails_an_assert(line: str) -> bool:
-    """Whether a line is what an ``assert`` that fails comes to."""
+    """Returns whether a line reports a failed ``assert``."""
     return "call void @oxide.assertion_failed(" in line
 
 
 def conditions_of(text: str, truth: bool) -> list[tuple[str, bool]]:
-    """What an instruction's operands must be, each for itself, for its result to be ``truth``: those of an ``and`` that
-    is true, an ``or`` that is not, and a ``not``. None of any other instruction."""
+    """Returns the truth values that an instruction's operands must have for its result to be ``truth``: of an ``and``
+    that is true, an ``or`` that is false, and a ``not``. Returns [] for any other instruction."""
     if match := SELECT.match(text):
         # `a and b` is select(a, b, false), `a or b` is select(a, true, b).
         if truth and match["right"] == "false":

@@ -1,17 +1,17 @@
-"""From numba-cuda's LLVM 7 dialect to IR that both back ends take.
+"""Translates numba-cuda's LLVM 7 dialect to IR that both back ends take.
 
-Four things happen to the text:
+Four changes are made to the text:
 
-- typed pointers become opaque ones, and what only libNVVM reads is dropped;
-- every function gets a hidden first parameter, the context: on a GPU the fault record's address, on the CPU the
-  thread's coordinates beside it. Special registers become calls that take it;
-- integer and conversion arithmetic is made total: a wrapping sum, a shift by too much, a division by zero or a
-  conversion out of range has a defined result. LLVM may otherwise assume that they do not happen, and a bounds check
-  on such an index could be argued away;
-- under ``fastmath`` floating point may be reassociated and fused. Else it stays as it is: ``lowering/contraction.py``
-  has decided which products are fused into sums.
+- Typed pointers become opaque pointers, and parts that only libNVVM reads are dropped.
+- Every function gets a hidden first parameter, the context: the fault record's address, and on the CPU the thread's
+  coordinates too. Special registers become calls that take it.
+- Integer and conversion arithmetic becomes total: a wrapping sum, a shift by too much, a division by zero and a
+  conversion out of range have defined results. Otherwise LLVM may assume that they do not happen, and could remove a
+  bounds check on such an index.
+- Under ``fastmath``, floating point may be reassociated and fused. Without it, floating point does not change:
+  ``lowering/contraction.py`` has decided which products are fused into sums.
 
-Left open are the calls that each back end defines: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
+Each back end defines the remaining calls: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
 ``oxide.register.*``, ``oxide.fault_record``, those of ``primitives.py``: shared memory, barriers and warps; and
 ``__nv_*``, libdevice's functions (``ptx/libdevice.py``, ``cpu/libdevice/libm.py``).
 """
@@ -38,7 +38,7 @@ from .unroll import unroll_marked_loops
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
     """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, the kernel's symbol,
-    and all sites known and all places of shared arrays, in the numbering that the modules use."""
+    all known sites and the places of all shared and local arrays, both in the numbering that the modules use."""
 
     modules: tuple[str, ...]
     symbol: str
@@ -48,9 +48,9 @@ class LoweredKernel:
 
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
-    """A kernel for either back end: its IR, the function in it to call for each thread, its sites, its shared memory,
-    whether a thread may have to wait for another of its block, the kernel's name, and whether a thread may have to wait
-    for the whole grid."""
+    """A kernel for either back end: its IR, the symbol of the function to call for each thread, its sites, its shared
+    memory, whether a thread may wait for another of its block, the kernel's name, and whether a thread may wait for the
+    whole grid."""
 
     text: str
     symbol: str
@@ -62,7 +62,7 @@ class PortableKernel:
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
-    """One module with the kernel and all it calls. Raises ``CompileError`` for a call that no back end can resolve."""
+    """Links the kernel and its callees into one module. Raises ``CompileError`` for a call that no back end defines."""
     modules = check_local_memory(function, lowered.modules, lowered.symbol, lowered.array_places)
     context_functions = _defined_names(modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
     module = link(_LAYOUT + _modernise(text, context_functions, fastmath) for text in modules)
@@ -85,7 +85,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
         if not defined.is_declaration:
             defined.add_function_attribute("alwaysinline")
         if waits:
-            # LLVM may otherwise move a call past a branch that threads of a warp take differently.
+            # Otherwise LLVM may move a call across a branch at which the threads of a warp diverge.
             defined.add_function_attribute("convergent")
     text = _assembly_of_all_threads(_pure_mathematics(_without_layout(module)))
     text, shared = place_shared_memory(function, text, lowered.array_places)
@@ -94,7 +94,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
 
 
 def link(texts: Iterable[str]) -> Any:
-    """One module out of several, verified."""
+    """Links several modules into one and verifies it."""
     first, *rest = (llvm.parse_assembly(text) for text in texts)
     for module in rest:
         first.link_in(module)
@@ -103,7 +103,7 @@ def link(texts: Iterable[str]) -> Any:
 
 
 _LAYOUT = 'target datalayout = "e-i64:64-i128:128"\n'
-"""What both back ends' layouts share. Without it LLVM aligns an i64 to 4 bytes, and a GPU loads it as two halves."""
+"""The common part of both back ends' layouts. Without it LLVM aligns an i64 to 4 bytes and a GPU loads two halves."""
 
 
 def _without_layout(module: Any) -> str:
@@ -122,7 +122,7 @@ def _defined_names(modules: tuple[str, ...]) -> set[str]:
 def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
     lines = [_placed(line) for line in text.split("\n") if not line.startswith(_DROPPED)]
     text = unroll_marked_loops(_opaque_pointers(_without_unused_declarations("\n".join(lines))))
-    # LLVM takes an intrinsic's name for its own, so the registers go by ours before anything is parsed.
+    # LLVM would parse the registers' names as intrinsics, so they are renamed before parsing.
     text = text.replace("llvm.nvvm.read.ptx.sreg.", "oxide.register.")
     if _FAST_TANH.search(text):
         text = _FAST_TANH.sub(r'\1@"__nv_fast_tanhf"', text) + '\ndeclare float @"__nv_fast_tanhf"(float)\n'
@@ -131,7 +131,7 @@ def _modernise(text: str, context_functions: set[str], fastmath: bool) -> str:
 
 
 def _without_unused_declarations(text: str) -> str:
-    """numba-cuda declares functions, some of NVVM's among them, whose calls were then lowered to something else."""
+    """Removes unused declarations: numba-cuda declares functions, some of NVVM's too, whose calls it then replaces."""
     used = Counter(_SYMBOL.findall(text))
     return _DECLARE.sub(lambda match: match[0] if used[match["name"]] > 1 else "", text)
 
@@ -141,7 +141,7 @@ _DECLARE = re.compile(r'^declare [^@\n]*@"(?P<name>[^"]+)"\([^\n]*\n', re.MULTIL
 
 
 def _placed(line: str) -> str:
-    """An instruction's place in the source, where the front end gave it one, under a name that LLVM leaves alone."""
+    """Renames an instruction's source place (``!dbg``) to ``!oxide.place``, which LLVM leaves alone."""
     body, mark, place = line.partition(", !dbg !")
     if not mark:
         return line
@@ -150,12 +150,12 @@ def _placed(line: str) -> str:
 
 
 _TOUCHES_MEMORY = re.compile(r"\s*(?:%\S+ = )?(?:load|store|call|atomicrmw|cmpxchg)\b")
-# numba-cuda writes the GPU's instruction into the IR under fastmath; the CPU has a function.
+# numba-cuda emits the GPU's instruction under fastmath; the CPU calls a function.
 _FAST_TANH = re.compile(r'(call [\w ]*float )asm\s+"tanh\.approx\.f32 \$0, \$1;",\s*"=f,f"\s*')
 
 
 def _opaque_pointers(text: str) -> str:
-    """``float*``, ``{i8*, i64}*``, ``[4 x float] addrspace(3)*`` … become ``ptr``: innermost first, to the last."""
+    """Replaces ``float*``, ``{i8*, i64}*``, ``[4 x float] addrspace(3)*`` … by ``ptr``, the innermost types first."""
     before = None
     while before != text:
         before = text
@@ -212,12 +212,12 @@ def _total_arithmetic(text: str, fastmath: bool) -> str:
 
 
 def _helper(name: str, operation: str, kind: str) -> str:
-    """Shifts go on as if one bit at a time; x // 0 and x % 0 are 0; the least number divided by -1 wraps."""
+    """Defines a total operation: a shift acts bit by bit, x // 0 and x % 0 are 0, the least number over -1 wraps."""
     bits = int(kind[1:])
     if operation in ("shl", "lshr", "ashr"):
         body = f"  %fits = icmp ult {kind} %b, {bits}\n"
         if operation == "ashr":
-            # Shifted by all bits but one, a signed number is 0 or -1: its sign, however far the shift goes on.
+            # A signed number shifted by all bits but one is 0 or -1, and further shifts do not change it.
             body += f"""  %amount = select i1 %fits, {kind} %b, {kind} {bits - 1}
   %result = ashr {kind} %a, %amount"""
         else:
@@ -242,7 +242,7 @@ def _helper(name: str, operation: str, kind: str) -> str:
     return f"define linkonce_odr {kind} @{name}({kind} %a, {kind} %b) alwaysinline {{\n{body}\n}}"
 
 
-# Functions that are ours, or that both back ends have an instruction for
+# oxide's own functions, and functions that are one instruction on both back ends
 
 
 def _site_definitions(used: list[int]) -> str:
@@ -252,8 +252,8 @@ def _site_definitions(used: list[int]) -> str:
 
 
 def _known_functions(kernel: Callable[..., Any], module: Any) -> str:
-    """Definitions of libdevice's functions that are instructions; the back ends define its others. What is neither
-    libdevice's, nor LLVM's, nor ours is an error."""
+    """Returns definitions of the libdevice and numba runtime functions that are plain IR. The back ends define
+    libdevice's others. Raises ``CompileError`` for a function of neither libdevice, LLVM nor oxide."""
     texts = []
     for function in module.functions:
         symbol = function.name
@@ -268,8 +268,8 @@ def _known_functions(kernel: Callable[..., Any], module: Any) -> str:
 
 
 def _pure_mathematics(text: str) -> str:
-    """Says of libdevice's functions that are left open what every back end's keep: they return, and touch no memory
-    but what an argument points to."""
+    """Adds attributes that hold in every back end to libdevice's undefined functions: they return, and access only
+    memory that an argument points to."""
     return _OPEN_MATHEMATICS.sub(
         lambda match: f"{match[0]} nounwind willreturn memory({'argmem: readwrite' if 'ptr' in match[1] else 'none'})",
         text,
@@ -277,8 +277,8 @@ def _pure_mathematics(text: str) -> str:
 
 
 def _assembly_of_all_threads(text: str) -> str:
-    """Says of inline PTX with effects that threads may make it together, as CUDA's compilers do: it may be a barrier,
-    and LLVM would otherwise write it into each of two paths."""
+    """Marks inline PTX with side effects as convergent, as CUDA's compilers do: it may be a barrier, and LLVM would
+    otherwise duplicate it into two paths."""
     return _ASSEMBLY.sub(r"\1 convergent", text)
 
 

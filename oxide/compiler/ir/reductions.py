@@ -1,4 +1,4 @@
-"""The operators of warp reductions, as LLVM instructions; both back ends build their reductions from them."""
+"""The operators of warp reductions as LLVM instructions, from which both back ends build their reductions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TYPES = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 
 
 def used(text: str) -> list[tuple[str, str, str]]:
-    """The reductions that a kernel's IR calls: (symbol, operator, type), as ``("oxide.warp.…", "umin", "i32")``."""
+    """Returns (symbol, operator, type) of each reduction that the IR calls: ``("oxide.warp.…", "umin", "i32")``."""
     return sorted({(match[1], match[2], match[3] + match[4]) for match in _REDUCTION.finditer(text)})
 
 
@@ -19,12 +19,12 @@ def llvm_type(kind: str) -> str:
 
 
 def bits_type(kind: str) -> str:
-    """The integer that carries a value of the type between lanes."""
+    """Returns the integer type that carries a value of ``kind`` between lanes."""
     return f"i{kind[1:]}"
 
 
 def combine(operator: str, kind: str, result: str, left: str, right: str) -> str:
-    """The line that computes ``result = operator(left, right)``."""
+    """Returns the line that computes ``result = operator(left, right)``."""
     name = _TYPES[kind]
     if kind[0] == "f":
         if operator == "add":
@@ -37,7 +37,7 @@ def combine(operator: str, kind: str, result: str, left: str, right: str) -> str
 
 
 def declaration(operator: str, kind: str) -> str:
-    """The declaration of the intrinsic that ``combine`` calls, if it calls one."""
+    """Returns the declaration of the intrinsic that ``combine`` calls, or "" if it calls none."""
     name = _TYPES[kind]
     if operator.removeprefix("u") not in ("min", "max"):
         return ""

@@ -1,9 +1,9 @@
-"""LLVM IR text as a control flow graph: what an analysis needs that llvmlite, which cannot edit IR, does not give.
+"""LLVM IR text as a control flow graph with dominators and loops, since llvmlite cannot edit IR.
 
-A ``Function`` is one definition out of a printed module in which every value and block has a name (LLVM's instruction
-namer). Instructions stay lines of text; what is parsed is who defines what, the operands of the few instructions that
-integer arithmetic is made of, and which block leads to which. Natural loops are found as in any compiler's textbook:
-a back edge goes to a block that dominates its source.
+A ``Function`` is one definition from a printed module in which every value and block has a name (LLVM's instruction
+namer). Instructions stay lines of text. Parsed are only definitions, phis and the edges between blocks; the operands of
+integer arithmetic are left to ``patterns``. Natural loops are found in the textbook way: a back edge goes to a block
+that dominates its source.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import final
 
 WORD = r'(?:"[^"]*"|[-\w$.]+)'
-"""What of a name comes after its sign, as a regular expression."""
+"""A name without its sigil ``%``, as a regular expression."""
 
 NAME = f"%{WORD}"
-"""A value's or block's name, as a regular expression."""
+"""The name of a value or block, as a regular expression."""
 
 LABEL = re.compile(rf"^(?P<name>{WORD}):")
 _RESULT = re.compile(rf"^\s+(?P<name>{NAME}) = ")
@@ -27,7 +27,7 @@ _INCOMING = re.compile(rf"\[ ([^,\]]+), ({NAME}) \]")
 @final
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: its result's name ("" for none), the block it is in, and its text after the ``=``."""
+    """One instruction: its result's name ("" for none), its block, and its text after the ``=``."""
 
     name: str
     block: str
@@ -38,7 +38,7 @@ class Instruction:
         return self.text.partition(" ")[0]
 
     def incoming(self) -> dict[str, str]:
-        """A phi's values by the block they come from."""
+        """Returns a phi's values by incoming block."""
         return {block: value for value, block in _INCOMING.findall(self.text)}
 
 
@@ -55,11 +55,11 @@ class Loop:
     children: list[Loop] = field(default_factory=list)
 
     def within(self) -> list[Loop]:
-        """This loop and all loops in it."""
+        """Returns this loop and all loops in it."""
         return [self, *(inner for child in self.children for inner in child.within())]
 
     def chain(self, outer: Loop) -> list[Loop]:
-        """The loops from this one out to ``outer``, which contains it; both included."""
+        """Returns the loops from this loop out to ``outer``, which contains it, both included."""
         found = [self]
         while found[-1] is not outer:
             parent = found[-1].parent
@@ -70,7 +70,7 @@ class Loop:
 
 @final
 class Function:
-    """One function definition of a module's text, its lines by block, and what is around it."""
+    """One function definition of a module's text: its lines by block, and the module's lines before and after them."""
 
     def __init__(self, module_text: str, symbol: str) -> None:
         lines = module_text.split("\n")
@@ -101,23 +101,23 @@ class Function:
         self._children: dict[str, list[str]] = {}
         self._spans = self._dominator_spans()
         self.innermost: dict[str, Loop] = {}
-        """The innermost loop around each block that is in one, once ``loops`` was asked for."""
+        """The innermost loop of each block that is in a loop; ``loops`` fills it in."""
 
     def text(self) -> str:
-        """The module's text, with the function's blocks as they are now."""
+        """Returns the module's text with the function's current blocks."""
         lines = list(self.before)
         for block, body in self.blocks.items():
             lines += [f"{block[1:]}:", *body]
         return "\n".join([*lines, *self.after])
 
     def first_free_metadata(self) -> int:
-        """The least number that no metadata of the module has."""
+        """Returns the number after the highest one of the module's metadata."""
         used = (int(number) for line in self.after for number in re.findall(r"^!(\d+) = ", line))
         return 1 + max(used, default=-1)
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
-        """The type and the name of each parameter, the context's first."""
+        """Returns the type and the name of each parameter, the context first."""
         head = self.before[-1]
         words = [part.split() for part in head[head.index("(") + 1 : head.rindex(")")].split(", ")]
         return [(each[0], each[-1]) for each in words]
@@ -126,9 +126,9 @@ class Function:
         return self.blocks[block][-1].strip()
 
     def copy_loop(self, loop: Loop, suffix: str) -> dict[str, str]:
-        """Adds a second version of a loop, which nothing enters yet and which leaves to where the loop leaves to.
+        """Adds a copy of a loop. Nothing enters the copy yet; it leaves to the loop's exit blocks.
 
-        Returns the copy's names of the loop's blocks and values: its own with the suffix.
+        Returns the copy's names by the names of the loop's blocks and values: these with the suffix.
         """
         names = {block: suffixed(block, suffix) for block in loop.blocks}
         for block in loop.blocks:
@@ -146,16 +146,16 @@ class Function:
         return names
 
     def dominates(self, first: str, second: str) -> bool:
-        """Whether every way from the entry to ``second`` goes through ``first``."""
+        """Returns whether every path from the entry to ``second`` goes through ``first``."""
         above, below = self._spans.get(first), self._spans.get(second)
         return above is not None and below is not None and above[0] <= below[0] < above[1]
 
     def dominated(self, block: str) -> list[str]:
-        """The blocks of which it is the immediate dominator."""
+        """Returns the blocks whose immediate dominator is ``block``."""
         return self._children.get(block, [])
 
     def loops(self) -> list[Loop]:
-        """All natural loops, each before those it contains."""
+        """Returns the natural loops that have a preheader, each before the loops that it contains."""
         found: dict[str, Loop] = {}
         for latch, targets in self.successors.items():
             for header in targets:
@@ -184,8 +184,8 @@ class Function:
         return blocks
 
     def _dominator_spans(self) -> dict[str, tuple[int, int]]:
-        """Of each block that control can come to, its number in a walk of the dominator tree, and the first number
-        behind what it dominates. Immediate dominators are found as Cooper, Harvey and Kennedy do."""
+        """Returns, for each reachable block, its preorder number in the dominator tree and the first number after its
+        subtree. Immediate dominators are computed as by Cooper, Harvey and Kennedy."""
         order = self._postorder()
         number = {block: place for place, block in enumerate(order)}
         above = {self.entry: self.entry}
@@ -219,7 +219,7 @@ class Function:
         return spans
 
     def _postorder(self) -> list[str]:
-        """The blocks that control can come to, each behind those that it leads to first; the entry last."""
+        """Returns the reachable blocks in postorder of a depth-first search; the entry is last."""
         order: list[str] = []
         seen = {self.entry}
         pending = [(self.entry, iter(self.successors[self.entry]))]
@@ -237,7 +237,7 @@ class Function:
 
 
 def _with_copies(line: str, names: dict[str, str], blocks: set[str]) -> str:
-    """An exit block's phi with the values that come from the loop's copy."""
+    """Adds the values that come from the loop's copy to a phi of an exit block; other lines stay unchanged."""
     if " = phi " not in line:
         return line
     extra = [
@@ -249,7 +249,7 @@ def _with_copies(line: str, names: dict[str, str], blocks: set[str]) -> str:
 
 
 def parse(line: str, block: str) -> Instruction:
-    """A line as an instruction; metadata at its end is left out."""
+    """Parses a line as an instruction, without the metadata at its end."""
     match = _RESULT.match(line)
     name = match["name"] if match else ""
     text = line[match.end() :] if match else line.strip()
@@ -257,10 +257,10 @@ def parse(line: str, block: str) -> Instruction:
 
 
 def renamed(line: str, names: dict[str, str]) -> str:
-    """A line in which every value and block of ``names`` goes by its other name."""
+    """Returns a line with every value and block of ``names`` renamed."""
     return re.sub(NAME, lambda match: names.get(match[0], match[0]), line)
 
 
 def suffixed(name: str, suffix: str) -> str:
-    """A name with something at its end, within its quotes if it has any."""
+    """Appends a suffix to a name, inside its quotes if it has any."""
     return f'{name[:-1]}{suffix}"' if name.endswith('"') else name + suffix

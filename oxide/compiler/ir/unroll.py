@@ -1,14 +1,14 @@
-"""``unroll``: from the front end's mark to LLVM's metadata.
+"""``unroll``: replaces the front end's mark by LLVM's metadata for full unrolling.
 
-The front end calls ``oxide.unroll`` before a loop. From there control comes to the loop's header, past blocks that
-numba adds to count the rounds; a header is a block of the bytecode's, and named so. Every other branch to it closes the
-loop, and gets the metadata that LLVM unrolls by. The call goes."""
+The front end calls ``oxide.unroll`` before a loop. Control then reaches the loop's header through blocks that numba
+adds to count the iterations; the header is a block of the bytecode, with a bytecode block's name. Every other branch to
+the header is a back edge and gets LLVM's unrolling metadata. The call is removed."""
 
 from __future__ import annotations
 
 import re
 
-# With its place in the source, where the sanitizer asked for that.
+# The call carries its source place if the sanitizer asked for places.
 _MARK = re.compile(r"^\s*call void @\"?oxide\.unroll\"?\(\)(?:, !oxide\.place !\d+)?$")
 _DECLARATION = re.compile(r"^declare void @\"?oxide\.unroll\"?\(\)$")
 _LABEL = re.compile(r'^"?(?P<name>[-\w$.]+)"?:')
@@ -18,7 +18,7 @@ _FIRST_METADATA = 1_000_000
 
 
 def unroll_marked_loops(text: str) -> str:
-    """A module of the front end's with its marked loops to be unrolled in full."""
+    """Returns a module of the front end with metadata that unrolls its marked loops in full."""
     if "oxide.unroll" not in text:
         return text
     lines: list[str] = []
@@ -64,7 +64,7 @@ def _in_function(lines: list[str], metadata: list[str]) -> list[str]:
 
 
 def _header(mark: str, targets: dict[str, list[str]]) -> tuple[str, set[str]]:
-    """The header of the loop behind a mark, and the blocks from the mark's up to it."""
+    """Returns the header of the loop after a mark, and the blocks from the mark's block up to the header."""
     before = {mark}
     pending = [mark]
     while pending:
