@@ -1,4 +1,4 @@
-"""Operations made of operations."""
+"""Operations composed of operations: chains, tuples and shared results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from oxide.runtime.device.fault_records import Report
 
-_DEEP = 16  # shared operations behind one another, from which on they are not run one inside the other
+_DEEP = 16  # longer chains of shared operations are run in a loop, without recursion
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -34,12 +34,12 @@ D = TypeVar("D")
 
 
 class Stage(DeviceOperation[U]):
-    """An operation that goes on from another's result. A chain of them is walked, not recursed into: its length is
-    not bounded by Python's stack."""
+    """An operation that continues from the result of another. A chain of stages is run in a loop, without recursion,
+    so Python's stack does not bound its length."""
 
     def __init__(self, source: DeviceOperation[Any], name: str, function: Callable[..., Any]) -> None:
         if not callable(function):
-            source.consume()  # it was used, if wrongly
+            source.consume()  # a failed use is a use: no warning
             raise no_function(function, name)
         self.source = source
         self.stage: int = source.stage + 1 if isinstance(source, Stage) else 2
@@ -52,12 +52,12 @@ class Stage(DeviceOperation[U]):
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:
-        """What this stage makes of its source's result."""
+        """Returns what this stage yields for its source's result."""
 
     def execute(self, context: ExecutionContext) -> U:
         stages: list[Stage[Any]] = [self]
         source = self.source
-        while isinstance(source, Stage):  # a chain is on one device, so what run() would do for each is done
+        while isinstance(source, Stage):  # a chain is on one device, so its stages need no run() of their own
             stages.append(source)
             source = source.source
         result = source.run(context)
@@ -80,7 +80,7 @@ class Stage(DeviceOperation[U]):
 
 @final
 class AndThen(Stage[U]):
-    """Runs the operation that a function makes of the result, on the same stream."""
+    """Runs the operation that a function returns for the result, on the same stream."""
 
     def __init__(
         self, source: DeviceOperation[Any], function: Callable[..., Any], name: str, *, with_context: bool = False
@@ -90,7 +90,7 @@ class AndThen(Stage[U]):
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
         made = self._function(context, result) if self._with_context else self._function(result)
-        # Asked here first: it saves the call. And with a type, the compiled form needs no look-up for ``run``.
+        # The check here saves the call. The annotation saves the compiled form the look-up of ``run``.
         following: DeviceOperation[U] = (
             made if isinstance(made, DeviceOperation) else require_operation(made, self._name)
         )
@@ -99,7 +99,7 @@ class AndThen(Stage[U]):
 
 @final
 class Map(Stage[U]):
-    """A host function of the result."""
+    """Applies a host function to the result."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
         super().__init__(source, "map", function)
@@ -111,7 +111,7 @@ class Map(Stage[U]):
 
 @final
 class Inspect(Stage[T]):
-    """Shows the result to a host function."""
+    """Calls a host function with the result and yields the result unchanged."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
         self._known = source.spec()
@@ -128,7 +128,7 @@ class Inspect(Stage[T]):
 
 @final
 class Element(DeviceOperation[Any]):
-    """One element of a tuple."""
+    """Yields one element of the tuple that another operation yields."""
 
     def __init__(self, source: DeviceOperation[Any], index: int) -> None:
         self._source = source
@@ -138,7 +138,7 @@ class Element(DeviceOperation[Any]):
 
     @property
     def source(self) -> DeviceOperation[Any]:
-        """What yields the tuple."""
+        """The operation that yields the tuple."""
         return self._source
 
     def execute(self, context: ExecutionContext) -> Any:
@@ -163,7 +163,7 @@ class Element(DeviceOperation[Any]):
 
 @final
 class Zip(DeviceOperation[tuple[Any, ...]]):
-    """Several operations, one after the other on one stream, to one tuple."""
+    """Runs several operations in order on one stream and yields the tuple of their results."""
 
     def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
         self._parts = parts
@@ -204,10 +204,10 @@ def zip(
 @overload
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: ...
 def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
-    """Any number of operations to one that yields the tuple of their results. They run on one stream, in order."""
+    """Returns an operation that yields the tuple of the operations' results. They run on one stream, in order."""
     for operation in operations:
         if isinstance(operation, DeviceOperation):
-            operation.consume()  # also where another is refused
+            operation.consume()  # also if another argument is refused
     for position, operation in enumerate(operations):
         if not isinstance(operation, DeviceOperation):
             raise TypeError(
@@ -217,10 +217,10 @@ def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
 
 
 def unzip(operation: Given[DeviceOperation[Any]], n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
-    """An operation for each element of the tuple that ``operation`` yields; it runs once for all of them.
+    """Returns an operation for each element of the tuple that ``operation`` yields. ``operation`` runs once for all.
 
-    ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
-    Raises ``TypeError`` where it is neither known nor given, or given wrong.
+    ``n`` is the tuple's length. It is needed only if it cannot be known before the run (after ``and_then`` or ``map``).
+    Raises ``TypeError`` if the length is neither known nor given, or if ``n`` is wrong.
     """
     if not isinstance(operation, DeviceOperation):
         raise TypeError(f"unzip takes an operation that yields a tuple, not {type(operation).__name__}")
@@ -238,22 +238,23 @@ def unzip(operation: Given[DeviceOperation[Any]], n: Given[int | None] = None) -
     assert count is not None
     elements = tuple(Element(source, index) for index in range(count))
     for element in elements:
-        element.consume()  # it is usual to want only some of them
+        element.consume()  # many programs use only some of the elements: no warning for the others
     return elements
 
 
 @final
 class Shared(DeviceOperation[T]):
-    """Runs its source once, for whoever runs it first; everyone gets the same result, or the same error.
+    """Runs its source once, at the first run; every consumer gets the same result, or the same error.
 
-    The first to run it submits the source on its own stream; the others find the outcome, and make their streams wait
-    for the mark behind it. Who comes while another thread is submitting the source waits for that: a thread blocks, a
-    task of an event loop sleeps and can be cancelled. Its operation is then submitted from the start: functions in it
-    that come before the shared operation are called again. A consumer that is cancelled takes nothing from the others:
-    the result is kept here, and what the source used is kept by the first's submission.
+    The first consumer submits the source on its own stream. Later consumers take the outcome and make their streams
+    wait for the mark behind it. A consumer that comes while another thread is submitting the source waits for the end
+    of that submission: a thread blocks; a task of an event loop sleeps and can be cancelled. The task's operation is
+    then submitted from the start: functions in it that come before the shared operation are called again. Cancelling a
+    consumer does not affect the others: this object keeps the result, and the first consumer's submission keeps what
+    the source used.
 
-    In a capture the source runs too, beside the graph; or with ``captured`` it becomes part of the graph, once in each,
-    unless it was run before.
+    In a capture the source runs as well, outside the graph. With ``captured`` it becomes part of the graph, once in
+    each graph, unless it was run before.
     """
 
     def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:
@@ -263,7 +264,7 @@ class Shared(DeviceOperation[T]):
         self._known = source.spec()
         self._result: T
         self._error: BaseException | None = None
-        self._trace: TracebackType | None = None  # of its first raising: what follows is each consumer's own
+        self._trace: TracebackType | None = None  # of the first raise; each consumer's own frames are added to it
         self._mark: Mark | None = None
         self._faults: list[Report] = []
         super().__init__(source)
@@ -295,8 +296,8 @@ class Shared(DeviceOperation[T]):
         return None
 
     def _run_deep_sources(self, context: ExecutionContext) -> None:
-        """Where this goes on from a shared operation, that from another and so on, runs those from the first: one
-        inside the other they would need Python's stack, and each keeps its outcome for the next."""
+        """Runs the shared operations that this one depends on in a long chain, from the first to the last. Each keeps
+        its outcome for the next. Run recursively, they would need Python's stack."""
         pending: list[Shared[Any]] = []
         source: DeviceOperation[Any] | None = self._source
         while source is not None:
@@ -308,12 +309,12 @@ class Shared(DeviceOperation[T]):
         if len(pending) > _DEEP:
             pending.reverse()
             for shared_operation in pending:
-                with suppress(Exception):  # it is raised again where the next asks for the result
+                with suppress(Exception):  # the next operation raises it again when it takes the result
                     shared_operation.run(context)
 
     @property
     def source(self) -> DeviceOperation[T] | None:
-        """What it runs; None once that has been done."""
+        """The operation to run; None after it has been run."""
         return self._source
 
     def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
@@ -334,5 +335,6 @@ class Shared(DeviceOperation[T]):
 
 
 def shared(x: DeviceOperation[T] | T) -> DeviceOperation[T]:
-    """``x.shared()`` of an operation; a plain value as an operation that yields that object to each."""
+    """Returns ``x.shared()`` for an operation. For a plain value, returns an operation that always yields that
+    object."""
     return x.shared() if isinstance(x, DeviceOperation) else Value(x)

@@ -1,8 +1,8 @@
-"""CUDA graphs: an operation captured once and launched again and again, as one submission.
+"""CUDA graphs: an operation is captured once and launched many times, each launch as one submission.
 
 Launching a graph costs the host a few µs however many kernels it holds. In exchange everything in it is fixed: the
-kernels, their scalar arguments and the addresses. What changes between launches is what is *in* the buffers. The
-names and the meaning are those of cuda-async's ``CudaGraph``; a capture runs nothing.
+kernels, their scalar arguments and the addresses. Only the *contents* of the buffers change between launches. Names
+and semantics are those of cuda-async's ``CudaGraph``; a capture runs nothing.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ U = TypeVar("U")
 class CudaGraph(Generic[T]):
     """A captured operation. ``op.graph()``, ``op.graph_on(stream)`` and ``CudaGraph.scope(stream)`` make one.
 
-    It keeps every buffer that it uses, those it was given and those made while it was captured, until it is closed or
-    dropped *and* the device is past its last launch. A launch is ordered with all other operations by the buffers that
-    the graph reads and writes, whatever streams they run on.
+    The graph keeps every buffer that it uses, those it was given and those made during the capture, until it is closed
+    or dropped *and* the device is past its last launch. A launch is ordered with all other operations by the buffers
+    that the graph reads and writes, whatever streams they run on.
 
-    ``h2d`` inside a captured operation reads its array again at each launch, when the launch is submitted: it is copied
-    then, by the submitting thread, whatever its size (about 0.15 ms for a MiB). ``d2h`` inside one yields one array,
-    which every launch fills again. Functions given to ``and_then`` and ``map`` are called once, at the capture. A
-    kernel's fault is raised by the launch it happened in.
+    ``h2d`` inside a captured operation reads its array again at each launch: the submitting thread copies the array at
+    submission, whatever its size (about 0.15 ms for a MiB). ``d2h`` inside a captured operation yields one array, which
+    every launch fills again. Functions given to ``and_then`` and ``map`` are called once, at the capture. A kernel's
+    fault is raised by the launch in which it happened.
     """
 
     def __init__(self, stream: Stream, captured: _Captured, output: T) -> None:
         self.stream = stream
         self._captured: _Captured | None = captured
         self._output: T | None = output
-        # Updates whose faults no launch has looked at yet, with the reports that are their own.
+        # Updates whose faults no launch has taken over yet, each with its own reports.
         self._updates: deque[tuple[Submission[Any], list[Report]]] = deque()
         self._passed_on: list[Report] = []
-        self._updated: tuple[Timeline, int] | None = None  # what the next launch runs after, whatever it uses
+        self._updated: tuple[Timeline, int] | None = None  # the next launch runs after it, whatever buffers it uses
 
     def take_output(self) -> T | None:
-        """What the captured operation yielded, handles that launches fill; the first time. From then on None."""
+        """Returns the result of the captured operation: handles that launches fill. Later calls return None."""
         output, self._output = self._output, None
         return output
 
     def update(self, operation: Given[DeviceOperation[U]]) -> U:
-        """Runs ``operation`` on the graph's stream and returns its result at once, in flight: new inputs, say, with
-        ``memcpy(box, array)``. Host arrays have been read when this returns, whatever their size. The launches that
-        follow run after it and use what it wrote. A fault of its kernels is raised by the next launch, and by
-        ``graph.stream.synchronize()``. Raises ``GraphError`` once the graph is closed.
+        """Runs ``operation`` on the graph's stream and returns its result at once, in flight. It can write new inputs,
+        for example with ``memcpy(box, array)``. Host arrays have been read when this returns, whatever their size.
+        Later launches run after the operation and use what it wrote. A fault of its kernels is raised by the next
+        launch, and by ``graph.stream.synchronize()``. Raises ``GraphError`` once the graph is closed.
         """
         if not isinstance(operation, DeviceOperation):
             raise TypeError(
@@ -83,33 +83,34 @@ class CudaGraph(Generic[T]):
             submission = submit(operation, self.stream)
         self._updated = self.stream._timeline, submission.mark.position
         self.stream._adopt(submission)
-        # Asked each time: what is over is not passed on to the next launch, and its page-locked memory is used again.
+        # At each update: drops finished updates, so that the next launch does not get their reports and their
+        # page-locked memory is reused.
         while self._updates and self._updates[0][0].finished_well():
             self._updates.popleft()
-        if submission.faults:  # without kernels, none can come
-            # An update that launches the graph has taken earlier updates' reports over. They go no further: passed on
-            # from one to the next, the list would only grow.
+        if submission.faults:  # empty without kernels
+            # An update that launches the graph has taken over the reports of earlier updates. They are not passed on
+            # again: the list would grow with every update.
             own = [report for report in submission.faults if report not in passed_on]
             if own:
                 self._updates.append((submission, own))
         return submission.result_in_flight
 
     def launch(self) -> DeviceOperation[None]:
-        """An operation that runs the graph once, on whichever stream of the graph's device it is run on.
+        """Returns an operation that runs the graph once, on any stream of the graph's device.
 
-        Launches of one graph run one after the other. As part of an operation on another device it runs on its own.
-        Raises ``GraphError`` once the graph is closed, at building and at running.
+        Launches of one graph run one after the other. As part of an operation on another device, the launch still runs
+        on the graph's device. Raises ``GraphError`` once the graph is closed, when it is built and when it is run.
         """
         self._require_open()
         return GraphLaunch(self)
 
     def close(self) -> None:
-        """Gives the graph and its buffers up; launches in flight still run. May be called again."""
+        """Releases the graph and its buffers. Launches in flight still complete. May be called again."""
         self._captured = self._output = None
 
     @property
     def closed(self) -> bool:
-        """Whether the graph was closed."""
+        """True if the graph was closed."""
         return self._captured is None
 
     @property
@@ -119,9 +120,10 @@ class CudaGraph(Generic[T]):
 
     @staticmethod
     def scope(stream: Given[Stream]) -> GraphScope:
-        """``with CudaGraph.scope(stream) as s: s.record(op)``, and then ``s.graph``: operations recorded one by one.
+        """Returns a scope that records operations one by one: ``with CudaGraph.scope(stream) as s: s.record(op)``, and
+        then ``s.graph``.
 
-        Inside, nothing is allocated on the device and nothing runs: see ``GraphScope``.
+        Inside the scope, nothing is allocated on the device and nothing runs: see ``GraphScope``.
         """
         return GraphScope(require_stream(stream))
 
@@ -135,7 +137,8 @@ class CudaGraph(Generic[T]):
         return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
 
     def _follow_updates(self, context: ExecutionContext) -> None:
-        """A launch runs after the updates before it and reports their faults; if it comes to nothing, the next does."""
+        """Orders a launch after the earlier updates and makes it report their faults. If its submission fails, the next
+        launch reports them."""
         if self._updated is not None:
             context.timeline.wait_for(*self._updated)
         while self._updates:
@@ -157,11 +160,11 @@ class CudaGraph(Generic[T]):
 
 @final
 class GraphScope:
-    """Records operations into a graph, in order: ``CudaGraph.scope(stream)`` makes one, ``graph`` is the outcome.
+    """Records operations into a graph, in order. ``CudaGraph.scope(stream)`` makes a scope; ``graph`` is its result.
 
-    Launches, ``memcpy``, ``d2h`` and what combines them can be recorded. Refused with a ``GraphError`` that says why:
-    operations that make boxes, running an operation (``sync``, ``await``, …) in the task or thread that records, and
-    using the stream. An exception that leaves the ``with`` leaves no graph; the stream is as good as before.
+    Launches, ``memcpy``, ``d2h`` and combinations of them can be recorded. Three uses raise a ``GraphError`` that says
+    why: operations that make boxes, running an operation (``sync``, ``await``, …) in the task or thread that records,
+    and using the stream. If an exception leaves the ``with`` block, there is no graph, and the stream stays usable.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -180,7 +183,7 @@ class GraphScope:
         return self
 
     def record(self, operation: Given[DeviceOperation[U]]) -> U:
-        """Records what ``operation`` submits and returns what it yields: handles, filled when the graph is launched.
+        """Records the work of ``operation`` and returns its result: handles, filled when the graph is launched.
 
         An operation that raises records nothing.
         """
@@ -199,7 +202,7 @@ class GraphScope:
 
     @property
     def graph(self) -> CudaGraph[None]:
-        """The graph. Raises ``GraphError`` inside the scope, and after one that an exception left."""
+        """The graph. Raises ``GraphError`` inside the scope, and after a scope that ended with an exception."""
         if self._graph is None:
             raise GraphError(
                 "the graph is there when the scope has ended"
@@ -250,8 +253,8 @@ class GraphLaunch(DeviceOperation[None]):
 
 @final
 class _Captured:
-    """A graph's handle and all that the device needs while it runs. Held by the graph and by every launch in flight;
-    with the last of them goes the handle, and then the buffers."""
+    """A graph's handle and all that the device needs while it runs. The graph and every launch in flight hold it. When
+    the last of them drops it, the handle is released, and then the buffers."""
 
     def __init__(self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any]) -> None:
         self._drop: Any = partial(device.runtime.reclaimer.retire_graph, handle)
@@ -259,7 +262,7 @@ class _Captured:
         self._kept = kept
         self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
         self._writes = list(recording.writes)
-        self._known = recording.known  # held
+        self._known = recording.known  # kept alive
         self._at_launch = recording.at_launch
         self._kernels = {
             number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
@@ -267,21 +270,21 @@ class _Captured:
         self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels
         self._lock = new_lock()
         self._strict = device.runtime.ordering == "strict"
-        self._last: tuple[Timeline, int] | None = None  # the launch before, where that is not found by what it used
+        self._last: tuple[Timeline, int] | None = None  # the previous launch; only under strict ordering
         self._page: FaultPage | None = None
         self._used = 0  # of the page's records
 
     def launch(self, context: ExecutionContext) -> None:
-        """Submits one launch: uploads, and the graph.
+        """Submits one launch: the uploads, then the graph.
 
-        Each launch has a record of its own. The invariant, under the lock: while there is a ``_page``, the fault record
-        is zero and the cursor points to the page's record number ``_used``, once the device is past all that was
-        submitted. There is none where that is not so, before the first launch and after one whose submission failed, or
-        where the page has no record left: then a new page is begun, in stream order before the graph.
+        Each launch has its own record. Invariant, under the lock: while ``_page`` is set, the fault record is zero and
+        the cursor points to the page's record number ``_used``, once the device is past all submitted work. ``_page``
+        is None before the first launch, after a launch whose submission failed, and if the page has no record left.
+        Then a new page is begun, in stream order before the graph.
         """
         driver, timeline = context.driver, context.timeline
         context.keep(self)
-        with self._lock:  # another thread's uploads and its record must not come between these and the graph
+        with self._lock:  # another thread's uploads and record must not come between these and the graph
             if self._last is not None:
                 timeline.wait_for(*self._last)
             if self._at_launch:
@@ -295,9 +298,9 @@ class _Captured:
                     new = page = context.runtime.fault_pages.acquire()
                     number = 0
                 context.watch_faults([GraphFaultReport(page, number, self._kernels, context.place)])
-                self._page = None  # until the launch is submitted for certain
+                self._page = None  # until the submission is known to have succeeded
             with context.submission_lock:
-                context.begin(self._reads, self._writes)  # of which the record is one
+                context.begin(self._reads, self._writes)  # the writes include the record
                 try:
                     if new is not None:
                         driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
@@ -305,12 +308,12 @@ class _Captured:
                         driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
                     driver.launch_graph(self._handle, timeline.handle)
                 finally:
-                    # Even if it failed: a fill that was submitted runs before those of the next launch, on any stream.
+                    # Even after a failure: a submitted fill must run before the next launch's fills, on any stream.
                     context.end(self._reads, self._writes, submitted=True)
-            if self._strict:  # the order of launches is promised, so it is no mistake to need it
+            if self._strict:  # the order of launches is promised, so relying on it is not an ordering error
                 self._last = timeline, timeline.advance()
             number += 1
-            if number < PAGE_RECORDS:  # else the page can be used again as soon as the launches are over
+            if number < PAGE_RECORDS:  # a full page is dropped here; it can be reused once its launches are over
                 self._used = number
                 self._page = page
 
@@ -322,7 +325,7 @@ calls_drop(_Captured)
 
 
 def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
-    """What ``op.graph_on(stream)`` does."""
+    """Captures ``operation`` into a graph: the implementation of ``op.graph_on(stream)``."""
     recording = Recording(require_stream(stream), allocates=True)
     context = ExecutionContext(stream, recording)
     try:
@@ -339,7 +342,8 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
-    """Captures ``operation`` and throws that away: all that it launches is compiled and loaded, and nothing is run."""
+    """Captures ``operation`` and discards the capture: all kernels that it launches are compiled and loaded, and
+    nothing is run."""
     operation.consume()
     recording = Recording(require_stream(stream), allocates=True)
     context = ExecutionContext(stream, recording)
@@ -354,8 +358,9 @@ def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
 
 
 def _finish(context: ExecutionContext, recording: Recording, output: T) -> CudaGraph[T]:
-    """Makes the graph of a recording, and waits for what ran beside it: sources of shared operations."""
-    context.runtime.reclaimer.sweep()  # earlier graphs, where nothing is run in between
+    """Makes the graph of a recording, and waits for the work that ran outside the graph: sources of shared
+    operations."""
+    context.runtime.reclaimer.sweep()  # frees earlier graphs, even if nothing was run in between
     try:
         captured = _instantiate(context.device, recording, [*context.kept, output])
         mark = context.timeline.mark()
@@ -385,7 +390,7 @@ def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Capt
 
 
 def _discard(context: ExecutionContext) -> None:
-    """Keeps what ran beside a capture, of which nothing comes, until the device is past it."""
+    """Discards a capture: keeps what its work outside the graph uses until the device is past that work."""
     with suppress(DeviceError):
         context.wait_for_joined()
     context.runtime.reclaimer.strand(context.timeline, [*context.kept, *context.faults])

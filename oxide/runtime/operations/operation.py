@@ -1,9 +1,9 @@
 """DeviceOperation: a lazy recipe of device work.
 
-The idea is cuda-async's ``DeviceOperation``. Building one does nothing; running it (``await``, ``sync``, …) executes
-it in an ``ExecutionContext``, whose stream a policy picked, and may be done again. Everything an operation submits
-goes to that stream in order, and nothing waits in between: what an operation yields are handles to results that
-the device may still be producing.
+The idea is cuda-async's ``DeviceOperation``. Building an operation does nothing. Running it (``await``, ``sync``, …)
+executes it in an ``ExecutionContext``, whose stream a policy picked; an operation may be run again. It submits all its
+work to that stream, in order, and never waits in between: it yields handles to results that the device may still be
+producing.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ U = TypeVar("U")
 @final
 @dataclass(frozen=True, slots=True)
 class BoxSpec:
-    """What is known of a box before the operation that yields it has run."""
+    """The shape and dtype of a box, known before the operation that yields it has run."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 Spec = BoxSpec | tuple[Any, ...] | None
-"""What is known of a result beforehand: a box, a tuple of these, or nothing."""
+"""What is known of a result before the run: a box, a tuple of specs, or None."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DeviceOperation(Generic[T]):
-    """A recipe that yields a ``T`` when run. Subclass it and define ``execute`` for an operation of your own.
+    """A recipe that yields a ``T`` when run. For an operation of your own, subclass it and define ``execute``.
 
-    An operation that is dropped without ever having been run or made part of another warns, as a coroutine does.
+    Like a coroutine, an operation warns if it is dropped without having been run or made part of another.
     """
 
     def __init_subclass__(cls) -> None:
-        """Raises ``TypeError`` for a class without ``execute``. ``ABC`` would say so at the first object, but its
-        ``isinstance`` takes 0.2 µs and not 0.03, and each run asks some twenty times."""
+        """Raises ``TypeError`` for a class without ``execute``. ``ABC`` would raise it at the first object, but its
+        ``isinstance`` takes 0.2 µs instead of 0.03, and each run calls it some twenty times."""
         super().__init_subclass__()
         if cls.execute is DeviceOperation.execute:
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
         finalise_subclass(cls, drop_operation)
 
-    _placed = False  # else it runs where the whole runs
+    _placed = False  # then it runs on the device of the run that it is part of
     _placement: int | Device  # the device it was placed on
 
-    _unused = False  # until the end of __init__, so that one whose arguments were refused does not warn
-    _drop: Any = None  # ``nothing`` once it was used: dropping it is no mistake
+    _unused = False  # set at the end of __init__, so that an operation with refused arguments does not warn
+    _drop: Any = None  # ``nothing`` after the first use: dropping the operation then does not warn
 
     def __init__(self, *parts: DeviceOperation[Any]) -> None:
         for part in parts:
@@ -86,80 +86,83 @@ class DeviceOperation(Generic[T]):
     # Combining
 
     def and_then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
-        """Runs this, then the operation ``function(result)``, on the same stream.
+        """Runs this operation, then the operation ``function(result)``, on the same stream.
 
-        ``function`` is called when this has been submitted: the result is a handle, its data may be in flight.
-        Running it raises ``TypeError`` if the function returns something that is no operation.
+        ``function`` is called when this operation has been submitted: the result is a handle, and its data may be in
+        flight. Running raises ``TypeError`` if the function does not return an operation.
         """
         return combinators.AndThen(self, function, "and_then")
 
     def then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
-        """``and_then``, by cuTile Rust's name."""
+        """Does what ``and_then`` does; cuTile Rust's name for it."""
         return self.and_then(function)
 
     def apply(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
-        """``and_then``, by cuda-async's older name."""
+        """Does what ``and_then`` does; cuda-async's older name for it."""
         return self.and_then(function)
 
     def and_then_with_context(
         self, function: Callable[[ExecutionContext, T], DeviceOperation[U]]
     ) -> DeviceOperation[U]:
-        """``and_then`` with the execution context: the operation ``function(context, result)``."""
+        """Runs this operation, then ``function(context, result)``: ``and_then`` with the execution context."""
         return combinators.AndThen(self, function, "and_then_with_context", with_context=True)
 
     def map(self, function: Callable[[T], U]) -> DeviceOperation[U]:
-        """Changes the result on the host, with no device work. It may be in flight: ``function`` sees handles."""
+        """Yields ``function(result)``, computed on the host without device work. The result may be in flight:
+        ``function`` sees handles."""
         return combinators.Map(self, function)
 
     def inspect(self, function: Callable[[T], object]) -> DeviceOperation[T]:
-        """Calls ``function(result)`` and yields the result unchanged. It may be in flight, as for ``map``."""
+        """Calls ``function(result)`` and yields the result unchanged. The result may be in flight, as for ``map``."""
         return combinators.Inspect(self, function)
 
     def first(self) -> DeviceOperation[Any]:
-        """The first of a tuple."""
+        """Yields the first element of a tuple."""
         return combinators.Element(self, 0)
 
     def last(self) -> DeviceOperation[Any]:
-        """The last of a tuple."""
+        """Yields the last element of a tuple."""
         return combinators.Element(self, -1)
 
     def unzip(self, n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
-        """An operation for each element of a tuple; this one runs once for all of them.
+        """Returns an operation for each element of a tuple. This operation runs once for all of them.
 
-        ``n`` is the tuple's length, needed only where it cannot be known beforehand (after ``and_then`` or ``map``).
+        ``n`` is the tuple's length. It is needed only if it cannot be known before the run (after ``and_then`` or
+        ``map``).
         """
         from oxide.runtime.operations.combinators import unzip
 
         return unzip(self, n)
 
     def arc(self) -> DeviceOperation[Arc[T]]:
-        """The result in an ``Arc``, to be shared by clones."""
+        """Yields the result in an ``Arc``, to be shared by clones."""
         from oxide.runtime.operations.arc import Arc
 
         return self.map(Arc)
 
     def shared(self) -> DeviceOperation[T]:
-        """An operation that many may run and that does its work once; each gets the same result object."""
+        """Returns an operation that may be run many times and does its work once. Each run yields the same object."""
         return combinators.Shared(self)
 
     def to_host(self) -> DeviceOperation[NDArray[Any]]:
-        """``d2h`` of the result."""
+        """Copies the result to the host, as ``d2h`` does."""
         from oxide.runtime.operations.transfers import d2h
 
         return d2h(self)
 
     def to_device(self, device: Given[int | Device]) -> DeviceOperation[DeviceBox]:
-        """``to_device`` of the result: the box, copied to another device."""
+        """Copies the resulting box to another device, as the function ``to_device`` does."""
         from oxide.runtime.operations.peer import to_device
 
         return to_device(self, device)
 
     def on(self, device: Given[int | Device]) -> DeviceOperation[T]:
-        """This operation on another device: ``device`` is a number or one of ``devices()``.
+        """Places this operation on a device: ``device`` is a number or one of ``devices()``.
 
-        It may be part of an operation on another device, which then ends after it; several placed operations of one
-        ``zip`` or ``gather`` run at the same time. ``and_then``, ``map`` and the like go on on the same device.
-        Raises ``TypeError`` for what is no device; running it raises ``DeviceError`` for one that is not set up.
+        A placed operation may be part of an operation on another device, which then ends after it. Several placed
+        operations of one ``zip`` or ``gather`` run at the same time. ``and_then``, ``map`` and the like continue on
+        the same device. Raises ``TypeError`` if ``device`` is no device. Running raises ``DeviceError`` if the device
+        is not set up.
         """
         from oxide.runtime.operations.placement import OnDevice
 
@@ -168,15 +171,15 @@ class DeviceOperation(Generic[T]):
     # Capturing
 
     def graph(self) -> CudaGraph[T]:
-        """Captures this into a ``CudaGraph``, on a stream of its own. Runs nothing; blocks once."""
+        """Captures this operation into a ``CudaGraph`` with a new stream. Runs nothing; blocks once."""
         self.consume()
         return self.graph_on(self._home(current_runtime()).new_stream())
 
     def graph_on(self, stream: Given[Stream]) -> CudaGraph[T]:
-        """Captures this into a ``CudaGraph`` whose updates run on ``stream``. Runs nothing; blocks once.
+        """Captures this operation into a ``CudaGraph`` whose updates run on ``stream``. Runs nothing; blocks once.
 
-        Boxes that it makes are allocated now and belong to the graph. Raises ``GraphError`` for what a graph cannot
-        hold.
+        Boxes that the operation makes are allocated now and belong to the graph. Raises ``GraphError`` for work that a
+        graph cannot hold.
         """
         from oxide.runtime.operations.graph import capture
 
@@ -186,18 +189,18 @@ class DeviceOperation(Generic[T]):
     # Running
 
     def sync(self) -> T:
-        """Runs on a stream of the policy's and blocks the thread until the result is there.
+        """Runs on a stream that the policy picks, and blocks the thread until the result is ready.
 
-        Warns inside a running event loop, which it blocks.
+        Warns inside a running event loop, because it blocks the loop.
         """
         self.consume()
         runtime = current_runtime()
         return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)), "sync()")
 
     def sync_on(self, stream: Given[Stream]) -> T:
-        """Runs on ``stream`` and blocks the thread until the result is there. Warns as ``sync`` does.
+        """Runs on ``stream`` and blocks the thread until the result is ready. Warns as ``sync`` does.
 
-        An operation that ``on`` placed on another device runs there, and ``stream`` goes on after it.
+        An operation that ``on`` placed on another device runs there, and later work on ``stream`` runs after it.
         """
         self.consume()
         return self._run_blocking(require_stream(stream), "sync_on(stream)")
@@ -209,10 +212,10 @@ class DeviceOperation(Generic[T]):
         return run_blocking(self, stream)
 
     def async_on(self, stream: Given[Stream]) -> T:
-        """Submits to ``stream`` and returns the result at once, in flight until you synchronise the stream.
+        """Submits to ``stream`` and returns the result at once. It is in flight until you synchronise the stream.
 
-        A fault of its kernels is raised by ``stream.synchronize()``. An operation that ``on`` placed on another device
-        runs there, and ``stream`` goes on after it.
+        ``stream.synchronize()`` raises the faults of the kernels. An operation that ``on`` placed on another device
+        runs there, and later work on ``stream`` runs after it.
         """
         self.consume()
         stream = require_stream(stream)
@@ -221,42 +224,42 @@ class DeviceOperation(Generic[T]):
         return submission.result_in_flight
 
     def into_future(self) -> DeviceFuture[T]:
-        """A future bound to a stream of the policy's; its work is submitted at the first await and not before."""
+        """Returns a future bound to a stream that the policy picks now. The first await submits the work."""
         try:
             runtime = current_runtime()
             return DeviceFuture(self, picked_stream(runtime.policy, self._home(runtime)))
         except Exception:
-            self.consume()  # it was used, if wrongly
+            self.consume()  # a failed use is a use: no warning
             raise
 
     def schedule(self, policy: Given[SchedulingPolicy]) -> DeviceFuture[T]:
-        """A future bound to a stream that ``policy`` picks now; submitted at the first await and not before."""
+        """Returns a future bound to a stream that ``policy`` picks now. The first await submits the work."""
         try:
             if not hasattr(policy, "next_stream"):
                 raise TypeError(
                     f"schedule takes a policy with a method next_stream(device), not {type(policy).__name__}"
                 )
-            # On whichever device that is: such a policy says where the operation runs, as policy_of does.
+            # The stream may be on any device: this policy decides where the operation runs, as policy_of does.
             return DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
         except Exception:
-            self.consume()  # it was used, if wrongly
+            self.consume()  # a failed use is a use: no warning
             raise
 
     def __await__(self) -> Generator[Any, Any, T]:
         self.consume()
-        loop = current_loop()  # refuses before a stream is picked
+        loop = current_loop()  # first, so that it raises before a stream is picked
         runtime = current_runtime()
         stream = picked_stream(runtime.policy, self._home(runtime))
         return DeviceFuture(self, stream).wait(loop, alone=True).__await__()
 
-    # What the runtime uses
+    # Used by the runtime
 
     def run(self, context: ExecutionContext) -> T:
-        """Executes as part of a run, on the device it was placed on. An error's notes say where in the operation it
-        arose, innermost first."""
+        """Executes as part of a run, on the device the operation was placed on. Adds notes to an error that say where
+        in the operation it arose, innermost first."""
         self._drop = nothing
         levels = context.levels
-        if not levels:  # the compiled form takes none of Python's stack, and the machine's has no such check
+        if not levels:  # the compiled form uses the machine's stack, which has no recursion check
             raise RecursionError("operations are nested too deep")
         context.levels = levels - 1
         try:
@@ -279,29 +282,30 @@ class DeviceOperation(Generic[T]):
             raise
 
     def whereabouts(self) -> str | None:
-        """What an error's notes call this; None for what only passes on what others do."""
+        """Returns the note that an error gets here; None for an operation that only combines others."""
         return f"in {self!r}"
 
     def consume(self) -> None:
-        """It is part of something now: dropping it is no mistake."""
+        """Notes that the operation was used: dropping it does not warn."""
         self._drop = nothing
 
     def place_as(self, other: DeviceOperation[Any]) -> None:
-        """It runs where ``other`` runs."""
+        """Places this operation on the device that ``other`` was placed on, if any."""
         if other._placed:
             self._placed = True
             self._placement = other._placement
 
     def title(self) -> object:
-        """What messages can name it by when it has been dropped, holding as little as they need."""
+        """Returns what messages name the operation by after it was dropped: its class if that suffices, as that holds
+        nothing else alive; otherwise the operation."""
         return type(self) if type(self).__repr__ is DeviceOperation.__repr__ else self
 
     def spec(self) -> Spec:
-        """What is known of the result beforehand."""
+        """Returns what is known of the result before the run."""
         return None
 
     def _home(self, runtime: Runtime) -> Device:
-        """The device it runs on if nobody picks a stream."""
+        """Returns the device that the operation runs on if no stream is given."""
         if not self._placed:
             return runtime.default_device
         from oxide.runtime.operations.placement import find_device
@@ -309,13 +313,13 @@ class DeviceOperation(Generic[T]):
         return find_device(runtime, self._placement)
 
     def _complaint(self) -> str | None:
-        """The warning that it was dropped and never run, if it was."""
+        """Returns the warning for an operation that was dropped without a run; None if it was used."""
         if not self._unused or self._drop is nothing:
             return None
         try:
             name = repr(self)
         except Exception:
-            if sys.is_finalizing():  # modules are gone that it takes, NumPy's for a dtype, and how that fails is theirs
+            if sys.is_finalizing():  # modules that the repr needs are gone (NumPy's for a dtype): any error may come
                 return None
             raise
         return f"{name} was never run: await it, call sync() or make it part of another operation"
@@ -328,25 +332,25 @@ class DeviceOperation(Generic[T]):
 
 
 def drop_operation(operation: DeviceOperation[Any]) -> None:
-    """The finaliser of the compiled form."""
+    """Warns if the operation was never used: the finaliser of the compiled form."""
     if operation._unused and operation._drop is None:
         complain(operation)
 
 
-# In the interpreted form an operation that was not used has no ``_drop`` of its own, and its class's is this method.
+# In the interpreted form, an unused operation has no ``_drop`` of its own; the class's ``_drop`` then warns.
 if not is_compiled():
     calls_drop(DeviceOperation)
     warns_when_called(DeviceOperation, "_drop")
 
 
 def named(title: object) -> str:
-    """An operation as messages name it, by its ``title``."""
+    """Returns the name of an operation for messages, from its ``title``."""
     return f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)
 
 
 def picked_stream(policy: Any, device: Device) -> Stream:
-    """The stream of ``device`` that the runtime's policy picks, which may be of the user's making. Raises ``TypeError``
-    where that picks none, ``DeviceError`` where it picks one of another device."""
+    """Returns the stream of ``device`` that the runtime's policy picks. The policy may be the user's own. Raises
+    ``TypeError`` if it returns no stream, ``DeviceError`` if it returns a stream of another device."""
     stream = require_stream(policy.next_stream(device))
     if stream.device is not device:
         raise _wrong_device(type(policy).__name__, stream.device, device)
@@ -388,7 +392,7 @@ class Value(DeviceOperation[T]):
 
 
 def value(x: T) -> DeviceOperation[T]:
-    """A host value as an operation that yields it."""
+    """Returns an operation that yields the host value ``x``."""
     return Value(x)
 
 
@@ -414,18 +418,19 @@ class WithContext(DeviceOperation[T]):
 
 
 def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> DeviceOperation[T]:
-    """An operation made at execution: ``function(context)`` returns it, knowing the stream and the device."""
+    """Returns an operation that runs ``function(context)``. The function is called at execution, when the stream and
+    the device are known."""
     return WithContext(function)
 
 
 def no_function(found: object, where: str) -> TypeError:
-    """The error for what cannot be called."""
+    """Returns the error for an argument that is not callable."""
     hint = "; write a lambda that returns the operation" if isinstance(found, DeviceOperation) else ""
     return TypeError(f"{where} takes a function, not {type(found).__name__}{hint}")
 
 
 def require_operation(made: Given[DeviceOperation[T]], where: str) -> DeviceOperation[T]:
-    """Raises ``TypeError`` if a user's function returned something that is no operation."""
+    """Returns ``made``. Raises ``TypeError`` if a user's function did not return an operation."""
     if not isinstance(made, DeviceOperation):
         raise TypeError(
             f"{where}'s function must return a DeviceOperation, but it returned {type(made).__name__}; "
@@ -434,5 +439,5 @@ def require_operation(made: Given[DeviceOperation[T]], where: str) -> DeviceOper
     return made
 
 
-# At the end, as the two files need each other; and not inside the methods, where an import takes 1 µs at each call.
+# At the end, because the two modules import each other. Inside the methods, an import would take 1 µs at each call.
 import oxide.runtime.operations.combinators as combinators  # noqa: E402

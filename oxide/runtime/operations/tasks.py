@@ -1,4 +1,4 @@
-"""Many operations at once: gather, as_completed, spawn."""
+"""Concurrent operations: gather, as_completed, spawn."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 
 async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -> tuple[Any, ...]:
-    """Submits all, then waits for all: the tuple of their results, in order. Always a checkpoint.
+    """Submits all operations, waits for all, and returns the tuple of their results, in order. Always a checkpoint.
 
-    The first error, in the order of the arguments, is raised; then, or when the task is cancelled, what was
-    submitted keeps its memory until the device is past it. An error that is found before all are submitted is raised
-    at once, and the rest is not submitted.
+    Raises the first error, in the order of the arguments. After an error or a cancellation, submitted work keeps its
+    memory until the device is past it. An error found before all operations are submitted is raised at once, and the
+    rest is not submitted.
     """
     for operation in operations:
         _require_operation(operation, "gather")
@@ -54,12 +54,12 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
             if (once := future.start(turn)) is not None:
                 await future.start_after(loop, once)
             if future.submission is None:
-                future.outcome()  # a failed submission: submit no more
+                future.outcome()  # raises the error of the failed submission, so no more are submitted
             if not len(futures) % _TURNS:
                 finished = _finish_first(futures, finished)
         if not futures:
             await loop.checkpoint()
-        # What is done already needs no trip through the loop (4 µs under trio), but others must get their turns.
+        # A finished operation needs no trip through the loop (4 µs under trio), but other tasks must get to run.
         return tuple(
             [
                 future.outcome() if number % _TURNS and _is_done(future) else await future
@@ -69,25 +69,26 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
     except BaseException:
         for future in futures:
             _leave(future)
-        futures.clear()  # what a traceback holds is not dropped: see dead_work
+        futures.clear()  # a traceback would keep them alive: see dead_work
         raise
 
 
 def as_completed(
     operations: Iterable[DeviceOperation[T] | DeviceFuture[T]], *, limit: Given[int | None] = None
 ) -> AsyncIterator[T]:
-    """``async for result in as_completed(ops, limit=8)``: results as they finish, at most ``limit`` in flight.
+    """Yields results as they finish, with at most ``limit`` operations in flight:
+    ``async for result in as_completed(ops, limit=8)``.
 
-    ``operations`` may be a generator, which is asked for the next operation when there is room for one: it need not
-    end if there is a limit. An error ends the iteration and is raised; then, or when the task is cancelled, what was
-    submitted keeps its memory until the device is past it, and the rest is not submitted.
+    ``operations`` may be a generator. It is asked for the next operation when there is room for one, so with a limit it
+    may be endless. An error ends the iteration and is raised. After an error or a cancellation, submitted work keeps
+    its memory until the device is past it, and the rest is not submitted.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise ValueError(f"as_completed(limit={written(limit)}): the limit must be an integer of 1 or more, or None")
     if isinstance(operations, Sequence):
         operations = tuple(operations)
         for operation in operations:
-            _require_operation(operation, "as_completed")  # at once, where they are there
+            _require_operation(operation, "as_completed")  # at the call, as all operations are known
     return _AsCompleted(iter(operations), limit)
 
 
@@ -96,15 +97,16 @@ _NO_MORE: Any = object()
 
 @final
 class _AsCompleted(AsyncIterator[T]):
-    """What is in flight is kept by stream: a stream passes its marks in order, so only the first of each is asked."""
+    """The iterator of ``as_completed``. It keeps the operations in flight by stream: a stream passes its marks in
+    order, so only the first mark of each is polled."""
 
     def __init__(self, waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
-        self._waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]] | None = waiting  # None: there is no more
+        self._waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]] | None = waiting  # None: exhausted
         self._limit = limit
         self._started = count()
         self._running: dict[Timeline, list[tuple[int, int, Mark, DeviceFuture[T]]]] = {}  # heaps, by position
         self._in_flight = 0
-        self._settled: deque[DeviceFuture[T]] = deque()  # what has its outcome already, as a failed submission
+        self._settled: deque[DeviceFuture[T]] = deque()  # futures that have an outcome already, such as failed submissions
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
@@ -172,7 +174,8 @@ class _AsCompleted(AsyncIterator[T]):
 
 
 def _outcome_in_iteration(future: DeviceFuture[T]) -> T:
-    """Its outcome. What would end the iteration as if all were done becomes a ``RuntimeError``, as in a generator."""
+    """Returns the future's outcome. ``StopAsyncIteration``, which would end the iteration as if all were done, becomes
+    a ``RuntimeError``, as in a generator."""
     try:
         return future.outcome()
     except StopAsyncIteration as error:
@@ -184,10 +187,10 @@ def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
 
 
 def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFuture[T]]) -> JoinHandle[T]:
-    """Runs an operation as a task of a trio nursery. ``await handle`` gives its result or raises its error.
+    """Runs an operation as a task of a trio nursery. ``await handle`` returns its result or raises its error.
 
-    An error goes to the handle while somebody holds it; one whose handle was thrown away is raised in the nursery,
-    as any task's is.
+    While the handle is alive, the error goes to the handle. If the handle was dropped, the error is raised in the
+    nursery, as for any task.
     """
     if not hasattr(nursery, "start_soon"):
         raise TypeError(
@@ -206,16 +209,16 @@ def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFut
 
 
 @final
-@mypyc_attr(native_class=False)  # `spawn` refers to it weakly
+@mypyc_attr(native_class=False)  # `spawn` makes a weak reference to it
 class JoinHandle(Generic[T]):
-    """A spawned operation's result to come. May be awaited by several tasks, and again."""
+    """A handle to a spawned operation's result. May be awaited by several tasks, and repeatedly."""
 
     def __init__(self) -> None:
         self._drop: Any = nothing
         self._state: _JoinState[T] = _JoinState()
 
     def done(self) -> bool:
-        """Whether awaiting would give the outcome at once."""
+        """Returns whether awaiting would give the outcome at once."""
         return self._state.finished.is_set()
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -244,11 +247,11 @@ class _JoinState(Generic[T]):
 
         self.finished = trio.Event()
         self.error: BaseException | None = None
-        self.trace: TracebackType | None = None  # of the error's first raising
+        self.trace: TracebackType | None = None  # of the error's first raise
         self.taken = False
 
     def _complaint(self) -> str | None:
-        """The warning that the error was never seen, if it was not."""
+        """Returns the warning that the error was never seen; None if there is no error or it was seen."""
         if self.error is None or self.taken:
             return None
         return f"a spawned operation failed and its handle was never awaited: {self.error!r}"
@@ -270,7 +273,7 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
 
 
 def _hold_to_account(handle: JoinHandle[Any] | None, state: _JoinState[Any]) -> None:
-    """Dropping the handle warns from now on. Not in ``_run``, whose frame the error holds."""
+    """Makes the handle warn when dropped. Not inlined in ``_run``: the error holds that frame, and so the handle."""
     if handle is not None and not isinstance(state.error, OperationCancelledError):
         handle._drop = partial(note, state)
 
@@ -290,12 +293,12 @@ def _future(operation: DeviceOperation[T] | DeviceFuture[T]) -> DeviceFuture[T]:
     return future
 
 
-_TURNS = 16  # results that gather takes before it lets other tasks run
+_TURNS = 16  # number of results that gather takes before it lets other tasks run
 
 
 def _finish_first(futures: list[DeviceFuture[Any]], finished: int) -> int:
-    """Takes the outcomes of those that are done, from the first on; how many have theirs. What a run needs (buffers
-    that it uploads from, fault records) then serves those that are submitted later."""
+    """Takes the outcomes of the finished futures, from the first on, and returns how many have been taken. Operations
+    submitted later can then reuse their staging buffers and fault records."""
     while finished < len(futures) and _is_done(futures[finished]):
         futures[finished].outcome()
         finished += 1
@@ -307,11 +310,11 @@ def _is_done(future: DeviceFuture[Any]) -> bool:
     try:
         return submission is None or submission.mark.passed()
     except DeviceError:
-        return False  # awaiting it makes this its outcome
+        return False  # awaiting the future raises this error as its outcome
 
 
 def _leave(future: DeviceFuture[Any]) -> None:
-    """Abandons what was submitted and has it swept when the device is past it."""
+    """Abandons the submitted work and has it swept when the device is past it."""
     submission = future.submission
     if submission is not None:
         future.abandon()

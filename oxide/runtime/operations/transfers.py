@@ -1,7 +1,7 @@
-"""Operations that make device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
+"""Operations that allocate device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
 
-Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks; see
-``host_memory/pinned.py`` for what that saves.
+Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks.
+``host_memory/pinned.py`` says what that saves.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _FLOAT32: Final = np.dtype(np.float32)
 
 
 def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
-    """An uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` where a graph
-    is captured that may own no memory."""
+    """Returns an uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` in the
+    capture of a graph that may own no memory."""
     if context.recording is not None:
         context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
     nbytes = number_of_elements(shape) * dtype.itemsize
@@ -56,19 +56,19 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
 
 
 def _announce(array: NDArray[Any]) -> None:
-    """An upload of this array was built."""
+    """Announces an upload of ``array`` if it is large and the array is not pinned."""
     if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
         announce_large_copy()
 
 
 def _note_run(nbytes: int) -> None:
-    """A copy of host memory was submitted, or captured."""
+    """Notes that a copy of host memory was submitted or captured, if it is large."""
     if nbytes > staging.SMALL_BYTES:
         large_copy_was_run()
 
 
 def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
-    context.at_launch(lambda now: upload(now, box, array))  # not in execute, where it would cost every upload
+    context.at_launch(lambda now: upload(now, box, array))  # a lambda in execute would cost every upload
 
 
 @final
@@ -99,12 +99,12 @@ class HostToDevice(DeviceOperation[DeviceBox]):
 
 
 def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
-    """Copies an array to the device: a box of the array's shape and dtype, in C order whatever the array's strides.
+    """Copies an array to the device. Yields a box of the array's shape and dtype, in C order whatever the strides.
 
-    The array is read when the operation runs, each time it runs, and must not change until the run has completed: a
-    large one is staged while the device works, and one of ``pinned_empty`` is read by the device itself. Raises
-    ``TypeError`` for a dtype that is no number, date or string of a fixed length, and no structure of these, and
-    ``ValueError`` for a masked array in which something is masked.
+    Each run reads the array. It must not change until the run has completed: a large array is staged while the device
+    works, and the device itself reads an array of ``pinned_empty``. Raises ``TypeError`` unless the dtype is a number,
+    a date, a string of a fixed length or a structure of these. Raises ``ValueError`` for a masked array with masked
+    elements.
     """
     if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
@@ -138,12 +138,12 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
 
 
 def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[NDArray[Any]]:
-    """Copies a box to the host: a new NumPy array of its shape and dtype, filled once the run has completed. What is
-    copied of a strided view is its elements, in C order.
+    """Copies a box to the host. Yields a new NumPy array of its shape and dtype, filled once the run has completed.
+    The elements of a strided view are copied in C order.
 
-    The array is in page-locked memory, which goes back to a pool when it is dropped; beyond ``OXIDE_PINNED_LIMIT``
-    it is an ordinary one, filled through a small ring of pinned memory.
-    Takes a box, an ``Arc`` of one, or an operation that yields one. Raises ``TypeError`` for anything else.
+    The array is in page-locked memory, which goes back to a pool when the array is dropped. Beyond
+    ``OXIDE_PINNED_LIMIT`` it is in ordinary memory, filled through a small ring of page-locked memory.
+    Takes a box, an ``Arc`` of a box, or an operation that yields either. Raises ``TypeError`` for anything else.
     """
     return DeviceToHost(box)
 
@@ -155,7 +155,7 @@ class Full(DeviceOperation[DeviceBox]):
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
         self._shape = shape
         self._dtype = dtype
-        # Every driver fills bytes fastest, and zero bytes are zero in every dtype.
+        # Every driver fills bytes fastest, and zero is all zero bytes in every dtype.
         self._pattern = element if any(element) else b"\0"
         super().__init__()
 
@@ -194,12 +194,13 @@ class Empty(DeviceOperation[DeviceBox]):
 
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """A box whose elements are anything until they are written: for an output that a kernel writes in full."""
+    """Makes a box with uninitialised elements, for an output that a kernel writes in full."""
     return Empty(parse_shape(shape, "empty"), _data_dtype(dtype, "empty"))
 
 
 def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """A box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not fit."""
+    """Makes a box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not
+    fit."""
     resolved = as_dtype(dtype, "full")
     _require_number(resolved, "full")
     if not isinstance(x, (int, float, complex, np.number, np.bool_)):
@@ -210,7 +211,7 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
 
 
 def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
-    """A number as a box of ``dtype`` holds it. Raises ``OverflowError`` or ``TypeError``."""
+    """Returns the bytes of a number as an element of ``dtype``. Raises ``OverflowError`` or ``TypeError``."""
     if dtype.kind in "iuf" and x.imag != 0:
         raise TypeError(f"full: {x!r} is no {dtype}; give a real number, or a complex dtype")
     number: Any = x.real if dtype.kind in "iuf" else x
@@ -237,12 +238,12 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """A box of zeros; ``shape`` is an int or a tuple."""
+    """Makes a box of zeros; ``shape`` is an int or a tuple."""
     return Full(parse_shape(shape, "zeros"), _data_dtype(dtype, "zeros"), b"\0")
 
 
 def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """A box of ones; ``shape`` is an int or a tuple."""
+    """Makes a box of ones; ``shape`` is an int or a tuple."""
     return full(parse_shape(shape, "ones"), 1, as_dtype(dtype, "ones"))
 
 
@@ -265,8 +266,8 @@ class Duplicate(DeviceOperation[DeviceBox]):
 
 
 def dup(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[DeviceBox]:
-    """A copy of a box on its device, in C order also where the box is a strided view. Takes a box, an ``Arc`` of one,
-    or an operation that yields one."""
+    """Copies a box on its device. The copy is in C order, also if the box is a strided view. Takes a box, an ``Arc`` of
+    a box, or an operation that yields either."""
     if not isinstance(box, DeviceOperation):
         require_box(box, "dup")
     return Duplicate(box)
@@ -309,14 +310,14 @@ class Memcpy(DeviceOperation[DeviceBox]):
 def memcpy(
     dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
 ) -> DeviceOperation[DeviceBox]:
-    """Copies ``src`` into ``dst``, of the same dtype and as many elements, and yields ``dst``. It allocates nothing.
+    """Copies ``src`` into ``dst``, of equal dtype and number of elements, and yields ``dst``. It allocates nothing.
 
-    Numbers of elements are compared and shapes are not: the elements are copied in C order, and ``dst`` keeps its
-    shape. Either may be a strided view, and the two may overlap: ``src`` is read as it was before. ``src`` is a box or
-    a NumPy array, which is read until the operation has completed: do not change it before. The two boxes may be on
-    different devices if the operation runs on one of them; on that of ``dst``, where it is a strided view. Raises
-    ``TypeError`` where the dtypes differ, ``ValueError`` where the numbers of elements do or where something in ``src``
-    is masked, and ``DeviceError`` when it is run on another device.
+    The shapes may differ: the elements are copied in C order, and ``dst`` keeps its shape. Both may be strided views.
+    They may overlap: the result is as if all of ``src`` were read first. ``src`` is a box or a NumPy array. An array is
+    read until the operation has completed; do not change it before. The two boxes may be on different devices if the
+    operation runs on one of them. If ``dst`` is a strided view, it must run on the device of ``dst``. Raises
+    ``TypeError`` if the dtypes differ, ``ValueError`` if the numbers of elements differ or ``src`` has masked elements,
+    and ``DeviceError`` when it is run on another device.
     """
     destination = require_box(dst, "memcpy")
     source: DeviceBox | NDArray[Any]
@@ -334,14 +335,15 @@ def memcpy(
 
 
 def _host_array(array: ArrayLike, what: str) -> NDArray[Any]:
-    """What is no plain array as the array that is copied: see ``host_arrays``. A plain one is not even asked."""
+    """Converts anything but a plain array to the array that is copied: see ``host_arrays``. Callers skip it for a
+    plain array."""
     from oxide.host_arrays import host_array
 
     return host_array(array, what)
 
 
 def require_box(thing: object, what: str) -> DeviceBox:
-    """The box, out of its ``Arc`` if it is in one. Raises ``TypeError``."""
+    """Returns the box, taken out of its ``Arc`` if it is in one. Raises ``TypeError`` for anything else."""
     box = thing.value if isinstance(thing, Arc) else thing
     if isinstance(box, DeviceBox):
         return box
@@ -361,7 +363,7 @@ def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBo
 
 
 def _copy_bytes(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """The copy of one contiguous box into another."""
+    """Copies a contiguous box into another."""
     to, origin, stream = destination.device, source.device, context.timeline.handle
     with context.submission_lock, context.ordered([source._allocation], [destination._allocation]):
         if to is origin:
@@ -371,11 +373,11 @@ def _copy_bytes(context: ExecutionContext, destination: DeviceBox, source: Devic
 
 
 def _copy_views(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """``copy_box`` where a box is a strided view, or where the two have bytes in common."""
+    """Does ``copy_box`` if a box is a strided view, or if the two overlap."""
     if source.device is not destination.device:
         if destination.is_contiguous and source.device is context.device:
             source = contiguous(context, source)
-        else:  # what the view lies in goes over as it is, and is taken apart where it has arrived
+        else:  # copy all bytes that the view spans; read the view on this device
             require_device(destination, context.device, "a copy into a strided view of another device's box")
             source = _arrived(context, source)
     elif _overlap(destination, source):
@@ -394,7 +396,7 @@ def _copy_views(context: ExecutionContext, destination: DeviceBox, source: Devic
 
 
 def _arrived(context: ExecutionContext, source: DeviceBox) -> DeviceBox:
-    """Another device's box as one here, of its shape and strides."""
+    """Copies another device's box to this device, with its shape and strides."""
     low, high = source._span()
     there = source._bytes()
     here = new_box(context, (high - low,), there.dtype)
@@ -404,7 +406,8 @@ def _arrived(context: ExecutionContext, source: DeviceBox) -> DeviceBox:
 
 
 def contiguous(context: ExecutionContext, box: DeviceBox, *, copied: bool = False) -> DeviceBox:
-    """The elements in C order, in memory of their own: the box itself where it is so, unless it is to be ``copied``."""
+    """Returns the elements in C order: the box itself if it is contiguous, otherwise a copy. With ``copied``, always
+    returns a copy."""
     if box.is_contiguous and not copied:
         return box
     copy = new_box(context, box.shape, box.dtype)
@@ -413,7 +416,7 @@ def contiguous(context: ExecutionContext, box: DeviceBox, *, copied: bool = Fals
 
 
 def _is_same(destination: DeviceBox, source: DeviceBox) -> bool:
-    """Whether two boxes of one size are the same elements in the same order."""
+    """Returns whether two boxes of equal size are the same elements in the same order."""
     return source.ptr == destination.ptr and (
         (source.is_contiguous and destination.is_contiguous)
         or (source.shape == destination.shape and source.strides == destination.strides)
@@ -431,20 +434,21 @@ def _require_number(dtype: np.dtype[Any], what: str) -> None:
 
 
 def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """What messages call an array."""
+    """Returns the shape and dtype of an array for messages."""
     return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype_name(dtype)}"
 
 
 def _data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
-    """A box's dtype. Raises ``TypeError`` for what is none."""
+    """Returns the NumPy dtype of a box. Raises ``TypeError`` for a dtype that a box cannot have."""
     resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
     require_data(resolved, what)
     return resolved
 
 
 def require_data(dtype: np.dtype[Any], what: str) -> None:
-    """What may be in device memory: numbers, dates, strings of a fixed length, and structures of these."""
-    if dtype.isbuiltin == 1 and dtype.kind in _KINDS:  # nearly all, asked for each upload
+    """Raises ``TypeError`` unless device memory may hold the dtype: numbers, dates, strings of a fixed length, and
+    structures of these."""
+    if dtype.isbuiltin == 1 and dtype.kind in _KINDS:  # the common case first: every upload is checked
         return
     if dtype.fields is not None:
         for field, *_ in dtype.fields.values():
