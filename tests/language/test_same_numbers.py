@@ -604,27 +604,59 @@ def test_extremes_of_short_integers_compare_as_they_are() -> None:
     np.testing.assert_array_equal(words, np.where(b < 300, 23, 300))
 
 
-@pytest.mark.parametrize("name", ["f32", "f64"])
+@pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64"])
 def test_extremes_with_a_constant_zero_have_pythons_sign(name: str) -> None:
     scalar = SCALARS[name]
+    memory = "f64" if name == "f64" else "f32"
 
     @kernel(block=32)
-    def apply(x: Slice[scalar], y: DisjointSlice[scalar]) -> None:  # type: ignore[valid-type]
+    def apply(x: Slice[SCALARS[memory]], y: DisjointSlice[SCALARS[memory]]) -> None:  # type: ignore[misc]
         i = thread.index_1d().get()
         if 8 * i + 8 <= len(y):
-            y.unchecked_mut[8 * i] = min(scalar(0.0), x[i])
-            y.unchecked_mut[8 * i + 1] = min(x[i], scalar(0.0))
-            y.unchecked_mut[8 * i + 2] = max(scalar(0.0), x[i])
-            y.unchecked_mut[8 * i + 3] = max(x[i], scalar(0.0))
-            y.unchecked_mut[8 * i + 4] = min(scalar(-0.0), x[i])
-            y.unchecked_mut[8 * i + 5] = min(x[i], scalar(-0.0))
-            y.unchecked_mut[8 * i + 6] = max(scalar(-0.0), x[i])
-            y.unchecked_mut[8 * i + 7] = max(x[i], scalar(-0.0))
+            number = scalar(x[i]) * scalar(1.5)
+            y.unchecked_mut[8 * i] = min(scalar(0.0), number)
+            y.unchecked_mut[8 * i + 1] = min(number, scalar(0.0))
+            y.unchecked_mut[8 * i + 2] = max(scalar(0.0), number)
+            y.unchecked_mut[8 * i + 3] = max(number, scalar(0.0))
+            y.unchecked_mut[8 * i + 4] = min(scalar(-0.0), number)
+            y.unchecked_mut[8 * i + 5] = min(number, scalar(-0.0))
+            y.unchecked_mut[8 * i + 6] = max(scalar(-0.0), number)
+            y.unchecked_mut[8 * i + 7] = max(number, scalar(-0.0))
 
-    x = np.array([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf])
-    (found,) = (d2h(box).sync() for box in apply(h2d(x.astype(FLOATS[name])), *outputs(8 * x.size, name)).sync()[1:])
+    x = np.array([0.0, -0.0, 2.0, -2.0, math.inf, -math.inf])
+    found = apply(h2d(x.astype(FLOATS[memory])), *outputs(8 * x.size, memory)).last().and_then(d2h).sync()
+    x *= 1.5
     expected = [f(*pair) for v in x.tolist() for z in (0.0, -0.0) for f in (min, max) for pair in ((z, v), (v, z))]
     assert [str(v) for v in found.tolist()] == [str(v) for v in expected]
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64"])
+def test_a_number_held_between_0_and_1_is_1_if_it_is_none(name: str) -> None:
+    """ptxas took it for a saturation, which makes 0 of NaN."""
+    scalar = SCALARS[name]
+    memory = "f64" if name == "f64" else "f32"
+
+    @kernel(block=32)
+    def apply(x: Slice[SCALARS[memory]], y: DisjointSlice[SCALARS[memory]], z: DisjointSlice[u8]) -> None:  # type: ignore[misc]
+        i = thread.index_1d().get()
+        if 5 * i + 5 <= len(y) and i < len(z):
+            number = scalar(x[i]) * scalar(1.5)
+            y.unchecked_mut[5 * i] = max(min(scalar(1.0), number), scalar(0.0))
+            y.unchecked_mut[5 * i + 1] = max(scalar(-0.0), min(scalar(1.0), number))
+            y.unchecked_mut[5 * i + 2] = min(max(scalar(0.0), number), scalar(1.0))
+            y.unchecked_mut[5 * i + 3] = max(scalar(0.0), min(number, scalar(1.0)))
+            y.unchecked_mut[5 * i + 4] = max(min(number, scalar(1.0)), scalar(-0.0))
+            z.unchecked_mut[i] = u8(min(scalar(1.0), number))
+
+    x = np.array([math.nan, -math.nan, 0.0, -0.0, 0.5, 2.0, -2.0, math.inf, -math.inf])
+    boxes = apply(h2d(x.astype(FLOATS[memory])), *outputs(5 * x.size, memory), *outputs(x.size, "u8")).sync()[1:]
+    found, bytes_ = (d2h(box).sync().tolist() for box in boxes)
+    expected: list[float] = []
+    for v in (1.5 * x).tolist():
+        expected += [max(min(1.0, v), 0.0), max(-0.0, min(1.0, v)), min(max(0.0, v), 1.0)]
+        expected += [max(0.0, min(v, 1.0)), max(min(v, 1.0), -0.0)]
+    assert [str(v) for v in found] == [str(v) for v in expected]
+    assert bytes_ == [1, 1, 0, 0, 0, 1, 0, 1, 0]
 
 
 def test_a_division_of_128_bits_has_its_function() -> None:

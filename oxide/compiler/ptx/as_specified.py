@@ -11,6 +11,7 @@ By PTX's specification ``abs`` and ``neg`` wrap for the least number. ptxas 13.0
 - It fuses a minimum or maximum of 16 bits and its comparison with the same constant into ``VIMNMX.S16x2``. The results
   of the lower and the upper half go to one predicate: the upper half's stays.
 - It drops a mask of a number that was converted to f16 or bf16, if the result is the lower half of a word.
+- It takes ``max(min(x, 1.0), 0.0)`` for a saturation, which gives 0 for NaN instead of 1: in f16, f32 and f64.
 
 Seen on an H100 (2026-11-22, driver 580.159.04). The first two: in 565 combinations of an instruction and a reader of
 its result, over every number of 16 bits, and the extremes and 3000 others of 32 and 64 bits. 20 were wrong, all by
@@ -30,6 +31,7 @@ shifts are hidden from LLVM's back end beforehand, since its assembly no longer 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import count
 
 from oxide.compiler.ir.ssa import NAME
@@ -71,9 +73,14 @@ def with_hidden_amounts(text: str) -> str:
 _NEGATION = re.compile(r"\bneg\.s(16|32)\s+(%\w+), (%\w+);")
 _HIGH_PRODUCT = re.compile(r"\bmul\.hi\.u32\s+(%\w+), ([^,;]+), ([^,;]+);")
 _SHORT_EXTREME = re.compile(r"\b(min|max)\.([su])16\s+(%\w+), (%\w+), (%\w+|-?\d+);")
-_EXTREME_OF_ZERO = re.compile(
-    r"\b(?:(?P<min>min)|max)\.f(?P<bits>32|64)\s+(?P<result>%\w+), (?P<x>%\w+), (?P<zero>0[fd](?(min)0|8)0+);"
+# A constant of 32 or 64 bits is an operand. One of 16 bits is in a register.
+_FLOAT_EXTREME = re.compile(
+    r"\b(?P<operation>min|max)\.(?P<kind>b?f(?P<bits>16|32|64))\s+(?P<result>%\w+), (?P<x>%\w+), "
+    r"(?P<limit>%\w+|0[fd][0-9A-F]+);"
 )
+_SHORT_CONSTANT = re.compile(r"\bmov\.b16\s+(%\w+), 0x([0-9A-F]{4});")
+_DESTINATION = re.compile(r"^\s*(?:@!?%\w+ )?[\w.]+\s+\{?(%\w+),", re.MULTILINE)
+_ONES = {"3C00", "3F800000", "3FF0000000000000"}
 _TO_HALF = re.compile(r"\bcvt\.rn(?:\.relu)?\.b?f16\.f32\b")
 _MASK = re.compile(r"\band\.b16\s+(%\w+), (%\w+), (-?\d+);")
 _ABSOLUTE = re.compile(r"\babs\.s(16|32|64)\s+(%\w+), (%\w+);")
@@ -89,7 +96,7 @@ def as_specified(assembly: str) -> str:
         r"cvt.\g<2>32.\g<2>16 second, short; \1.\g<2>32 first, first, second; cvt.u16.u32 \3, first; }",
         assembly,
     )
-    assembly = _EXTREME_OF_ZERO.sub(_chosen, assembly)
+    assembly = _with_float_extremes(assembly)
     if _TO_HALF.search(assembly):
         assembly = _MASK.sub(_masked, assembly)
     assembly = _ABSOLUTE.sub(
@@ -107,11 +114,36 @@ def _masked(mask: re.Match[str]) -> str:
     return f"or.b16 {result}, {source}, {others};\n\txor.b16 {result}, {result}, {others};"
 
 
-def _chosen(extreme: re.Match[str]) -> str:
-    """Returns the selection that LLVM turned into a minimum with 0.0 or a maximum with -0.0."""
-    bits, x, zero = extreme["bits"], extreme["x"], extreme["zero"]
-    comparison = "lt" if extreme["min"] else "gt"
-    return (
-        f"{{ .reg .pred beyond; setp.{comparison}.f{bits} beyond, {x}, {zero}; "
-        f"selp.f{bits} {extreme['result']}, {x}, {zero}, beyond; }}"
-    )
+def _with_float_extremes(assembly: str) -> str:
+    """Returns PTX whose minima and maxima of floats with a constant 0 or 1 give Python's zeros and ignore NaNs."""
+    constants, destinations = dict(_SHORT_CONSTANT.findall(assembly)), Counter(_DESTINATION.findall(assembly))
+
+    def constant(extreme: re.Match[str]) -> str:
+        limit = extreme["limit"]
+        if limit[0] != "%":
+            return limit[2:]
+        return constants.get(limit, "") if destinations[limit] == 1 else ""
+
+    at_most_one = {
+        extreme["result"]
+        for extreme in _FLOAT_EXTREME.finditer(assembly)
+        if extreme["operation"] == "min" and constant(extreme) in _ONES and destinations[extreme["result"]] == 1
+    }
+
+    def chosen(extreme: re.Match[str]) -> str:
+        zero, kind, is_minimum = constant(extreme), extreme["kind"], extreme["operation"] == "min"
+        if not zero or zero.strip("0") not in ("", "8"):
+            return extreme[0]
+        if not is_minimum and extreme["x"] in at_most_one:
+            # The number is not NaN, so that its bits compare as it does.
+            comparison = f"gt.s{extreme['bits']} beyond, {extreme['x']}, 0"
+        elif (zero[0] == "8") != is_minimum:
+            # LLVM made it of a selection, which it is again.
+            comparison = f"{'lt' if is_minimum else 'gt'}.{kind} beyond, {extreme['x']}, {extreme['limit']}"
+        else:
+            return extreme[0]
+        result, x, limit = extreme["result"], extreme["x"], extreme["limit"]
+        selection = "b16" if extreme["bits"] == "16" else kind
+        return f"{{ .reg .pred beyond; setp.{comparison}; selp.{selection} {result}, {x}, {limit}, beyond; }}"
+
+    return _FLOAT_EXTREME.sub(chosen, assembly)

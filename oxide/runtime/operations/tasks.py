@@ -106,7 +106,7 @@ class _AsCompleted(AsyncIterator[T]):
         self._started = count()
         self._running: dict[Timeline, list[tuple[int, int, Mark, DeviceFuture[T]]]] = {}  # heaps, by position
         self._in_flight = 0
-        self._settled: deque[DeviceFuture[T]] = deque()  # futures that have an outcome already, such as failed submissions
+        self._settled: deque[DeviceFuture[T]] = deque()  # futures that have an outcome, such as failed submissions
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
