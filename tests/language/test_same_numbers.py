@@ -623,10 +623,31 @@ def test_extremes_with_a_constant_zero_have_pythons_sign(name: str) -> None:
             y.unchecked_mut[8 * i + 6] = max(scalar(-0.0), number)
             y.unchecked_mut[8 * i + 7] = max(number, scalar(-0.0))
 
-    x = np.array([0.0, -0.0, 2.0, -2.0, math.inf, -math.inf])
+    x = np.resize([0.0, -0.0, 2.0, -2.0, math.inf, -math.inf], 6 * 64)  # whole blocks too
     found = apply(h2d(x.astype(FLOATS[memory])), *outputs(8 * x.size, memory)).last().and_then(d2h).sync()
     x *= 1.5
     expected = [f(*pair) for v in x.tolist() for z in (0.0, -0.0) for f in (min, max) for pair in ((z, v), (v, z))]
+    assert [str(v) for v in found.tolist()] == [str(v) for v in expected]
+
+
+@pytest.mark.parametrize(("narrow", "wide"), [("f32", "f64"), ("f16", "f32"), ("bf16", "f64")])
+def test_extremes_of_widened_numbers_with_a_constant_zero_have_pythons_sign(narrow: str, wide: str) -> None:
+    """LLVM compared the narrow numbers and selected the zero of the opposite comparison."""
+    given, scalar = SCALARS[narrow], SCALARS[wide]
+
+    @kernel(block=32)
+    def apply(x: Slice[f32], y: DisjointSlice[scalar]) -> None:  # type: ignore[valid-type]
+        i = thread.index_1d().get()
+        if 4 * i + 4 <= len(y):
+            number = scalar(given(x[i]))
+            y.unchecked_mut[4 * i] = min(number, scalar(0.0))
+            y.unchecked_mut[4 * i + 1] = max(number, scalar(-0.0))
+            y.unchecked_mut[4 * i + 2] = min(scalar(0.0), number)
+            y.unchecked_mut[4 * i + 3] = max(scalar(-0.0), number)
+
+    x = np.resize([0.0, -0.0, 2.0, -2.0, math.inf, -math.inf], 6 * 64).astype(np.float32)
+    found = apply(h2d(x), *outputs(4 * x.size, wide)).last().and_then(d2h).sync()
+    expected = [v for n in x.tolist() for v in (min(n, 0.0), max(n, -0.0), min(0.0, n), max(-0.0, n))]
     assert [str(v) for v in found.tolist()] == [str(v) for v in expected]
 
 

@@ -80,6 +80,7 @@ _FLOAT_EXTREME = re.compile(
 )
 _SHORT_CONSTANT = re.compile(r"\bmov\.b16\s+(%\w+), 0x([0-9A-F]{4});")
 _DESTINATION = re.compile(r"^\s*(?:@!?%\w+ )?[\w.]+\s+\{?(%\w+),", re.MULTILINE)
+_MINUS_ZERO = {"16": "0x8000", "32": "0f80000000", "64": "0d8000000000000000"}
 _ONES = {"3C00", "3F800000", "3FF0000000000000"}
 _TO_HALF = re.compile(r"\bcvt\.rn(?:\.relu)?\.b?f16\.f32\b")
 _MASK = re.compile(r"\band\.b16\s+(%\w+), (%\w+), (-?\d+);")
@@ -130,20 +131,24 @@ def _with_float_extremes(assembly: str) -> str:
         if extreme["operation"] == "min" and constant(extreme) in _ONES and destinations[extreme["result"]] == 1
     }
 
-    def chosen(extreme: re.Match[str]) -> str:
+    def expanded(extreme: re.Match[str]) -> str:
         zero, kind, is_minimum = constant(extreme), extreme["kind"], extreme["operation"] == "min"
+        result, x, limit = extreme["result"], extreme["x"], extreme["limit"]
         if not zero or zero.strip("0") not in ("", "8"):
             return extreme[0]
-        if not is_minimum and extreme["x"] in at_most_one:
-            # The number is not NaN, so that its bits compare as it does.
-            comparison = f"gt.s{extreme['bits']} beyond, {extreme['x']}, 0"
-        elif (zero[0] == "8") != is_minimum:
-            # LLVM made it of a selection, which it is again.
-            comparison = f"{'lt' if is_minimum else 'gt'}.{kind} beyond, {extreme['x']}, {extreme['limit']}"
-        else:
-            return extreme[0]
-        result, x, limit = extreme["result"], extreme["x"], extreme["limit"]
-        selection = "b16" if extreme["bits"] == "16" else kind
-        return f"{{ .reg .pred beyond; setp.{comparison}; selp.{selection} {result}, {x}, {limit}, beyond; }}"
+        before = ""
+        if not is_minimum and x in at_most_one:
+            # A sum with -0.0 changes no number, and ptxas does not see through it.
+            before = f".reg .{kind} number, nothing; mov.b{extreme['bits']} nothing, {_MINUS_ZERO[extreme['bits']]}; "
+            before += f"add.rn.{kind} number, {x}, nothing; "
+            x = "number"
+        if (zero[0] == "8") == is_minimum:
+            return f"{{ {before}{extreme['operation']}.{kind} {result}, {x}, {limit}; }}" if before else extreme[0]
+        # LLVM made it of a selection, which it is again.
+        comparison, selection = "lt" if is_minimum else "gt", "b16" if extreme["bits"] == "16" else kind
+        return (
+            f"{{ {before}.reg .pred beyond; setp.{comparison}.{kind} beyond, {x}, {limit}; "
+            f"selp.{selection} {result}, {x}, {limit}, beyond; }}"
+        )
 
-    return _FLOAT_EXTREME.sub(chosen, assembly)
+    return _FLOAT_EXTREME.sub(expanded, assembly)

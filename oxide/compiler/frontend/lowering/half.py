@@ -42,8 +42,6 @@ _ARITHMETIC = {
     operator.imod: operator.mod,
     operator.ipow: operator.pow,
     pow: operator.pow,
-    min: min,
-    max: max,
     intrinsics.fmin: intrinsics.fmin,
     intrinsics.fmax: intrinsics.fmax,
     math.pow: math.pow,
@@ -54,6 +52,7 @@ _ARITHMETIC = {
     math.remainder: math.remainder,
 }
 """Operations on two numbers, each with the function that computes it in f32."""
+_EXTREMES = (min, max)
 
 _UNARY_NAMES = """acos acosh asin asinh atan atanh cbrt ceil cos cosh degrees erf erfc exp exp2 expm1 fabs floor gamma
 lgamma log log10 log1p log2 radians sin sinh sqrt tan tanh trunc"""
@@ -90,8 +89,8 @@ def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
     if len(kinds) != 1 or not all(isinstance(other, types.Integer | types.Boolean) for other in others):
         return None
     (kind,) = kinds
-    several = len(args) == 2 or (len(args) > 2 and _is_one_of(key, (min, max)))
-    if (_is_one_of(key, _ARITHMETIC) and several) or (_is_one_of(key, _UNARY) and len(args) == 1):
+    several = len(args) == 2 or (len(args) > 2 and _is_one_of(key, _EXTREMES))
+    if (_is_one_of(key, (*_ARITHMETIC, *_EXTREMES)) and several) or (_is_one_of(key, _UNARY) and len(args) == 1):
         return signature(kind, *[kind] * len(args))
     return None
 
@@ -104,7 +103,7 @@ def half_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args
     if found := half_signature(function, args):
         return tuple(found.args)
-    if not (_is_one_of(key, _ARITHMETIC) or _is_one_of(key, _UNARY) or _is_one_of(key, _THROUGH_SINGLE)):
+    if not (_is_one_of(key, (*_ARITHMETIC, *_EXTREMES)) or _is_one_of(key, _UNARY) or _is_one_of(key, _THROUGH_SINGLE)):
         return args
     return tuple(types.float32 if isinstance(types.unliteral(argument), HalfType) else argument for argument in args)
 
@@ -152,6 +151,19 @@ def _register(function: Any, single: Any, count: int) -> None:
         return _narrow(builder, kind, result)
 
     lowering_registry.lower(function, *[HalfType] * count)(lowered)
+    _register_type(function)
+
+
+def _lower_extreme(function: Any) -> None:
+    """Registers Python's ``min`` or ``max`` of two. It selects bits: of widened numbers, LLVM 22 may select the wrong
+    zero."""
+    comparison = "<" if function is min else ">"
+
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first, second = (_widen(builder, sig.return_type, value) for value in args)
+        return builder.select(builder.fcmp_ordered(comparison, second, first), args[1], args[0])
+
+    lowering_registry.lower(function, HalfType, HalfType)(lowered)
     _register_type(function)
 
 
@@ -205,7 +217,8 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 for _function, _single in _ARITHMETIC.items():
     _register(_function, _single, 2)
-for _function in (min, max):
+for _function in _EXTREMES:
+    _lower_extreme(_function)
     _lower_extreme_of_several(_function)
 for _function in _UNARY:
     if _function in (operator.neg, operator.pos, abs, math.fabs):

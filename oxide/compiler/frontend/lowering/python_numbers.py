@@ -19,6 +19,7 @@ from .mathematics import call_of_floats, lower_divmod
 from .registry import lowering_registry, session
 
 _EXTREMES = {max: (">", "fmax"), min: ("<", "fmin")}
+_SMALLEST = {"float": 2.0**-149, "double": 5e-324}
 
 
 def _lower_extreme(function: Any) -> Any:
@@ -29,9 +30,30 @@ def _lower_extreme(function: Any) -> Any:
         first, second = (context.cast(builder, value, given, kind) for value, given in zip(args, sig.args, strict=True))
         if session.numba_style:
             return call_of_floats(builder, libdevice, first, second)
-        return builder.select(builder.fcmp_ordered(comparison, second, first), second, first)
+        return builder.select(_is_beyond(builder, comparison, second, first), second, first)
 
     return lowered
+
+
+def _is_beyond(builder: Any, comparison: str, second: Any, first: Any) -> Any:
+    """Returns whether ``second`` is ``<`` or ``>`` than ``first``.
+
+    A comparison with zero is written with the smallest number, which is the same. LLVM 22 would make a minimum of the
+    comparison and the selection, and of widened numbers the selection of the opposite comparison. Both give the wrong
+    zero."""
+    if _is_zero(first):
+        tiny = ir.Constant(first.type, _SMALLEST[str(first.type)] if comparison == ">" else -_SMALLEST[str(first.type)])
+        return builder.fcmp_ordered(f"{comparison}=", second, tiny)
+    if _is_zero(second):
+        tiny = ir.Constant(first.type, -_SMALLEST[str(first.type)] if comparison == ">" else _SMALLEST[str(first.type)])
+        return builder.fcmp_ordered("<=" if comparison == ">" else ">=", first, tiny)
+    return builder.fcmp_ordered(comparison, second, first)
+
+
+def _is_zero(value: Any) -> bool:
+    while isinstance(value, ir.CastInstr):
+        value = value.operands[0]
+    return isinstance(value, ir.Constant) and value.constant == 0
 
 
 def _lower_floor_division(context: Any, builder: Any, sig: Any, args: Any) -> Any:
