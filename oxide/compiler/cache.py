@@ -188,6 +188,8 @@ def _encode(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
     name = type(value).__name__
+    if name == "Module":
+        return {name: str(value)}
     if name not in _CLASSES:
         raise TypeError(f"a {name} cannot be kept in the cache: list it in compiler.cache")
     return {name: {field.name: _encode(getattr(value, field.name)) for field in dataclasses.fields(value)}}
@@ -199,5 +201,9 @@ def _decode(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((name, fields),) = value.items()
+    if name == "Module":
+        from .ir.parser import parse
+
+        return parse(fields)
     found = getattr(importlib.import_module(_CLASSES[name], __package__), name)
     return found(**{field: _decode(item) for field, item in fields.items()})

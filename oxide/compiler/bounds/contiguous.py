@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import llvmlite.binding as llvm
 
+from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.ssa import NAME, Function, Loop
 
@@ -61,7 +62,7 @@ def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
         f'!{metadata + 3} = !{{!"llvm.loop.mustprogress"}}\n'
     )
     module.verify()
-    return replace(kernel, text=str(module))
+    return replace(kernel, module=parse(str(module)))
 
 
 def _only_reads(function: Function, loop: Loop) -> bool:

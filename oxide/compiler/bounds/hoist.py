@@ -21,6 +21,7 @@ from typing import Any, Literal
 import llvmlite.binding as llvm
 
 from oxide.compiler.ir.llvm import run_passes
+from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.patterns import BOUNDS_CHECK, BRANCH, called_by, fails_an_assert
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.ssa import LABEL, Function, Loop
@@ -75,20 +76,20 @@ def hoist_checks(
     placements = hoister.run()
     module = llvm.parse_assembly(function.text() + hoister.metadata())
     module.verify()
-    return replace(kernel, text=str(module)), placements
+    return replace(kernel, module=parse(str(module))), placements
 
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel without bounds checks and asserts, in the form that ``hoist_checks`` gives."""
     text = re.sub(r"call i1 @oxide\.aligned\([^)]*\)", "icmp eq i32 0, 0", leave_assertions_out(kernel).text)
-    text = _run(llvm.parse_assembly(_inlined(replace(kernel, text=text))), _PASSES)
-    return replace(kernel, text=re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", text))
+    text = _run(llvm.parse_assembly(_inlined(replace(kernel, module=parse(text)))), _PASSES)
+    return replace(kernel, module=parse(re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", text)))
 
 
 def leave_assertions_out(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel with each branch to a failing assert replaced by a jump to the branch's other target."""
     functions = re.split(r"(?<=^}$)", kernel.text, flags=re.MULTILINE)
-    return replace(kernel, text="".join(_without_assertions_of(function) for function in functions))
+    return replace(kernel, module=parse("".join(_without_assertions_of(function) for function in functions)))
 
 
 def _without_assertions_of(function: str) -> str:

@@ -16,6 +16,7 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.llvm import host_machine, host_target, optimise, simplify
+from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import located_in
@@ -106,7 +107,7 @@ def _module(
     called += extremes
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
     support.append(debugging.native_definitions(kernel.text))
-    by_position = None if suspends else positions.positions(replace(kernel, text=text), entry, signature)
+    by_position = None if suspends else positions.positions(replace(kernel, module=parse(text)), entry, signature)
     if suspends:
         support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry))
     else:

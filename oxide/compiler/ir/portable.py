@@ -31,6 +31,8 @@ from oxide.compiler.source.source import SourcePlace, located
 
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime
 from .local_memory import check_local_memory
+from .module import Module
+from .parser import parse
 from .primitives import PREFIXES, SharedMemory, cooperates, declared_once, place_shared_memory, suspends
 from .unroll import unroll_marked_loops
 
@@ -52,13 +54,18 @@ class PortableKernel:
     memory, whether a thread may wait for another of its block, the kernel's name, and whether a thread may wait for the
     whole grid."""
 
-    text: str
+    module: Module
     symbol: str
     sites: tuple[FaultSite, ...]
     shared: SharedMemory
     suspends: bool
     name: str
     cooperative: bool = False
+
+    @property
+    def text(self) -> str:
+        """The IR as LLVM reads it."""
+        return str(self.module)
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bool) -> PortableKernel:
@@ -90,7 +97,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     text = _assembly_of_all_threads(_pure_mathematics(_without_layout(module)))
     text, shared = place_shared_memory(function, text, lowered.array_places)
     places = tuple(lowered.sites[number] for number in used)
-    return PortableKernel(text, lowered.symbol, places, shared, waits, function.__name__, cooperative)
+    return PortableKernel(parse(text), lowered.symbol, places, shared, waits, function.__name__, cooperative)
 
 
 def link(texts: Iterable[str]) -> Any:

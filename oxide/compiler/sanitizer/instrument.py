@@ -22,6 +22,7 @@ from oxide.compiler.bounds.leaving import threads_may_wait
 from oxide.compiler.cpu import native, primitives
 from oxide.compiler.ir import clearing
 from oxide.compiler.ir.llvm import host_machine, run_passes
+from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.patterns import CHECK_RESULT, fails_an_assert
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.ssa import LABEL, WORD
@@ -60,7 +61,7 @@ def compile_sanitized(
     instrumented = "\n".join(lines).replace("@oxide.held.", "@oxide.")
     whole = link(["\n".join([instrumented, _declarations(instrumented)]), runtime.definitions(kinds)])
     code = native.compile_native(
-        dataclasses.replace(kernel, text=str(whole)), signature, kernel_id, target, unchecked=unchecked
+        dataclasses.replace(kernel, module=parse(str(whole))), signature, kernel_id, target, unchecked=unchecked
     )
     static = primitives.static_bytes(kernel.shared) if kernel.shared.used else 0
     accesses = tuple(instrumenter.accesses)

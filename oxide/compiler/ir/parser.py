@@ -1,0 +1,581 @@
+"""Reads printed LLVM IR into the objects of ``module.py``: the front end's dialect of LLVM 7, and what LLVM 22 prints.
+
+Differences between the two disappear here: typed pointers become ``ptr``, and names are quoted only where necessary.
+Values and blocks that LLVM only numbers get names, so that passes may add and remove others.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NoReturn, final
+
+from .module import (
+    BINARY,
+    CASTS,
+    LISTS,
+    Alloca,
+    Argument,
+    Atomic,
+    Binary,
+    Block,
+    Branch,
+    Call,
+    Cast,
+    Compare,
+    Constant,
+    Extract,
+    Function,
+    GetElementPtr,
+    Insert,
+    Instruction,
+    Load,
+    Module,
+    Operation,
+    Phi,
+    Return,
+    Select,
+    Store,
+    Switch,
+    Unreachable,
+    Value,
+    quoted,
+    unquoted,
+)
+
+
+def parse(text: str) -> Module:
+    """Returns the module. Raises ``ValueError`` for text that it cannot read."""
+    return _ModuleParser(_opaque_pointers(text) if "*" in text else text).module
+
+
+def parse_function(text: str) -> Function:
+    """Returns the only function that a text defines."""
+    (function,) = parse(text).defined
+    return function
+
+
+def _opaque_pointers(text: str) -> str:
+    """Replaces ``float*``, ``{i8*, i64}*``, ``[4 x float] addrspace(3)*`` … by ``ptr``, the innermost types first."""
+    before = None
+    while before != text:
+        before = text
+        text = _SCALAR_POINTER.sub("ptr", text)
+        text = _AGGREGATE_POINTER.sub("ptr", text)
+    return text
+
+
+_SCALAR_POINTER = re.compile(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*')
+_AGGREGATE_POINTER = re.compile(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>)\*")
+
+_LABEL = re.compile(r'^((?:"[^"]*"|[-\w$.]+)):')
+_HEADER = re.compile(r'(?P<word>define|declare) (?P<head>.*?)@(?P<name>"[^"]*"|[-\w$.]+)\(')
+_GLOBAL = re.compile(r'(@(?:"[^"]*"|[-\w$.]+)) = ')
+_METADATA = re.compile(r"!(\d+) = (.*)")
+_ATTACHED = re.compile(r", (![\w.]+) (!\d+)(?=, !|$)")
+_RESULT = re.compile(r'\s*(?:(%(?:"[^"]*"|[-\w$.]+)) = )?')
+_SPACE = re.compile(r"\s*")
+_SIMPLE_TYPE = re.compile(
+    r"(?:i\d+|float|double|half|bfloat|ptr(?: addrspace\(\d+\))?|void|label|token|metadata|x86_fp80|fp128)(?![\w.])"
+    r'|%(?:"[^"]*"|[-\w$.]+)'
+)
+_NAME = re.compile(r'[%@](?:"[^"]*"|[-\w$.]+)')
+_EXPRESSION = re.compile(r"[a-z]+(?: (?:inbounds|nuw|nusw|nneg|nsw|inrange\([^)]*\)))* \(")
+_PLAIN_VALUE = re.compile(r"[^\s,()\[\]{}]+")
+_WORD = re.compile(r"[a-z_]\w*")
+_FLAG = re.compile(
+    r"(?:nuw|nsw|exact|disjoint|nneg|samesign|inbounds|nusw|fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)(?= )"
+)
+_PREDICATE = re.compile(r"[a-z]+")
+_ARGUMENT_ATTRIBUTE = re.compile(
+    r"(?:noundef|nonnull|zeroext|signext|nocapture|readonly|readnone|writeonly|noalias|returned|immarg|inreg|nofree"
+    r"|writable|dead_on_unwind|swiftself|noext|dead_on_return|align \d+"
+    r"|(?:dereferenceable|dereferenceable_or_null|captures|byval|sret|range|nofpclass|elementtype|initializes|align)"
+    r"\((?:[^()]|\([^()]*\))*\))(?=[ ,)]|$)"
+)
+_CALL_WORD = re.compile(
+    r"(?:[a-z]+cc|ptx_kernel|cc \d+|noundef|nonnull|zeroext|signext|noalias|inreg|align \d+"
+    r"|(?:range|nofpclass|dereferenceable|dereferenceable_or_null|addrspace)\((?:[^()]|\([^()]*\))*\)"
+    r"|fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)(?= )"
+)
+_ASSEMBLY = re.compile(r'asm(?: \w+)*\s+"[^"]*",\s*"[^"]*"')
+_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
+
+
+@functools.lru_cache(maxsize=4096)
+def _named(name: str) -> str:
+    """Returns a local name as this IR spells it: quoted only where necessary, and never only a number."""
+    plain = unquoted(name[1:])
+    return f"%v.{plain}" if plain.isdigit() else f"%{quoted(plain)}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _constant(text: str, type_: str) -> Constant:
+    if text.startswith("@"):
+        text = f"@{quoted(unquoted(text[1:]))}"
+    return Constant(text, type_)
+
+
+@final
+class _ModuleParser:
+    def __init__(self, text: str) -> None:
+        self.module = Module()
+        lines = iter(text.split("\n"))
+        for line in lines:
+            if not line or line.startswith(";"):
+                continue
+            if line.startswith(("define ", "declare ")):
+                body: list[str] = []
+                while line.startswith("define ") and "{" not in line[line.rindex(")") if ")" in line else 0 :]:
+                    line += " " + next(lines).strip()
+                if line.startswith("define "):
+                    for inner in lines:
+                        if inner == "}":
+                            break
+                        body.append(inner)
+                function = _FunctionParser(line, body).function
+                self.module.functions[function.symbol] = function
+            elif match := _GLOBAL.match(line):
+                self.module.globals[unquoted(match[1][1:])] = line
+            elif match := _METADATA.match(line):
+                self.module.metadata[int(match[1])] = match[2]
+            elif line.startswith("!"):
+                self.module.named_metadata.append(line)
+            elif line.startswith("attributes "):
+                self.module.attributes.append(line)
+            elif line.startswith("%"):
+                self.module.globals[line.partition(" = ")[0]] = line
+            else:
+                self.module.header.append(line)
+
+
+@final
+class _FunctionParser:
+    """Reads one function. ``_text`` and ``_at`` are the line that is read and the place in it."""
+
+    def __init__(self, header: str, lines: list[str]) -> None:
+        self._text, self._at = header, 0
+        self._values: dict[str, Value] = {}
+        self._forward: dict[str, Value] = {}
+        self.function = self._header()
+        self._body(lines)
+        if self._forward:
+            missing = next((name for name in self._forward if name not in self._values), None)
+            if missing is not None:
+                raise ValueError(f"{missing} is used but not defined, in {header}")
+            self.function.replace({value: self._values[name] for name, value in self._forward.items()})
+
+    # The function
+
+    def _header(self) -> Function:
+        match = _HEADER.match(self._text)
+        if match is None:
+            self._fail()
+        self._at = match.end()
+        arguments: list[Argument] = []
+        variadic = False
+        while not self._take(")"):
+            self._take(",")
+            self._space()
+            if self._take("..."):
+                variadic = True
+                continue
+            type_ = self._type()
+            attributes = self._matches(_ARGUMENT_ATTRIBUTE)
+            self._space()
+            name = ""
+            if found := _NAME.match(self._text, self._at):
+                self._at = found.end()
+                name = _named(found[0])
+            elif match["word"] == "define":
+                name = _named(f"%{sum(argument.name.startswith('%v.') for argument in arguments)}")
+            argument = Argument(name, type_, attributes)
+            arguments.append(argument)
+            self._values[name] = argument
+        after = (
+            self._text[self._at :].removesuffix("{").rstrip() if match["word"] == "define" else self._text[self._at :]
+        )
+        head = match["head"].strip()
+        return Function(unquoted(match["name"]), head, arguments, after, variadic=variadic)
+
+    def _body(self, lines: list[str]) -> None:
+        block: Block | None = None
+        numbered = iter(lines)
+        for line in numbered:
+            if not line or line.isspace() or line.lstrip().startswith(";"):
+                continue
+            if label := _LABEL.match(line):
+                block = self._block(_named(f"%{label[1]}"))
+                continue
+            if block is None:
+                count = sum(argument.name.startswith("%v.") for argument in self.function.arguments)
+                block = self._block(f"%v.{count}")
+            if "switch " in line and "[" in line and "]" not in line:
+                for more in numbered:
+                    line += " " + more.strip()
+                    if "]" in more:
+                        break
+            instruction = self._instruction(line)
+            if instruction.name:
+                self._values[instruction.name] = instruction
+            instruction.block = block
+            block.instructions.append(instruction)
+
+    def _block(self, name: str) -> Block:
+        forward = self._forward.pop(name, None)
+        # A block that a branch named before keeps its identity.
+        block = forward if isinstance(forward, Block) else Block(name)
+        self._values[name] = block
+        return self.function.add(block)
+
+    # Instructions
+
+    def _instruction(self, line: str) -> Instruction:
+        metadata: dict[str, str] = {}
+        if ", !" in line:
+            end = len(line)
+            for match in _ATTACHED.finditer(line):
+                metadata[match[1]] = match[2]
+                end = min(end, match.start())
+            line = line[:end]
+        result = _RESULT.match(line)
+        assert result is not None
+        self._text, self._at = line.rstrip(), result.end()
+        name = _named(result[1]) if result[1] else ""
+        instruction = self._operation(name)
+        instruction.metadata = metadata
+        return instruction
+
+    def _operation(self, name: str) -> Instruction:
+        opcode = self._word()
+        if opcode in BINARY:
+            flags = self._matches(_FLAG)
+            left = self._typed()
+            self._comma()
+            return Binary(name, opcode, left, self._value(left.type), flags)
+        if opcode in ("tail", "musttail", "notail", "call"):
+            return self._call(name, opcode)
+        if opcode == "load":
+            return self._load(name)
+        if opcode == "store":
+            before = self._access_words()
+            value = self._typed()
+            self._comma()
+            return Store(value, self._typed(), self._rest(), before)
+        if opcode == "getelementptr":
+            flags = self._matches(_FLAG)
+            source = self._type()
+            self._comma()
+            pointer, *indices = self._operands()
+            return GetElementPtr(name, source, pointer, indices, flags)
+        if opcode in CASTS:
+            flags = self._matches(_FLAG)
+            value = self._typed()
+            self._space()
+            if not self._take("to "):
+                self._fail()
+            return Cast(name, opcode, value, self._type(), flags)
+        if opcode in ("icmp", "fcmp"):
+            flags = self._matches(_FLAG)
+            predicate = self._word()
+            left = self._typed()
+            self._comma()
+            return Compare(name, predicate, left, self._value(left.type), opcode, flags)
+        return self._other(name, opcode)
+
+    def _other(self, name: str, opcode: str) -> Instruction:
+        if opcode == "br":
+            operands = self._operands()
+            if len(operands) == 1:
+                return Branch(operands[0])  # type: ignore[arg-type]
+            return Branch(operands[1], operands[2], operands[0])  # type: ignore[arg-type]
+        if opcode == "phi":
+            return self._phi(name)
+        if opcode == "select":
+            flags = self._matches(_FLAG)
+            condition, left, right = self._operands()
+            return Select(name, condition, left, right, flags)
+        if opcode == "ret":
+            type_ = self._type()
+            return Return() if type_ == "void" else Return(self._value(type_))
+        if opcode == "unreachable":
+            return Unreachable()
+        if opcode == "alloca":
+            allocated, count = self._type(), None
+            if self._text.startswith(", ", self._at) and not self._text.startswith(", align", self._at):
+                self._comma()
+                count = self._typed()
+            return Alloca(name, allocated, count, self._rest())
+        if opcode == "extractvalue":
+            whole = self._typed()
+            path = self._path()
+            return Extract(name, member_type(whole.type, path), whole, path)
+        if opcode == "insertvalue":
+            whole = self._typed()
+            self._comma()
+            part = self._typed()
+            return Insert(name, whole, part, self._path())
+        if opcode in LISTS:
+            flags = self._matches(_FLAG)
+            operands = self._operands()
+            return Operation(name, _result_of(opcode, operands), opcode, operands, flags)
+        if opcode == "switch":
+            return self._switch()
+        if opcode in ("atomicrmw", "cmpxchg", "fence"):
+            return self._atomic(name, opcode)
+        raise self._unread()
+
+    def _load(self, name: str) -> Load:
+        before = self._access_words()
+        type_ = self._type()
+        self._comma()
+        return Load(name, type_, self._typed(), self._rest(), before)
+
+    def _phi(self, name: str) -> Phi:
+        flags = self._matches(_FLAG)
+        type_ = self._type()
+        incoming: list[tuple[Value, Block]] = []
+        while True:
+            self._space()
+            if not self._take("["):
+                break
+            value = self._value(type_)
+            self._comma()
+            block = self._value("label")
+            assert isinstance(block, Block)
+            self._space()
+            self._take("]")
+            self._take(",")
+            incoming.append((value, block))
+        return Phi(name, type_, incoming, flags)
+
+    def _switch(self) -> Switch:
+        operands = self._operands()
+        self._space()
+        if not self._take("["):
+            self._fail()
+        while True:
+            self._space()
+            if self._take("]"):
+                return Switch(operands)
+            operands += self._operands()
+
+    def _atomic(self, name: str, opcode: str) -> Atomic:
+        words: list[str] = []
+        if opcode == "fence":
+            return Atomic(name, "void", opcode, (), self._rest().strip())
+        self._space()
+        while not self._text.startswith("ptr", self._at):
+            words.append(self._word())
+            self._space()
+        operands = self._operands()
+        kind = operands[1].type
+        result = kind if opcode == "atomicrmw" else f"{{ {kind}, i1 }}"
+        return Atomic(name, result, opcode, operands, self._rest().strip(), " ".join(words))
+
+    def _call(self, name: str, opcode: str) -> Call:
+        tail = ""
+        if opcode != "call":
+            tail, _ = opcode, self._word()
+        before = self._matches(_CALL_WORD)
+        type_ = self._type()
+        function_type = ""
+        self._space()
+        if self._text.startswith("(", self._at):
+            function_type = f"{type_} {self._bracketed()}"
+            self._space()
+        if match := _ASSEMBLY.match(self._text, self._at):
+            callee: Value = Constant(" ".join(match[0].split()) if "\n" in match[0] else match[0], "ptr")
+            self._at = match.end()
+        else:
+            callee = self._value("ptr")
+        if not self._take("("):
+            self._fail()
+        arguments: list[Value] = []
+        attributes: dict[int, str] = {}
+        while not self._take(")"):
+            self._take(",")
+            argument_type = self._type()
+            if found := self._matches(_ARGUMENT_ATTRIBUTE):
+                attributes[len(arguments)] = found
+            arguments.append(self._value(argument_type))
+        return Call(
+            name,
+            type_,
+            callee,
+            arguments,
+            tail=tail,
+            before=before,
+            after=self._rest(),
+            function_type=function_type,
+            attributes=attributes,
+        )
+
+    # Parts of an instruction
+
+    def _fail(self) -> NoReturn:
+        raise self._unread()
+
+    def _unread(self) -> ValueError:
+        return ValueError(f"cannot read {self._text[self._at :]!r} of {self._text!r}")
+
+    def _space(self) -> None:
+        match = _SPACE.match(self._text, self._at)
+        assert match is not None
+        self._at = match.end()
+
+    def _take(self, text: str) -> bool:
+        if self._text.startswith(text, self._at):
+            self._at += len(text)
+            return True
+        return False
+
+    def _comma(self) -> None:
+        self._space()
+        if not self._take(","):
+            self._fail()
+
+    def _rest(self) -> str:
+        rest, self._at = self._text[self._at :], len(self._text)
+        return rest
+
+    def _word(self) -> str:
+        self._space()
+        match = _WORD.match(self._text, self._at)
+        if match is None:
+            self._fail()
+        self._at = match.end()
+        return match[0]
+
+    def _matches(self, pattern: re.Pattern[str]) -> str:
+        """Takes words that a pattern matches. Returns them with single spaces between them."""
+        words: list[str] = []
+        while True:
+            self._space()
+            match = pattern.match(self._text, self._at)
+            if match is None:
+                return " ".join(words)
+            words.append(match[0])
+            self._at = match.end()
+
+    def _access_words(self) -> str:
+        words = []
+        while True:
+            self._space()
+            if self._take("atomic "):
+                words.append("atomic")
+            elif self._take("volatile "):
+                words.append("volatile")
+            else:
+                return " ".join(words)
+
+    def _path(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self._rest().removeprefix(",").split(","))
+
+    def _operands(self) -> list[Value]:
+        """Takes typed operands, separated by commas."""
+        operands = [self._typed()]
+        while True:
+            at = self._at
+            self._space()
+            if not self._take(","):
+                self._at = at
+                return operands
+            self._space()
+            if self._text.startswith("align", self._at):
+                self._at = at
+                return operands
+            operands.append(self._typed())
+
+    def _typed(self) -> Value:
+        return self._value(self._type())
+
+    def _type(self) -> str:
+        self._space()
+        match = _SIMPLE_TYPE.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
+            return match[0]
+        if self._text[self._at : self._at + 1] not in ("{", "[", "<"):
+            self._fail()
+        return self._bracketed()
+
+    def _bracketed(self) -> str:
+        """Takes a text in brackets, those in it included."""
+        text, start, depth = self._text, self._at, 0
+        at = start
+        while True:
+            letter = text[at : at + 1]
+            if letter in ("(", "[", "{", "<"):
+                depth += 1
+            elif letter in (")", "]", "}", ">"):
+                depth -= 1
+                if depth == 0:
+                    break
+            elif letter == '"':
+                at = text.index('"', at + 1)
+            elif not letter:
+                self._fail()
+            at += 1
+        self._at = at + 1
+        return text[start : at + 1]
+
+    def _value(self, type_: str) -> Value:
+        self._space()
+        text = self._text
+        match = _NAME.match(text, self._at)
+        if match is not None:
+            self._at = match.end()
+            return self._local(_named(match[0]), type_) if match[0][0] == "%" else _constant(match[0], type_)
+        start = self._at
+        if match := _EXPRESSION.match(text, start):
+            self._at = match.end() - 1
+            self._bracketed()
+        elif text[start : start + 1] in ("{", "[", "<"):
+            self._bracketed()
+        elif text.startswith('c"', start):
+            self._at = text.index('"', start + 2) + 1
+        elif match := _PLAIN_VALUE.match(text, start):
+            self._at = match.end()
+        else:
+            self._fail()
+        return _constant(text[start : self._at], type_)
+
+    def _local(self, name: str, type_: str) -> Value:
+        value = self._values.get(name)
+        if value is None:
+            value = self._forward.get(name)
+        if value is None:
+            value = self._forward[name] = Block(name) if type_ == "label" else Value(name, type_)
+        return value
+
+
+def member_type(whole: str, path: tuple[int, ...]) -> str:
+    """Returns the type of a member of a structure or array type."""
+    for place in path:
+        inside = whole[1:-1].strip()
+        if inside.startswith("{") and whole.startswith("<{"):
+            inside = inside[1:-1].strip()
+        whole = inside.partition(" x ")[2] if whole.startswith("[") else split_list(inside)[place]
+    return whole
+
+
+def split_list(text: str) -> list[str]:
+    """Splits a list at its commas, except those in brackets. Returns [] for blank text."""
+    found, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{<") - (letter in ")]}>")
+        if letter == "," and depth == 0:
+            found.append(text[start:place].strip())
+            start = place + 1
+    return [*found, text[start:].strip()] if text.strip() else []
+
+
+def _result_of(opcode: str, operands: list[Value]) -> str:
+    kind = operands[0].type
+    if opcode == "extractelement":
+        return kind[1:-1].partition(" x ")[2]
+    if opcode == "shufflevector":
+        count = operands[2].type[1:].partition(" x ")[0]
+        return f"<{count} x {kind[1:-1].partition(' x ')[2]}>"
+    return kind
