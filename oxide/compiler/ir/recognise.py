@@ -1,0 +1,88 @@
+"""Recognises the calls and conditions that analyses of a kernel ask for."""
+
+from __future__ import annotations
+
+from .module import Binary, Call, Select, Value
+
+INVERSE = {
+    "slt": "sge",
+    "sle": "sgt",
+    "sgt": "sle",
+    "sge": "slt",
+    "ult": "uge",
+    "ule": "ugt",
+    "ugt": "ule",
+    "uge": "ult",
+}
+"""Each predicate's negation."""
+
+MIRROR = {
+    "slt": "sgt",
+    "sle": "sge",
+    "sgt": "slt",
+    "sge": "sle",
+    "ult": "ugt",
+    "ule": "uge",
+    "ugt": "ult",
+    "uge": "ule",
+}
+"""Each predicate with its operands exchanged."""
+
+
+def called(value: Value) -> str:
+    """Returns the symbol of the function that an instruction calls, "" for any other value, assembly included."""
+    return value.called if isinstance(value, Call) else ""
+
+
+def is_bounds_check(value: Value) -> bool:
+    """Returns whether a value is ``oxide.in_bounds(context, index, length, site)``."""
+    return called(value) == "oxide.in_bounds"
+
+
+def is_alignment_check(value: Value) -> bool:
+    """Returns whether a value is ``oxide.aligned(context, low bits of an address, site)``."""
+    return called(value) == "oxide.aligned"
+
+
+def is_check(value: Value) -> bool:
+    return called(value) in ("oxide.in_bounds", "oxide.aligned")
+
+
+def fails_an_assert(value: Value) -> bool:
+    """Returns whether an instruction reports a failed ``assert``."""
+    return called(value) == "oxide.assertion_failed"
+
+
+def register_of(value: Value) -> str:
+    """Returns the name of the register that a call reads: a thread's coordinate or a size of the launch, such as
+    ``tid.x``. Returns "" for any other value."""
+    symbol = called(value)
+    return symbol.removeprefix("oxide.register.") if symbol.startswith("oxide.register.") else ""
+
+
+_EXTREMES = ("smin", "smax", "umin", "umax", "ssub.sat", "usub.sat")
+
+
+def integer_intrinsic(value: Value) -> str:
+    """Returns the operation of a call of LLVM's minima, maxima and saturating differences of integers, such as
+    ``smax``. Its two arguments are the operands. Returns "" for any other value."""
+    operation, _, type_ = called(value).removeprefix("llvm.").rpartition(".")
+    return operation if operation in _EXTREMES and type_ == value.type else ""
+
+
+def conditions_of(value: Value, truth: bool) -> list[tuple[Value, bool]]:
+    """Returns the truth values that an instruction's operands must have for its result to be ``truth``: of an ``and``
+    that is true, an ``or`` that is false, and a ``not``. Returns [] for any other value."""
+    match value:
+        # `a and b` is select(a, b, false), `a or b` is select(a, true, b).
+        case Select(type="i1", condition=condition, left=left, right=right):
+            if truth and right.integer == 0:
+                return [(condition, True), (left, True)]
+            if not truth and left.integer == 1:
+                return [(condition, False), (right, False)]
+        case Binary(type="i1", opcode="and" | "or" as opcode, left=left, right=right):
+            if opcode == ("and" if truth else "or"):
+                return [(left, truth), (right, truth)]
+        case Binary(type="i1", opcode="xor", left=left, right=right) if right.integer == 1:
+            return [(left, not truth)]
+    return []
