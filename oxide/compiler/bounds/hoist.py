@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import llvmlite.binding as llvm
 
-from oxide.compiler.ir.llvm import run_passes
+from oxide.compiler.ir.llvm import portable_module, run_passes
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.patterns import BOUNDS_CHECK, BRANCH, called_by, fails_an_assert
 from oxide.compiler.ir.portable import PortableKernel
@@ -114,7 +114,7 @@ def _without_assertions_of(function: str) -> str:
 
 def _inlined(kernel: PortableKernel) -> str:
     """Returns the kernel inlined into one function, with its variables as SSA values and no other change."""
-    module = llvm.parse_assembly(_DECLARATION.sub(_with_attributes, kernel.text))
+    module = portable_module(_DECLARATION.sub(_with_attributes, kernel.text))
     for function in module.functions:
         if not function.is_declaration and function.name != kernel.symbol:
             function.linkage = "internal"

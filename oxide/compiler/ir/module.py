@@ -666,6 +666,10 @@ class Function:
     def is_declaration(self) -> bool:
         return not self.blocks
 
+    def add_attributes(self, *words: str) -> None:
+        present = self.after.split()
+        self.after = " ".join([*present, *(word for word in words if word not in present)])
+
     @property
     def entry(self) -> Block:
         return next(iter(self.blocks.values()))
@@ -716,7 +720,7 @@ class Function:
         if self.variadic:
             listed.append("...")
         word = "declare" if self.is_declaration else "define"
-        head = f"{word} {self.head} @{quoted(self.symbol)}({', '.join(listed)}){self.after}"
+        head = f"{word} {self.head} @{quoted(self.symbol)}({', '.join(listed)}){' ' * bool(self.after)}{self.after}"
         if self.is_declaration:
             return head
         lines = [head + " {"]
@@ -726,12 +730,14 @@ class Function:
         return "\n".join([*lines, "}"])
 
 
+_SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
+
+
 @final
 class Module:
     """A module. ``globals`` are lines of text, by name for variables; ``metadata`` are its nodes' texts by number."""
 
     def __init__(self) -> None:
-        self.header: list[str] = []
         self.globals: dict[str, str] = {}
         self.functions: dict[str, Function] = {}
         self.attributes: list[str] = []
@@ -745,9 +751,51 @@ class Module:
             self.functions[symbol] = Function(symbol, result, arguments, after, variadic=False)
         return Constant(f"@{quoted(symbol)}", "ptr")
 
+    def rename(self, symbol: str, name: str) -> None:
+        """Renames a function and its calls. The module must not have the name yet."""
+        function = self.functions.pop(symbol)
+        function.symbol = name
+        self.functions[name] = function
+        callee = Constant(f"@{quoted(name)}", "ptr")
+        for defined in self.defined:
+            for call in defined.calls:
+                if call.called == symbol:
+                    call.operands[0] = callee
+
     @property
     def defined(self) -> list[Function]:
         return [function for function in self.functions.values() if not function.is_declaration]
+
+    def adopt(self, other: Module) -> None:
+        """Adds another module's functions and variables, and the metadata that they refer to. A definition takes the
+        place of a declaration. Of two definitions, and of two variables, the first stays."""
+        nodes: dict[str, str] = {}
+        for name, line in other.globals.items():
+            self.globals.setdefault(name, line)
+        for symbol, function in other.functions.items():
+            known = self.functions.get(symbol)
+            if known is not None and (function.is_declaration or not known.is_declaration):
+                continue
+            self.functions[symbol] = function
+            for instruction in function.instructions:
+                for kind, node in instruction.metadata.items():
+                    if node not in nodes:
+                        nodes[node] = self.add_metadata(other.metadata[int(node[1:])])
+                    instruction.metadata[kind] = nodes[node]
+
+    def keep_reachable(self, symbol: str) -> None:
+        """Removes the functions that one function does not reach."""
+        reached: dict[str, None] = {symbol: None}
+        pending = [symbol]
+        while pending:
+            for instruction in self.functions[pending.pop()].instructions:
+                for operand in instruction.operands:
+                    for name in _SYMBOL.findall(operand.name) if "@" in operand.name else ():
+                        plain = unquoted(name)
+                        if plain in self.functions and plain not in reached:
+                            reached[plain] = None
+                            pending.append(plain)
+        self.functions = {name: each for name, each in self.functions.items() if name in reached}
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
         """Adds a node, or one that is a function of its own number. Returns the reference to it, such as ``!7``."""
@@ -761,7 +809,7 @@ class Module:
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        parts = [*self.header, *self.globals.values(), *map(str, self.functions.values()), *self.attributes]
+        parts = [*self.globals.values(), *map(str, self.functions.values()), *self.attributes]
         parts += [*self.named_metadata, *(f"!{place} = {node}" for place, node in self.metadata.items())]
         return "\n".join([*parts, ""])
 
