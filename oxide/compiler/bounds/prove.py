@@ -19,22 +19,24 @@ is undone after them. Of facts that differ only in their constants, the stronges
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, final
 
-from oxide.compiler.ir.patterns import (
-    BINARY,
-    BRANCH,
-    CAST,
-    COMPARE,
-    INTRINSIC,
-    INVERSE,
-    REGISTER,
-    SELECT,
-    conditions_of,
+from oxide.compiler.ir.control_flow import ControlFlow, Loop
+from oxide.compiler.ir.module import (
+    Argument,
+    Binary,
+    Block,
+    Branch,
+    Call,
+    Cast,
+    Compare,
+    Phi,
+    Select,
+    Value,
+    number,
 )
-from oxide.compiler.ir.ssa import Function, Loop
+from oxide.compiler.ir.recognise import INVERSE, conditions_of, integer_intrinsic, register_of
 from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
@@ -58,11 +60,11 @@ class Access(Protocol):
     """An access to prove: in ``block``, the ``i64`` ``index`` is in [0, ``length``)."""
 
     @property
-    def block(self) -> str: ...
+    def block(self) -> Block: ...
     @property
-    def index(self) -> str: ...
+    def index(self) -> Value: ...
     @property
-    def length(self) -> str: ...
+    def length(self) -> Value: ...
 
 
 _A = TypeVar("_A", bound=Access)
@@ -86,29 +88,23 @@ class _Exhausted(_Unknown):
 class Prover:
     """Proves accesses of one kernel from its tests, its loops and its contracts. ``steps`` counts the work."""
 
-    def __init__(
-        self,
-        function: Function,
-        loops: Sequence[Loop],
-        parameters: Sequence[Closed],
-        contracts: Sequence[Contract],
-    ) -> None:
-        self.function = function
+    def __init__(self, flow: ControlFlow, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
+        self.flow = flow
         self.steps = 0
         self._limit = 0
-        self._headers = {loop.header for loop in loops}
+        self._headers = {loop.header for loop in flow.loops}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._arguments = self._argument_atoms(parameters)
         # The facts known in the visited block. The trail is an undo stack of (table, key, previous value).
         self._trail: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._truths: dict[str, bool] = {}
-        self._inside: dict[tuple[str, str], None] = {}
-        self._forms: dict[str, Polynomial] = {}
+        self._truths: dict[Value, bool] = {}
+        self._inside: dict[tuple[Value, Value], None] = {}
+        self._forms: dict[Value, Polynomial] = {}
         self._counted: dict[Loop, None] = {}
         self._facts: dict[Shape, Polynomial] = {}
         self._by_monomial: dict[tuple[str, ...], dict[Shape, Polynomial]] = {}
         self._around: list[Loop] = []
-        self._never: set[str] = set()
+        self._never: set[Value] = set()
         self._deep = 0
         self._failed: dict[frozenset[tuple[tuple[str, ...], int]], int] = {}
         for contract in contracts:
@@ -118,10 +114,10 @@ class Prover:
 
     def proven(self, accesses: Sequence[_A]) -> Iterator[_A]:
         """Yields the accesses that are in bounds whenever control reaches them."""
-        by_block: dict[str, list[_A]] = {}
+        by_block: dict[Block, list[_A]] = {}
         for access in accesses:
             by_block.setdefault(access.block, []).append(access)
-        pending: list[tuple[str, int]] = [(self.function.entry, -1)]
+        pending: list[tuple[Block, int]] = [(self.flow.entry, -1)]
         while pending:
             block, before = pending.pop()
             if before >= 0:
@@ -132,18 +128,18 @@ class Prover:
             for access in by_block.get(block, ()):
                 if self._proves(access.index, access.length):
                     yield access
-            pending += ((child, -1) for child in self.function.dominated(block))
+            pending += ((child, -1) for child in self.flow.dominated(block))
 
-    def _argument_atoms(self, parameters: Sequence[Closed]) -> dict[str, str]:
-        names = (name for _, name in self.function.parameters[1:])
-        atoms = {}
+    def _argument_atoms(self, parameters: Sequence[Closed]) -> dict[Value, str]:
+        words = iter(self.flow.function.arguments[1:])
+        atoms: dict[Value, str] = {}
         flat = [part for p in parameters for part in ((p,) if p.lifted is None else p.lifted.parts)]
         for parameter in flat:
             if isinstance(parameter, NumbaParameter):
                 for _ in parameter.type.words:
-                    next(names)
+                    next(words)
                 continue
-            word = next(names)
+            word = next(words)
             if parameter.kind == "scalar":
                 if parameter.dtype.kind in "iu":
                     bits, signed = 8 * parameter.dtype.itemsize, parameter.dtype.kind == "i"
@@ -152,7 +148,7 @@ class Prover:
                         (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
                     )
             else:
-                atom = atoms[next(names)] = f"len({parameter.name})"
+                atom = atoms[next(words)] = f"len({parameter.name})"
                 self._ranges[atom] = 0, 2**62
         return atoms
 
@@ -189,55 +185,51 @@ class Prover:
         for monomial, _ in shape:
             self._set(self._by_monomial.setdefault(monomial, {}), shape, fact)
 
-    def _enter(self, block: str) -> None:
+    def _enter(self, block: Block) -> None:
         """Learns what holds in a block and in all blocks that it dominates."""
         self._failed.clear()
-        self._around = [loop for loop in self._loops_around(block) if block != loop.header]
-        before = self.function.predecessors[block]
-        match = BRANCH.match(self.function.terminator(before[0])) if len(before) == 1 else None
-        if match is not None and match["yes"] != match["no"]:
-            self._learn(match["condition"], match["yes"] == block)
+        self._around = [loop for loop in self._loops_around(block) if block is not loop.header]
+        match self.flow.predecessors[block]:
+            case [Block(terminator=Branch(condition=Value() as condition, yes=yes, no=no))] if yes is not no:
+                self._learn(condition, yes is block)
         self._learn_counters()
 
-    def _loops_around(self, block: str) -> list[Loop]:
+    def _loops_around(self, block: Block) -> list[Loop]:
         """Returns the loops that contain a block, outermost first."""
         found = []
-        loop = self.function.innermost.get(block)
+        loop = self.flow.innermost.get(block)
         while loop is not None:
             found.append(loop)
             loop = loop.parent
         return found[::-1]
 
-    def _learn(self, condition: str, truth: bool) -> None:
+    def _learn(self, condition: Value, truth: bool) -> None:
         pending = [(condition, truth)]
         while pending:
             condition, truth = pending.pop()
             if self._truths.get(condition) == truth:
                 continue
             self._set(self._truths, condition, truth)
-            instruction = self.function.definitions.get(condition)
-            if instruction is None:
-                continue
-            pending += reversed(conditions_of(instruction.text, truth))
-            if match := COMPARE.match(instruction.text):
+            pending += reversed(conditions_of(condition, truth))
+            if isinstance(condition, Compare) and condition.opcode == "icmp":
                 self._limit = self.steps + BUDGET
-                self._learn_comparison(match, truth)
+                self._learn_comparison(condition, truth)
 
-    def _learn_comparison(self, match: re.Match[str], truth: bool) -> None:
-        predicate = match["predicate"] if truth else {**INVERSE, "eq": "ne", "ne": "eq"}[match["predicate"]]
-        left, right = match["left"], match["right"]
-        if (predicate, match["type"]) == ("ult", "i64"):
+    def _learn_comparison(self, compare: Compare, truth: bool) -> None:
+        predicate = compare.predicate if truth else {**INVERSE, "eq": "ne", "ne": "eq"}[compare.predicate]
+        left, right = compare.left, compare.right
+        if (predicate, left.type) == ("ult", "i64"):
             self._set(self._inside, (left, right), None)
-        if (predicate, right) in (("sgt", "-1"), ("sge", "0")):
+        if (predicate, right.integer) in (("sgt", -1), ("sge", 0)):
             # A ThreadIndex that is not None: the select that made it chose its number.
-            chosen = self.function.definitions.get(left)
-            if chosen and (picked := SELECT.match(chosen.text)) and picked["right"] == "-1":
-                self._learn(picked["condition"], True)
+            match left:
+                case Select(condition=condition, right=Value(integer=-1)):
+                    self._learn(condition, True)
         try:
+            bits = _bits(left)
             first, second = self._form(left), self._form(right)
         except _Unknown:
             return
-        bits = int(match["type"][1:])
         if not (self._fits(first, bits) and self._fits(second, bits)):
             return
         if predicate[0] == "u":
@@ -261,66 +253,57 @@ class Prover:
             if loop in self._counted:
                 continue
             self._limit = self.steps + BUDGET
-            atom = _counter(loop)
-            match = BRANCH.match(self.function.terminator(loop.header))
-            test = self.function.definitions.get(match["condition"]) if match else None
-            compared = COMPARE.match(test.text) if test else None
-            if match is None or compared is None or match["yes"] not in loop.blocks or match["no"] in loop.blocks:
-                continue
-            phi = self.function.definitions.get(compared["left"])
-            if (compared["predicate"], compared["right"]) != ("sgt", "0") or phi is None or phi.block != loop.header:
-                continue
             try:
-                if self._step(loop, phi.name) != -1:
-                    continue
-                iterations = self._iterations(phi.incoming()[loop.preheader], int(compared["type"][1:]))
-            except (_Unknown, KeyError):
+                iterations = self._count(loop)
+            except _Unknown:
                 continue
+            atom = _counter(loop)
             self._set(self._counted, loop, None)
             self._set(self._ranges, atom, (0, max(0, self._greatest(iterations) - 1)))
             self._add(_plus(_plus(iterations, {(atom,): 1}, -1), {(): 1}, -1))
 
-    def _iterations(self, value: str, bits: int) -> Polynomial:
+    def _count(self, loop: Loop) -> Polynomial:
+        """Returns an upper bound of the iterations of a loop that counts down to 0. Raises ``_Unknown``."""
+        match loop.header.terminator:
+            case Branch(
+                condition=Compare(predicate="sgt", left=Phi(block=loop.header) as phi, right=Value(integer=0)),
+                yes=yes,
+                no=no,
+            ) if yes in loop.blocks and no not in loop.blocks and self._step(loop, phi) == -1:
+                return self._iterations(phi.from_block(loop.preheader), _bits(phi))
+        raise _Unknown
+
+    def _iterations(self, value: Value, bits: int) -> Polynomial:
         """Returns an upper bound of a loop's initial count, which is over 0 as the loop runs. Raises ``_Unknown``."""
-        instruction = self.function.definitions.get(value)
-        text = instruction.text if instruction else ""
-        if match := SELECT.match(text):
-            # The count is over 0, so the select did not choose 0.
-            if match["left"] == "0":
-                return self._fitting(match["right"], bits)
-            if match["right"] == "0":
-                return self._fitting(match["left"], bits)
-        if (match := CAST.match(text)) and match["operation"] == "zext":
-            inner = self.function.definitions.get(match["value"])
-            call = INTRINSIC.match(inner.text) if inner else None
-            if call and (call["operation"], call["right"]) == ("smax", "0"):
-                return self._iterations(match["value"], int(match["source"][1:]))
-        if match := INTRINSIC.match(text):
-            if (match["operation"], match["right"]) == ("smax", "0"):
-                return self._iterations(match["left"], bits)
-            if match["operation"] in ("ssub.sat", "usub.sat"):
-                unsigned = match["operation"] == "usub.sat"
-                left, right = (self._fitting(match[side], bits, unsigned) for side in ("left", "right"))
-                return _plus(left, right, -1)
-            if match["operation"] == "umin":
-                inner = self.function.definitions.get(match["left"])
-                if inner and inner.text.startswith("call") and "usub.sat" in inner.text:
-                    return self._iterations(match["left"], bits)
-                return self._fitting(match["left"], bits, unsigned=True)
-        if (match := BINARY.match(text)) and match["operation"] in ("add", "sub"):
+        match value:
+            # The count is over 0, so a select did not choose 0.
+            case Select(left=Value(integer=0), right=count) | Select(left=count, right=Value(integer=0)):
+                return self._fitting(count, bits)
+            case Cast(opcode="zext", value=Call(arguments=[_, Value(integer=0)]) as count):
+                if integer_intrinsic(count) == "smax":
+                    return self._iterations(count, _bits(count))
+            case Call(arguments=[left, right]):
+                match integer_intrinsic(value):
+                    case "smax" if right.integer == 0:
+                        return self._iterations(left, bits)
+                    case "ssub.sat" | "usub.sat" as operation:
+                        unsigned = operation == "usub.sat"
+                        return _plus(self._fitting(left, bits, unsigned), self._fitting(right, bits, unsigned), -1)
+                    case "umin":
+                        if integer_intrinsic(left) == "usub.sat":
+                            return self._iterations(left, bits)
+                        return self._fitting(left, bits, unsigned=True)
             # LLVM's form of a saturating difference that cannot wrap: max(a, b) - b.
-            taken = match["right"] if match["operation"] == "sub" else match["right"].removeprefix("-")
-            larger = self.function.definitions.get(match["left"])
-            call = INTRINSIC.match(larger.text) if larger else None
-            if call and call["operation"] in ("smax", "umax") and taken in (call["left"], call["right"]):
-                other = call["right"] if taken == call["left"] else call["left"]
-                if match["operation"] == "sub" or match["right"] == f"-{taken}":
-                    difference = _plus(self._form(other), self._form(taken), -1)
+            case Binary(opcode="add" | "sub" as opcode, left=Call(arguments=[first, second]) as larger, right=taken):
+                if opcode == "add":
+                    taken = number(-taken.integer, taken.type) if taken.integer is not None else value
+                if integer_intrinsic(larger) in ("smax", "umax") and taken in (first, second):
+                    difference = _plus(self._form(second if taken == first else first), self._form(taken), -1)
                     if self._fits(difference, bits):
                         return difference
         return self._fitting(value, bits)
 
-    def _fitting(self, value: str, bits: int, unsigned: bool = False) -> Polynomial:
+    def _fitting(self, value: Value, bits: int, unsigned: bool = False) -> Polynomial:
         """Returns the value's polynomial if it equals the value over the whole numbers too. Raises ``_Unknown``."""
         form = self._form(value)
         if not self._fits(form, bits, unsigned=unsigned):
@@ -329,11 +312,9 @@ class Prover:
 
     # Polynomials
 
-    def _form(self, value: str) -> Polynomial:
-        if not value.startswith("%"):
-            if not re.fullmatch(r"-?\d+", value):
-                raise _Never
-            return {(): int(value)} if int(value) else {}
+    def _form(self, value: Value) -> Polynomial:
+        if value.integer is not None:
+            return {(): value.integer} if value.integer else {}
         known = self._forms.get(value)
         if known is None:
             if value in self._never:
@@ -352,66 +333,55 @@ class Prover:
             self._set(self._forms, value, known)
         return known
 
-    def _find_form(self, value: str) -> Polynomial:
-        instruction = self.function.definitions.get(value)
-        if instruction is None:
-            atom = self._arguments.get(value)
-            if atom is None:
-                raise _Never
-            return {(atom,): 1}
-        text = instruction.text
-        if match := BINARY.match(text):
-            return self._arithmetic(match)
-        if match := CAST.match(text):
-            return self._cast(match)
-        if match := REGISTER.match(text):
-            atom = match["name"]
-            self._ranges[atom] = 0, 2**32 - 1
-            return {(atom,): 1}
-        if match := SELECT.match(text):
-            chosen = self._truths.get(match["condition"])
-            if chosen is None:
-                raise _Unknown
-            try:
-                return self._form(match["left" if chosen else "right"])
-            except _Never:
-                raise _Unknown from None  # under the opposite condition, the value may be a polynomial
-        if instruction.opcode != "phi" or instruction.block not in self._headers:
-            raise _Never
-        loop = next((loop for loop in self._around if loop.header == instruction.block), None)
-        if loop is None:
-            raise _Unknown
-        atom = _counter(loop)
-        self._ranges.setdefault(atom, (0, 2**63 - 1))
-        start = self._form(instruction.incoming()[loop.preheader])
-        return _plus(start, {(atom,): 1}, self._step(loop, value))
+    def _find_form(self, value: Value) -> Polynomial:
+        match value:
+            case Argument() if value in self._arguments:
+                return {(self._arguments[value],): 1}
+            case Binary():
+                return self._arithmetic(value)
+            case Cast(opcode="zext" | "sext" as opcode, value=narrow):
+                form = self._form(narrow)
+                if not self._fits(form, _bits(narrow), unsigned=opcode == "zext"):
+                    raise _Unknown
+                return form
+            case Call(type="i32") if atom := register_of(value):
+                self._ranges[atom] = 0, 2**32 - 1
+                return {(atom,): 1}
+            case Select(condition=condition, left=left, right=right):
+                chosen = self._truths.get(condition)
+                if chosen is None:
+                    raise _Unknown
+                try:
+                    return self._form(left if chosen else right)
+                except _Never:
+                    raise _Unknown from None  # under the opposite condition, the value may be a polynomial
+            case Phi(block=header) if header in self._headers:
+                loop = next((loop for loop in self._around if loop.header is header), None)
+                if loop is None:
+                    raise _Unknown
+                atom = _counter(loop)
+                self._ranges.setdefault(atom, (0, 2**63 - 1))
+                start = self._form(value.from_block(loop.preheader))
+                return _plus(start, {(atom,): 1}, self._step(loop, value))
+        raise _Never
 
     def _spend(self) -> None:
         self.steps += 1
         if self.steps > self._limit:
             raise _Exhausted
 
-    def _arithmetic(self, match: re.Match[str]) -> Polynomial:
-        operation = match["operation"]
-        if operation not in ("add", "sub", "or disjoint", "mul", "shl"):
+    def _arithmetic(self, value: Binary) -> Polynomial:
+        if not (value.is_sum or value.opcode in ("sub", "mul", "shl")):
             raise _Never
-        left, right = self._form(match["left"]), self._form(match["right"])
-        if operation == "mul":
-            return _times(left, right)
-        if operation == "shl":
-            if not match["right"].isdigit():
+        left, right = self._form(value.left), self._form(value.right)
+        match value.opcode, value.right.integer:
+            case "mul", _:
+                return _times(left, right)
+            case "shl", int(amount) if amount >= 0:
+                return _times(left, {(): 1 << amount})
+            case "shl", _:
                 raise _Never
-            return _times(left, {(): 1 << int(match["right"])})
-        return self._position(_plus(left, right, -1 if operation == "sub" else 1))
-
-    def _cast(self, match: re.Match[str]) -> Polynomial:
-        form = self._form(match["value"])
-        bits = int(match["source"][1:])
-        if match["operation"] == "trunc":
-            raise _Never
-        if not self._fits(form, bits, unsigned=match["operation"] == "zext"):
-            raise _Unknown
-        return form
+        return self._position(_plus(left, right, -1 if value.opcode == "sub" else 1))
 
     def _position(self, form: Polynomial) -> Polynomial:
         """Replaces a thread's global coordinate by one atom, as the kernel's tests compare that."""
@@ -422,27 +392,21 @@ class Prover:
                 return {(atom,): 1}
         return form
 
-    def _step(self, loop: Loop, phi: str) -> int:
-        following = self.function.definitions[phi].incoming()[loop.latch]
+    def _step(self, loop: Loop, phi: Phi) -> int:
+        following = phi.from_block(loop.latch)
         for _ in range(4):
-            instruction = self.function.definitions.get(following)
-            if instruction is None:
-                raise _Unknown
-            if match := SELECT.match(instruction.text):
-                if match["condition"] not in self._truths:
+            match following:
+                case Select(condition=condition, left=left, right=right) if condition in self._truths:
+                    following = left if self._truths[condition] else right
+                case Binary(opcode="add", left=left, right=Value(integer=int(step))) if left is phi:
+                    return step
+                case _:
                     raise _Unknown
-                following = match["left"] if self._truths[match["condition"]] else match["right"]
-            elif (match := BINARY.match(instruction.text)) and match["operation"] == "add" and match["left"] == phi:
-                if not re.fullmatch(r"-?\d+", match["right"]):
-                    raise _Unknown
-                return int(match["right"])
-            else:
-                raise _Unknown
         raise _Unknown
 
     # Inequalities
 
-    def _proves(self, index: str, length: str) -> bool:
+    def _proves(self, index: Value, length: Value) -> bool:
         if (index, length) in self._inside:
             return True
         self._limit = self.steps + BUDGET
@@ -575,4 +539,11 @@ def _times(left: Polynomial, right: Polynomial) -> Polynomial:
 
 
 def _counter(loop: Loop) -> str:
-    return f"counter {loop.header}"
+    return f"counter {loop.header.name}"
+
+
+def _bits(value: Value) -> int:
+    """Returns the width of an integer. Raises ``_Never`` for a value of another type."""
+    if not value.type.startswith("i"):
+        raise _Never
+    return int(value.type[1:])
