@@ -19,18 +19,35 @@ test ends the loop.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias, final
 
-from oxide.compiler.ir.patterns import BINARY, BRANCH, CAST, COMPARE, INTRINSIC, INVERSE, MIRROR, REGISTER, SELECT
-from oxide.compiler.ir.ssa import NAME, Function, Instruction, Loop
+from oxide.compiler.ir.control_flow import ControlFlow, Loop
+from oxide.compiler.ir.module import (
+    TRUE,
+    Binary,
+    Branch,
+    Call,
+    Cast,
+    Compare,
+    Constant,
+    Instruction,
+    Load,
+    Phi,
+    Select,
+    Value,
+    number,
+)
+from oxide.compiler.ir.recognise import INVERSE, MIRROR, called, integer_intrinsic, register_of
 
-Coefficient: TypeAlias = int | str
-"""A whole number known at compile time, or the name of an ``i64`` that is available at the preheader."""
+Coefficient: TypeAlias = int | Value
+"""A whole number known at compile time, or an ``i64`` that is available at the preheader."""
 
-Variable: TypeAlias = Loop | str
+Wide: TypeAlias = int | Value
+"""A whole number known at compile time, or an ``i128`` that is available at the preheader."""
+
+Variable: TypeAlias = Loop | Value
 """A loop's counter, or a value in the loop of which only the range is known."""
 
 Affine: TypeAlias = dict[Variable | None, Coefficient]
@@ -40,7 +57,7 @@ _LARGEST = 2**61
 _MOST_VARIABLES = 6
 _MOST_STEPS = 300
 _DEEPEST = 100
-_ADDRESS = re.compile(rf"ptrtoint ptr (?P<pointer>{NAME}) to i64$")
+_ARITHMETIC = frozenset(("add", "sub", "mul", "shl", "and", "or", "xor", "lshr", "ashr"))
 
 
 class Undecidable(Exception):
@@ -51,61 +68,60 @@ class Undecidable(Exception):
 class Range:
     """Ranges of values in one loop. ``code`` computes them at the preheader; they are valid if ``conditions`` hold."""
 
-    def __init__(self, function: Function, loop: Loop, prefix: str) -> None:
-        self.function = function
+    def __init__(self, flow: ControlFlow, loop: Loop, prefix: str) -> None:
+        self.flow = flow
         self.loop = loop
-        self.code: list[str] = []
-        self.conditions: dict[str, None] = {}
+        self.code: list[Instruction] = []
+        self.conditions: dict[Value, None] = {}
         self._prefix = prefix
-        self._count = 0
-        self._moved: dict[str, str | None] = {}
+        self._moved: dict[Value, Value | None] = {}
         self._extents: dict[Variable, tuple[Coefficient, Coefficient]] = {}
         self._counting: list[Loop] = []
-        self._emitted: dict[str, str] = {}
+        self._emitted: dict[str, Instruction] = {}
         self._steps = 0
         self._deep = 0
 
-    def require_inside(self, index: str, length: str) -> None:
+    def require_inside(self, index: Value, length: Value) -> None:
         """Adds the conditions for an ``i64`` index to be in [0, length) in every iteration. Raises ``Undecidable``."""
         size = self.before(length)
         if size is None:
             raise Undecidable("the slice is not the same in every iteration")
         self._steps = 0
         with self._all_or_nothing():
-            low, high = self._extent(self._affine(index, "i64", "sext"))
+            low, high = self._extent(self._affine(index, "sext"))
         self._require("sge", low, 0)
         self._require("slt", high, self._wide(size))
 
-    def start_of_consecutive(self, index: str) -> Coefficient | None:
+    def start_of_consecutive(self, index: Value) -> Coefficient | None:
         """Returns an ``i64`` index's first value if it grows by one an iteration, else None. Raises ``Undecidable``."""
         self._steps = 0
-        form = self._affine(index, "i64", "sext")
+        form = self._affine(index, "sext")
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
-    def line(self, value: str, kind: str) -> tuple[int, Coefficient]:
+    def line(self, value: Value) -> tuple[int, Coefficient]:
         """Returns factor and start: where the conditions hold, the value as a signed number is
         ``factor * counter + start``, and the start is at most 2**61 in magnitude. The loop's counter must be under
         2**42. Raises ``Undecidable``, also if the factor is not known at compile time."""
         self._steps = 0
         with self._all_or_nothing():
-            form = self._affine(value, kind, "sext")
+            form = self._affine(value, "sext")
             factor, start = form.get(self.loop, 0), form.get(None, 0)
             if not isinstance(factor, int) or abs(factor) > 2**18 or not form.keys() <= {None, self.loop}:
                 raise Undecidable("the index is no whole multiple of the thread's position")
-            if kind != "i64":
-                self._require_fits(form, kind, "sext")
+            if value.type != "i64":
+                self._require_fits(form, value.type, "sext")
             elif isinstance(start, int):
                 if abs(start) > _LARGEST:
                     raise Undecidable("the index is far from all that is in memory")
             else:
-                shifted = self._emit(f"add i64 {start}, {_LARGEST}")
-                self._hold(f"icmp ule i64 {shifted}, {2 * _LARGEST}")
+                shifted = self._binary("add", start, _LARGEST, "i64")
+                self._hold(Compare("", "ule", shifted, number(2 * _LARGEST)))
         return factor, start
 
-    def before(self, value: str) -> str | None:
+    def before(self, value: Value) -> Value | None:
         """Returns a loop-invariant value at the preheader, recomputed there if necessary; None if it varies."""
-        if not value.startswith("%"):
-            return value if re.fullmatch(r"-?\d+|true|false", value) else None
+        if isinstance(value, Constant):
+            return None if value.integer is None else value
         if value not in self._moved:
             if self._deep == _DEEPEST:
                 return None
@@ -118,6 +134,21 @@ class Range:
     def word_difference(self, left: Coefficient, right: Coefficient, less: int) -> Coefficient:
         """Returns ``left - right - less``, computed at the preheader."""
         return self._plus(self._plus(left, self._times(right, -1)), -less)
+
+    def emit(self, instruction: Instruction) -> Value:
+        """Appends an instruction to ``code`` under a new name. Returns an equal one instead if there is one."""
+        known = self._emitted.setdefault(instruction.body, instruction)
+        if known is instruction:
+            self.code.append(instruction)
+            instruction.name = f"%{self._prefix}.{len(self.code)}"
+        return known
+
+    def guard(self) -> Value:
+        """Returns an ``i1``, computed at the preheader, that is true if all conditions hold."""
+        result: Value = TRUE
+        for condition in self.conditions:
+            result = self.emit(Binary("", "and", result, condition))
+        return result
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -133,104 +164,96 @@ class Range:
 
     # Affine forms
 
-    def _affine(self, value: str, kind: str, extension: str) -> Affine:
+    def _affine(self, value: Value, extension: str) -> Affine:
         """Returns an affine function congruent to the value modulo 2**bits. Narrower constants are widened by
         ``extension``. Raises ``Undecidable``."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise Undecidable("the index is made of too many sums and products")
-        if kind == "i128":
+        if value.type == "i128":
             raise Undecidable("the index is part of a product of 128 bits")
         moved = self.before(value)
         if moved is not None:
-            return {None: self._word(moved, kind, extension)}
-        instruction = self.function.definitions[value]
-        text = instruction.text
-        if instruction.opcode == "phi":
-            return self._recurrence(instruction, kind, extension)
-        if match := BINARY.match(text):
-            return self._arithmetic(match, extension)
-        if match := CAST.match(text):
-            inner = self._affine(
-                match["value"], match["source"], extension if match["operation"] == "trunc" else match["operation"]
-            )
-            if match["operation"] != "trunc":
-                self._require_fits(inner, match["source"], match["operation"])
-            return inner
-        if match := SELECT.match(text):
-            chosen = self._tested(match["condition"])
-            if chosen is not None:
-                return self._affine(match["left" if chosen else "right"], kind, extension)
-            return self._either(value, kind, [match["left"], match["right"]])
-        if (match := INTRINSIC.match(text)) and match["operation"][1:] in ("min", "max"):
-            return self._either(value, kind, [match["left"], match["right"]])
-        raise Undecidable(_reason(text))
+            return {None: self._word(moved, extension)}
+        match value:
+            case Phi():
+                return self._recurrence(value, extension)
+            case Binary(opcode=opcode) if opcode in _ARITHMETIC:
+                return self._arithmetic(value, extension)
+            case Cast(opcode="trunc", value=wider):
+                return self._affine(wider, extension)
+            case Cast(opcode="zext" | "sext" as how, value=narrower):
+                form = self._affine(narrower, how)
+                self._require_fits(form, narrower.type, how)
+                return form
+            case Select(condition=condition, left=left, right=right):
+                chosen = self._tested(condition)
+                if chosen is None:
+                    return self._either(value, left, right)
+                return self._affine(left if chosen else right, extension)
+            case Call(arguments=[left, right]) if integer_intrinsic(value)[1:] in ("min", "max"):
+                return self._either(value, left, right)
+        raise Undecidable(_reason(value))
 
-    def _arithmetic(self, match: re.Match[str], extension: str) -> Affine:
-        kind, operation = match["type"], match["operation"]
-        if (operation, match["right"]) == ("xor", "-1"):
-            return self._sum({None: -1}, self._scaled(self._affine(match["left"], kind, extension), -1))
-        if operation in ("and", "or", "xor", "lshr", "ashr"):
+    def _arithmetic(self, value: Binary, extension: str) -> Affine:
+        if value.opcode == "xor" and value.right.integer == -1:
+            return self._sum({None: -1}, self._scaled(self._affine(value.left, extension), -1))
+        if value.opcode in ("and", "or", "xor", "lshr", "ashr") and not value.is_sum:
             raise Undecidable("the index is no sum of products of loop counters")
-        left = self._affine(match["left"], kind, extension)
-        if operation == "shl":
-            if not match["right"].isdigit() or int(match["right"]) >= int(kind[1:]):
+        left = self._affine(value.left, extension)
+        if value.opcode == "shl":
+            amount = value.right.integer
+            if amount is None or not 0 <= amount < _bits(value.type):
                 raise Undecidable("the index is shifted by a number that is not constant")
-            return self._scaled(left, 1 << int(match["right"]))
-        right = self._affine(match["right"], kind, extension)
-        if operation == "mul":
+            return self._scaled(left, 1 << amount)
+        right = self._affine(value.right, extension)
+        if value.opcode == "mul":
             if set(right) != {None}:
                 left, right = right, left
             if set(right) != {None}:
                 raise Undecidable("the index has a product of two numbers that change in the loop")
             return self._scaled(left, right[None])
-        return self._sum(left, self._scaled(right, -1) if operation == "sub" else right)
+        return self._sum(left, self._scaled(right, -1) if value.opcode == "sub" else right)
 
-    def _recurrence(self, phi: Instruction, kind: str, extension: str) -> Affine:
+    def _recurrence(self, phi: Phi, extension: str) -> Affine:
         """Returns the form of a header's phi that changes by a constant amount. Raises ``Undecidable``."""
-        loop = self._loop_of(phi.block)
-        incoming = phi.incoming()
+        loop = next((loop for loop in self.loop.within() if loop.header is phi.block), None)
         if loop is None:
-            sources = (self.function.definitions.get(value) for value in incoming.values())
-            loaded = any(source is not None and source.opcode == "load" for source in sources)
+            loaded = any(isinstance(value, Load) for value, _ in phi.incoming)
             way = "is read from memory" if loaded else "depends on which way the kernel went"
             raise Undecidable(f"the index {way}")
-        step = self._step(phi, incoming[loop.latch], kind)
-        return self._sum(self._affine(incoming[loop.preheader], kind, extension), {loop: step})
+        step = self._step(phi, loop)
+        return self._sum(self._affine(phi.from_block(loop.preheader), extension), {loop: step})
 
-    def _step(self, phi: Instruction, following: str, kind: str) -> Coefficient:
+    def _step(self, phi: Phi, loop: Loop) -> Coefficient:
+        """Returns the amount by which a header's phi changes in each iteration. Raises ``Undecidable``."""
         problem = Undecidable("the index does not change by the same amount in every iteration")
+        following = phi.from_block(loop.latch)
         for _ in range(8):
-            instruction = self.function.definitions.get(following)
-            if instruction is None:
-                raise problem
-            if match := SELECT.match(instruction.text):
-                chosen = self._tested(match["condition"])
-                if chosen is None:
+            match following:
+                case Select(condition=condition, left=left, right=right):
+                    chosen = self._tested(condition)
+                    if chosen is None:
+                        raise problem
+                    following = left if chosen else right
+                case Binary(left=left, right=right) if following.is_sum or following.opcode == "sub":
+                    if right is phi and following.is_sum:
+                        left, right = right, left
+                    amount = self._affine(right, "sext") if left is phi else {}
+                    if set(amount) != {None}:
+                        raise problem
+                    return amount[None] if following.is_sum else self._times(amount[None], -1)
+                case _:
                     raise problem
-                following = match["left" if chosen else "right"]
-                continue
-            match = BINARY.match(instruction.text)
-            if match is None or match["operation"] not in ("add", "sub", "or disjoint"):
-                raise problem
-            left, right = match["left"], match["right"]
-            if right == phi.name and match["operation"] != "sub":
-                left, right = right, left
-            if left != phi.name:
-                raise problem
-            amount = self._affine(right, kind, "sext")
-            if set(amount) != {None}:
-                raise problem
-            return self._times(amount[None], -1) if match["operation"] == "sub" else amount[None]
         raise problem
 
-    def _either(self, value: str, kind: str, choices: list[str]) -> Affine:
+    def _either(self, value: Value, *choices: Value) -> Affine:
         """Introduces a variable for a value that is one of two choices; its range covers both of theirs."""
         if value not in self._extents:
             lows, highs = [], []
             for choice in choices:
-                form = self._affine(choice, kind, "sext")
-                self._require_fits(form, kind, "sext")
+                form = self._affine(choice, "sext")
+                self._require_fits(form, choice.type, "sext")
                 low, high = self._extent(form)
                 lows.append(low)
                 highs.append(high)
@@ -254,24 +277,21 @@ class Range:
                 _, high = self._extent(iterations)
             finally:
                 self._counting.pop()
-            last = self._emit(f"sub i128 {high}, 1")
-            self._extents[loop] = 0, self._bounded(self._pick("sgt", last, "0"))
+            last = self._binary("sub", high, 1, "i128")
+            self._extents[loop] = 0, self._bounded(self._pick("sgt", last, 0))
         return self._extents[loop]
 
     def _iterations(self, loop: Loop) -> Affine:
         """Returns an upper bound of the number of times that the loop's body runs, valid if that is over zero."""
         problem = Undecidable("the loop does not count: its test is no comparison with a number known before it")
-        condition, inside_if = self._test(loop) or (None, True)
-        if condition is None or condition not in self.function.definitions:
-            raise problem
-        match = COMPARE.match(self.function.definitions[condition].text)
-        if match is None or match["predicate"] not in INVERSE:
-            raise problem
-        predicate = match["predicate"] if inside_if else INVERSE[match["predicate"]]
-        kind = match["type"]
-        if (predicate, match["right"]) == ("sgt", "0") and (difference := self._difference(loop, match["left"], kind)):
+        match self._test(loop):
+            case Compare(predicate=test, left=left, right=right), inside if test in INVERSE and _integer(left):
+                predicate = test if inside else INVERSE[test]
+            case _:
+                raise problem
+        if predicate == "sgt" and right.integer == 0 and (difference := self._difference(loop, left)):
             return difference
-        counted, limit = (self._affine(match[side], kind, "sext") for side in ("left", "right"))
+        counted, limit = self._affine(left, "sext"), self._affine(right, "sext")
         if loop in limit:
             counted, limit, predicate = limit, counted, MIRROR[predicate]
         step = counted.pop(loop, 0)
@@ -281,54 +301,46 @@ class Range:
             # `<= limit` is `< limit + 1` unless that overflows; `<=` the type's greatest number would never end.
             limit = self._sum(limit, {None: step})
         for form in (counted, limit):
-            self._require_fits(form, kind, "sext" if predicate[0] == "s" else "nneg")
+            self._require_fits(form, left.type, "sext" if predicate[0] == "s" else "nneg")
         upper, lower = (limit, counted) if step == 1 else (counted, limit)
         return self._sum(upper, self._scaled(lower, -1))
 
-    def _difference(self, loop: Loop, counter: str, kind: str) -> Affine | None:
+    def _difference(self, loop: Loop, counter: Value) -> Affine | None:
         """Returns ``stop - start`` of a ``range`` of step 1 whose count varies in an enclosing loop, else None."""
-        phi = self.function.definitions.get(counter)
-        if phi is None or phi.opcode != "phi" or phi.block != loop.header:
+        if not isinstance(counter, Phi) or counter.block is not loop.header:
             return None
-        incoming = phi.incoming()
-        first = self.function.definitions.get(incoming[loop.preheader])
-        count = INTRINSIC.match(first.text) if first else None
-        if first is None or count is None or (count["operation"], count["right"]) != ("smax", "0"):
+        match counter.from_block(loop.preheader):
+            case Call(arguments=[Call(arguments=[last, first]) as way, least]) as count:
+                if integer_intrinsic(count) != "smax" or least.integer != 0 or integer_intrinsic(way) != "ssub.sat":
+                    return None
+            case _:
+                return None
+        if self.before(count) is not None or self._step(counter, loop) != -1:
             return None
-        way = self.function.definitions.get(count["left"])
-        ends = INTRINSIC.match(way.text) if way else None
-        if ends is None or ends["operation"] != "ssub.sat" or self.before(first.name) is not None:
-            return None
-        if self._step(phi, incoming[loop.latch], kind) != -1:
-            return None
-        stop, start = (self._affine(ends[side], kind, "sext") for side in ("left", "right"))
+        stop, start = self._affine(last, "sext"), self._affine(first, "sext")
         for form in (stop, start):
-            self._require_fits(form, kind, "sext")  # so the subtraction does not saturate
+            self._require_fits(form, counter.type, "sext")  # so the subtraction does not saturate
         return self._sum(stop, self._scaled(start, -1))
 
-    def _test(self, loop: Loop) -> tuple[str, bool] | None:
+    def _test(self, loop: Loop) -> tuple[Value, bool] | None:
         """Returns the condition of a loop's header and whether the loop continues if it is true, or None."""
-        match = BRANCH.match(self.function.terminator(loop.header))
-        if match is None or (match["yes"] in loop.blocks) == (match["no"] in loop.blocks):
-            return None
-        inside = match["yes"] if match["yes"] in loop.blocks else match["no"]
-        return None if inside == loop.header else (match["condition"], inside == match["yes"])
+        match loop.header.terminator:
+            case Branch(condition=Value() as condition, yes=yes, no=no) if (yes in loop.blocks) != (no in loop.blocks):
+                return None if loop.header in (yes, no) else (condition, yes in loop.blocks)
+        return None
 
-    def _tested(self, condition: str) -> bool | None:
+    def _tested(self, condition: Value) -> bool | None:
         """Returns the truth of a condition inside the loop that it is the test of, or None if it is no loop's test."""
         for loop in self.loop.within():
             test = self._test(loop)
-            if test is not None and test[0] == condition:
+            if test is not None and test[0] is condition:
                 return test[1]
         return None
 
-    def _loop_of(self, header: str) -> Loop | None:
-        return next((loop for loop in self.loop.within() if loop.header == header), None)
-
     # Ranges
 
-    def _extent(self, form: Affine) -> tuple[str, str]:
-        """Returns the least and the greatest value over the whole numbers, as ``i128``. Raises ``Undecidable``."""
+    def _extent(self, form: Affine) -> tuple[Wide, Wide]:
+        """Returns the least and the greatest value over the whole numbers. Raises ``Undecidable``."""
         variables = [variable for variable in form if variable is not None]
         if len(variables) > _MOST_VARIABLES:
             raise Undecidable(f"the index depends on more than {_MOST_VARIABLES} numbers that change in the loop")
@@ -341,12 +353,12 @@ class Range:
                 smaller, larger = (first, last) if coefficient >= 0 else (last, first)
             else:
                 smaller, larger = self._pick("slt", first, last), self._pick("sgt", first, last)
-            low, high = self._emit(f"add i128 {low}, {smaller}"), self._emit(f"add i128 {high}, {larger}")
+            low, high = self._binary("add", low, smaller, "i128"), self._binary("add", high, larger, "i128")
         return low, high
 
-    def _require_fits(self, form: Affine, kind: str, how: str) -> None:
-        """Requires that all values fit ``kind``, signed or not as ``how`` says, and are in ±``_LARGEST``."""
-        bits = int(kind[1:])
+    def _require_fits(self, form: Affine, type_: str, how: str) -> None:
+        """Requires that all values fit a type, signed or not as ``how`` says, and are in ±``_LARGEST``."""
+        bits = _bits(type_)
         least, greatest = {
             "sext": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1),
             "zext": (0, 2**bits - 1),
@@ -356,79 +368,67 @@ class Range:
         self._require("sge", low, max(least, -_LARGEST))
         self._require("sle", high, min(greatest, _LARGEST))
 
-    def _bounded(self, wide: str) -> str:
+    def _bounded(self, wide: Wide) -> Value:
         self._require("sge", wide, -_LARGEST)
         self._require("sle", wide, _LARGEST)
-        return self._emit(f"trunc i128 {wide} to i64")
+        return self.emit(Cast("", "trunc", _operand(wide, "i128"), "i64"))
 
-    def _require(self, predicate: str, left: str, right: Coefficient) -> None:
-        self._hold(f"icmp {predicate} i128 {left}, {right}")
+    def _require(self, predicate: str, left: Wide, right: Wide) -> None:
+        self._hold(Compare("", predicate, _operand(left, "i128"), _operand(right, "i128")))
 
-    def _hold(self, comparison: str) -> None:
-        self.conditions[self._emit(comparison)] = None
+    def _hold(self, comparison: Compare) -> None:
+        self.conditions[self.emit(comparison)] = None
 
     # Instructions at the preheader
 
-    def _find_moved(self, value: str) -> str | None:
-        instruction = self.function.definitions.get(value)
-        if instruction is None or self.function.dominates(instruction.block, self.loop.preheader):
+    def _find_moved(self, value: Value) -> Value | None:
+        if not isinstance(value, Instruction) or self.flow.dominates(value.block, self.loop.preheader):
             return value
-        text = instruction.text
-        if REGISTER.match(text):
-            return self._emit(text)
-        if address := _ADDRESS.match(text):
-            pointer = self.before(address["pointer"])
-            return None if pointer is None else self._emit(f"ptrtoint ptr {pointer} to i64")
-        matches = (pattern.match(text) for pattern in (BINARY, CAST, COMPARE, SELECT, INTRINSIC))
-        match = next(filter(None, matches), None)
-        if match is None:
+        if register_of(value):
+            return self.emit(_always_defined(value.copy({}, "")))
+        operands = value.operands
+        match value:
+            case Call(arguments=arguments) if integer_intrinsic(value):
+                operands = arguments
+            case Binary(opcode=opcode) if opcode in _ARITHMETIC:
+                pass
+            case Cast(opcode="zext" | "sext" | "trunc") | Cast(opcode="ptrtoint", type="i64", value=Value(type="ptr")):
+                pass
+            case Compare() | Select() if _integer(operands[-1]):
+                pass
+            case _:
+                return None
+        moved = {operand: before for operand in operands if (before := self.before(operand)) is not None}
+        if not moved.keys() >= set(operands):
             return None
-        parts = match.groupdict()
-        names = [parts[key] for key in ("condition", "left", "right", "value") if parts.get(key)]
-        moved = [self.before(name) for name in names]
-        if None in moved:
-            return None
-        operands = [operand for operand in moved if operand is not None]
-        operation = parts.get("operation")
-        if "function" in parts:
-            kind = parts["type"]
-            return self._emit(f"call {kind} {parts['function']}({kind} {operands[0]}, {kind} {operands[1]})")
-        if operation is None and "predicate" in parts:
-            return self._emit(f"icmp {parts['predicate']} {parts['type']} {operands[0]}, {operands[1]}")
-        if operation is None:
-            return self._emit(f"select i1 {operands[0]}, {parts['type']} {operands[1]}, {parts['type']} {operands[2]}")
-        if operation in ("zext", "sext", "trunc"):
-            return self._emit(f"{operation} {parts['source']} {operands[0]} to {parts['type']}")
-        if operation in ("shl", "lshr", "ashr") and not operands[1].isdigit():
+        if value.opcode in ("shl", "lshr", "ashr") and moved[operands[1]].integer is None:
             return None  # the shift amount may be out of range in a case in which the loop would never execute it
-        plain = "or" if operation == "or disjoint" else operation
-        return self._emit(f"{plain} {parts['type']} {operands[0]}, {operands[1]}")
+        return self.emit(_always_defined(value.copy(moved, "")))
 
-    def _word(self, operand: str, kind: str, extension: str) -> Coefficient:
-        if not operand.startswith("%"):
-            number = {"true": 1, "false": 0}.get(operand)
-            number = int(operand) if number is None else number
-            return number % 2 ** int(kind[1:]) if extension == "zext" and kind != "i64" else number
-        return operand if kind == "i64" else self._emit(f"{extension} {kind} {operand} to i64")
+    def _word(self, value: Value, extension: str) -> Coefficient:
+        constant = value.integer
+        if constant is not None:
+            return constant % 2 ** _bits(value.type) if extension == "zext" and value.type != "i64" else constant
+        return value if value.type == "i64" else self.emit(Cast("", extension, value, "i64"))
 
-    def _wide(self, word: Coefficient) -> str:
-        if isinstance(word, int) or not word.startswith("%"):
-            return str(word)
-        return self._emit(f"sext i64 {word} to i128")
+    def _wide(self, word: Coefficient) -> Wide:
+        if isinstance(word, int):
+            return word
+        return self.emit(Cast("", "sext", word, "i128")) if word.integer is None else word.integer
 
-    def _product(self, left: Coefficient, right: Coefficient) -> str:
+    def _product(self, left: Coefficient, right: Coefficient) -> Wide:
         if left == 0 or right == 0:
-            return "0"
+            return 0
         if left == 1 or right == 1:
             return self._wide(right if left == 1 else left)
-        return self._emit(f"mul i128 {self._wide(left)}, {self._wide(right)}")
+        return self._binary("mul", self._wide(left), self._wide(right), "i128")
 
-    def _pick(self, predicate: str, left: str, right: str) -> str:
-        """Returns the smaller or the larger of two ``i128`` numbers."""
+    def _pick(self, predicate: str, left: Wide, right: Wide) -> Wide:
+        """Returns the smaller or the larger of two numbers."""
         if left == right:
             return left
-        smaller = self._emit(f"icmp {predicate} i128 {left}, {right}")
-        return self._emit(f"select i1 {smaller}, i128 {left}, i128 {right}")
+        first, second = _operand(left, "i128"), _operand(right, "i128")
+        return self.emit(Select("", self.emit(Compare("", predicate, first, second)), first, second))
 
     def _sum(self, left: Affine, right: Affine) -> Affine:
         result = dict(left)
@@ -445,7 +445,7 @@ class Range:
             return _signed(left + right)
         if left == 0 or right == 0:
             return right if left == 0 else left
-        return self._emit(f"add i64 {left}, {right}")
+        return self._binary("add", left, right, "i64")
 
     def _times(self, left: Coefficient, right: Coefficient) -> Coefficient:
         if isinstance(left, int) and isinstance(right, int):
@@ -454,14 +454,10 @@ class Range:
             return 0
         if left == 1 or right == 1:
             return right if left == 1 else left
-        return self._emit(f"mul i64 {left}, {right}")
+        return self._binary("mul", left, right, "i64")
 
-    def _emit(self, text: str) -> str:
-        if text not in self._emitted:
-            self._count += 1
-            name = self._emitted[text] = f"%{self._prefix}.{self._count}"
-            self.code.append(f"  {name} = {text}")
-        return self._emitted[text]
+    def _binary(self, opcode: str, left: Coefficient | Wide, right: Coefficient | Wide, type_: str) -> Value:
+        return self.emit(Binary("", opcode, _operand(left, type_), _operand(right, type_)))
 
 
 def _plain(form: Affine) -> Affine:
@@ -469,16 +465,38 @@ def _plain(form: Affine) -> Affine:
     return {variable: c for variable, c in form.items() if variable is None or c != 0} | {None: form.get(None, 0)}
 
 
-def _signed(number: int) -> int:
+def _signed(word: int) -> int:
     """Returns the signed 64-bit word congruent to a whole number."""
-    return (number + 2**63) % 2**64 - 2**63
+    return (word + 2**63) % 2**64 - 2**63
 
 
-def _reason(text: str) -> str:
-    if text.startswith("load"):
+def _always_defined(instruction: Instruction) -> Instruction:
+    """Removes what LLVM knows of an instruction's result only where the kernel executes it, such as ``nsw``."""
+    if isinstance(instruction, Call):
+        instruction.before, instruction.after, instruction.attributes = "", "", {}
+    elif isinstance(instruction, Binary | Cast | Compare | Select):
+        instruction.flags = ""
+    instruction.metadata = {}
+    return instruction
+
+
+def _integer(value: Value) -> bool:
+    return value.type.startswith("i")
+
+
+def _bits(type_: str) -> int:
+    return int(type_[1:])
+
+
+def _operand(value: int | Value, type_: str) -> Value:
+    return number(value, type_) if isinstance(value, int) else value
+
+
+def _reason(value: Value) -> str:
+    if isinstance(value, Load):
         return "the index is read from memory"
-    if "fpto" in text.partition(" ")[2] or text.startswith("fpto"):
+    if "fpto" in called(value) or (isinstance(value, Cast) and value.opcode.startswith("fpto")):
         return "the index is converted from a floating point number"
-    if text.startswith(("sdiv", "udiv", "srem", "urem")):
+    if isinstance(value, Binary) and value.opcode in ("sdiv", "udiv", "srem", "urem"):
         return "the index is a quotient or a remainder"
     return "the index is no sum of products of loop counters"

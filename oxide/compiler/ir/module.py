@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import ClassVar, final
 
 BINARY = frozenset(("add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor")) | {
@@ -571,11 +572,12 @@ class Call(Instruction):
 
     The first operand is the callee; assembly is a constant. ``before`` has the words between ``call`` and the result's
     type. ``function_type`` is printed instead of the result's type where it is given, as for variable arguments.
-    ``attributes`` are those of the arguments, by number. ``after`` follows the arguments.
+    ``attributes`` are those of the arguments, by number. ``after`` follows the arguments. ``bundles`` are the tags of
+    LLVM's operand bundles with the numbers of their operands, which are the last operands.
     """
 
-    __slots__ = ("after", "attributes", "before", "function_type", "tail")
-    _copied = ("after", "attributes", "before", "function_type", "tail")
+    __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")
+    _copied = ("after", "attributes", "before", "bundles", "function_type", "tail")
 
     def __init__(
         self,
@@ -589,13 +591,17 @@ class Call(Instruction):
         after: str = "",
         function_type: str = "",
         attributes: Mapping[int, str] | None = None,
+        bundles: Iterable[tuple[str, Iterable[Value]]] = (),
     ) -> None:
-        super().__init__(name, type_, "call", (callee, *arguments))
+        bundled = [(tag, list(operands)) for tag, operands in bundles]
+        last = [operand for _, operands in bundled for operand in operands]
+        super().__init__(name, type_, "call", (callee, *arguments, *last))
         self.tail = tail
         self.before = before
         self.after = after
         self.function_type = function_type
         self.attributes = dict(attributes or {})
+        self.bundles = [(tag, len(operands)) for tag, operands in bundled]
 
     @property
     def callee(self) -> Value:
@@ -612,17 +618,21 @@ class Call(Instruction):
 
     @property
     def arguments(self) -> list[Value]:
-        return self.operands[1:]
+        return self.operands[1 : len(self.operands) - sum(count for _, count in self.bundles)]
 
     @property
     def body(self) -> str:
-        callee, *arguments = self.operands
         listed = ", ".join(
             f"{argument.type} {spaced(self.attributes.get(place, ''))}{argument.name}"
-            for place, argument in enumerate(arguments)
+            for place, argument in enumerate(self.arguments)
         )
         head = f"{spaced(self.tail)}call {spaced(self.before)}{self.function_type or self.type}"
-        return f"{head} {callee.name}({listed}){self.after}"
+        return f"{head} {self.callee.name}({listed}){self.after}{self._bundled() if self.bundles else ''}"
+
+    def _bundled(self) -> str:
+        last = iter(self.operands[len(self.arguments) + 1 :])
+        parts = (f'"{tag}"({", ".join(each.typed for each in islice(last, count))})' for tag, count in self.bundles)
+        return f" [ {', '.join(parts)} ]"
 
 
 @final
@@ -783,19 +793,23 @@ class Module:
                         nodes[node] = self.add_metadata(other.metadata[int(node[1:])])
                     instruction.metadata[kind] = nodes[node]
 
-    def keep_reachable(self, symbol: str) -> None:
-        """Removes the functions that one function does not reach."""
-        reached: dict[str, None] = {symbol: None}
+    def reached(self, symbol: str) -> list[Function]:
+        """Returns the functions that a function refers to, directly or not, and the function itself."""
+        found: dict[str, Function] = {}
         pending = [symbol]
         while pending:
-            for instruction in self.functions[pending.pop()].instructions:
-                for operand in instruction.operands:
-                    for name in _SYMBOL.findall(operand.name) if "@" in operand.name else ():
-                        plain = unquoted(name)
-                        if plain in self.functions and plain not in reached:
-                            reached[plain] = None
-                            pending.append(plain)
-        self.functions = {name: each for name, each in self.functions.items() if name in reached}
+            symbol = pending.pop()
+            if symbol in self.functions and symbol not in found:
+                found[symbol] = self.functions[symbol]
+                for instruction in found[symbol].instructions:
+                    for operand in instruction.operands:
+                        if "@" in operand.name:
+                            pending += map(unquoted, _SYMBOL.findall(operand.name))
+        return [function for function in self.functions.values() if function.symbol in found]
+
+    def keep_reachable(self, symbol: str) -> None:
+        """Removes the functions that one function does not reach."""
+        self.functions = {function.symbol: function for function in self.reached(symbol)}
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
         """Adds a node, or one that is a function of its own number. Returns the reference to it, such as ``!7``."""

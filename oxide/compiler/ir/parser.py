@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import NoReturn, final
 
 from .brackets import split_list
@@ -117,6 +118,7 @@ _CALL_WORD = re.compile(
     r"|(?:range|nofpclass|dereferenceable|dereferenceable_or_null|addrspace)\((?:[^()]|\([^()]*\))*\)"
     r"|fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)(?= )"
 )
+_BUNDLE = re.compile(r'[, ]*"([^"]*)"\(')
 _ASSEMBLY = re.compile(r'asm(?: \w+)*\s+"[^"]*",\s*"[^"]*"')
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
@@ -421,6 +423,8 @@ class _FunctionParser:
             if found := self._matches(_ARGUMENT_ATTRIBUTE):
                 attributes[len(arguments)] = found
             arguments.append(self._value(argument_type))
+        after, bundled, rest = self._rest().partition(" [ ")
+        self._text, self._at = rest, 0
         return Call(
             name,
             type_,
@@ -428,10 +432,17 @@ class _FunctionParser:
             arguments,
             tail=tail,
             before=before,
-            after=self._rest(),
+            after=after,
             function_type=function_type,
             attributes=attributes,
+            bundles=self._bundles() if bundled else (),
         )
+
+    def _bundles(self) -> Iterator[tuple[str, list[Value]]]:
+        while match := _BUNDLE.match(self._text, self._at):
+            self._at = match.end()
+            yield match[1], [] if self._take(")") else self._operands()
+            self._take(")")
 
     # Parts of an instruction
 

@@ -184,7 +184,7 @@ class _Instrumenter:
         self._regions = Regions(head, body, by_name, [each.name for each in pointers], kernel.shared, self._origins)
         self._place = ("", 0)
         self.shared_shift, self.pointers = self._granules(body, pointers)
-        self._leaves = not threads_may_wait(kernel, "\n".join([*head, *body, *tail]))
+        self._leaves = not threads_may_wait(kernel, parse("\n".join([*head, *body, *tail])).defined)
         self._block = ""
         self._ends: dict[str, str] = {}  # for each block that was split, its last part
         allocas: list[str] = []
