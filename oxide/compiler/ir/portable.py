@@ -74,16 +74,18 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     context_functions = _defined_names(modules) | {"oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"}
     module = link(_LAYOUT + _modernise(text, context_functions, fastmath) for text in modules)
     used = sorted({int(number) for number in re.findall(r"@oxide\.site\.(\d+)", str(module))})
-    shared_conversions = half.portable_definitions(str(module))
+    symbols = [function.name for function in module.functions]
+    converted = parse(_without_layout(module))
+    half.hide_integers(converted)
     module = link(
         _LAYOUT + part
         for part in (
-            half.counted(_without_layout(module)),
-            shared_conversions,
-            clearing.portable_definitions(str(module)),
-            decimal_rounding.portable_definitions(str(module)),
+            str(converted),
+            half.portable_definitions(symbols),
+            clearing.portable_definitions(symbols),
+            decimal_rounding.portable_definitions(symbols),
             _site_definitions(used),
-            atomics.definitions(str(module)),
+            atomics.definitions(symbols),
             _known_functions(function, module),
         )
     )
