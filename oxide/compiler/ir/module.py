@@ -707,6 +707,11 @@ class Function:
                     instruction.replace_operands(replaced)
                     break
 
+    def substitute(self, old: Instruction, new: Instruction) -> None:
+        """Replaces an instruction and its uses by another."""
+        old.block.replace(old, (new,))
+        self.replace({old: new})
+
     def split(self, before: Instruction, name: str) -> Block:
         """Moves an instruction and those after it to a new block, behind its own, and fixes the phis of the successors.
         The old block has no terminator then. Returns the new block."""

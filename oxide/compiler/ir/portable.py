@@ -80,9 +80,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel) -> PortableK
     shared = place_shared_memory(function, module, lowered.array_places)
     sites = _number_sites(module)
     _take_context(module)
-    hidden = half.counted(str(module))
-    if hidden != str(module):
-        module = parse(hidden)
+    half.hide_integers(module)
     _define_known_functions(function, module)
     waits = any(symbol.startswith(("oxide.block.", "oxide.warp.")) for symbol in module.functions)
     for symbol, each in module.functions.items():
@@ -191,12 +189,11 @@ def _define_known_functions(kernel: Callable[..., Any], module: Module) -> None:
     """Adds definitions of oxide's own functions that are plain IR, and of such of libdevice and numba's runtime. The
     back ends define libdevice's others. Raises ``CompileError`` for a function of neither libdevice, LLVM nor oxide."""
     symbols = module.functions
-    whole = str(module)
     for text in (
-        half.portable_definitions(whole),
-        clearing.portable_definitions(whole),
-        decimal_rounding.portable_definitions(whole),
-        atomics.definitions(whole),
+        half.portable_definitions(symbols),
+        clearing.portable_definitions(symbols),
+        decimal_rounding.portable_definitions(symbols),
+        atomics.definitions(symbols),
     ):
         if text:
             module.adopt(parse(text))

@@ -49,7 +49,9 @@ def compile_sanitized(
 ) -> Code:
     """Returns a host object file with checked accesses, and the driver's data for it. Raises ``CompileError``."""
     pointers, views = pointers_of(signature)
-    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(clearing.left_out(kernel.text)))
+    uncleared = parse(kernel.text)
+    clearing.leave_out(uncleared)
+    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(str(uncleared)))
     module = portable_module("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
     head, body, tail = _split(_simplified(module, host_machine(target)), kernel.symbol)
     instrumenter = _Instrumenter(name, kernel, pointers, views, head, body, tail)
