@@ -676,6 +676,21 @@ class Function:
     def is_declaration(self) -> bool:
         return not self.blocks
 
+    def copy(self) -> Function:
+        """Returns a function with arguments, blocks and instructions of its own, of the same names."""
+        arguments = [Argument(each.name, each.type, each.attributes) for each in self.arguments]
+        result = Function(self.symbol, self.head, arguments, self.after, variadic=self.variadic)
+        copies: dict[Value, Value] = dict(zip(self.arguments, arguments, strict=True))
+        for block in self.blocks.values():
+            copies[block] = result.add(Block(block.name))
+        for block, copied in zip(self.blocks.values(), result.blocks.values(), strict=True):
+            for instruction in block.instructions:
+                copy = copies[instruction] = instruction.copy({}, instruction.name)
+                copied.append(copy)
+        for copy in result.instructions:
+            copy.replace_operands(copies)
+        return result
+
     def add_attributes(self, *words: str) -> None:
         present = self.after.split()
         self.after = " ".join([*present, *(word for word in words if word not in present)])
@@ -776,6 +791,14 @@ class Module:
             for call in defined.calls:
                 if call.called == symbol:
                     call.operands[0] = callee
+
+    def copy(self) -> Module:
+        """Returns a module with functions of its own, for a pass to edit."""
+        result = Module()
+        result.globals, result.metadata = dict(self.globals), dict(self.metadata)
+        result.attributes, result.named_metadata = list(self.attributes), list(self.named_metadata)
+        result.functions = {symbol: function.copy() for symbol, function in self.functions.items()}
+        return result
 
     @property
     def defined(self) -> list[Function]:
