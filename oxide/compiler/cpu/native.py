@@ -121,7 +121,7 @@ def _module(
         optimise(module, machine, exported=entry, packing=packing)
     else:
         simplify(module, machine, exported=CHECKED_BLOCKS)
-        fast = link(header + part for part in (by_position, "\n".join(called)))
+        fast = link(header + part for part in (str(by_position), "\n".join(called)))
         optimise(fast, machine, exported=entry, packing=packing)
         fast.link_in(module)
         fast.get_function(CHECKED_BLOCKS).linkage = "internal"
