@@ -25,6 +25,7 @@ from typing import TypeAlias, final
 
 from oxide.compiler.ir.control_flow import ControlFlow, Loop
 from oxide.compiler.ir.module import (
+    TRUE,
     Binary,
     Branch,
     Call,
@@ -134,6 +135,21 @@ class Range:
         """Returns ``left - right - less``, computed at the preheader."""
         return self._plus(self._plus(left, self._times(right, -1)), -less)
 
+    def emit(self, instruction: Instruction) -> Value:
+        """Appends an instruction to ``code`` under a new name. Returns an equal one instead if there is one."""
+        known = self._emitted.setdefault(instruction.body, instruction)
+        if known is instruction:
+            self.code.append(instruction)
+            instruction.name = f"%{self._prefix}.{len(self.code)}"
+        return known
+
+    def guard(self) -> Value:
+        """Returns an ``i1``, computed at the preheader, that is true if all conditions hold."""
+        result: Value = TRUE
+        for condition in self.conditions:
+            result = self.emit(Binary("", "and", result, condition))
+        return result
+
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Rolls back the extents and conditions that the body added if it raises ``Undecidable``."""
@@ -172,11 +188,9 @@ class Range:
                 return form
             case Select(condition=condition, left=left, right=right):
                 chosen = self._tested(condition)
-                return (
-                    self._either(value, left, right)
-                    if chosen is None
-                    else self._affine((right, left)[chosen], extension)
-                )
+                if chosen is None:
+                    return self._either(value, left, right)
+                return self._affine(left if chosen else right, extension)
             case Call(arguments=[left, right]) if integer_intrinsic(value)[1:] in ("min", "max"):
                 return self._either(value, left, right)
         raise Undecidable(_reason(value))
@@ -271,10 +285,8 @@ class Range:
         """Returns an upper bound of the number of times that the loop's body runs, valid if that is over zero."""
         problem = Undecidable("the loop does not count: its test is no comparison with a number known before it")
         match self._test(loop):
-            case Compare(predicate=predicate, left=left, right=right), inside_if if predicate in INVERSE and _integer(
-                left
-            ):
-                predicate = predicate if inside_if else INVERSE[predicate]
+            case Compare(predicate=test, left=left, right=right), inside if test in INVERSE and _integer(left):
+                predicate = test if inside else INVERSE[test]
             case _:
                 raise problem
         if predicate == "sgt" and right.integer == 0 and (difference := self._difference(loop, left)):
@@ -359,13 +371,13 @@ class Range:
     def _bounded(self, wide: Wide) -> Value:
         self._require("sge", wide, -_LARGEST)
         self._require("sle", wide, _LARGEST)
-        return self._emit(Cast("", "trunc", _operand(wide, "i128"), "i64"))
+        return self.emit(Cast("", "trunc", _operand(wide, "i128"), "i64"))
 
     def _require(self, predicate: str, left: Wide, right: Wide) -> None:
         self._hold(Compare("", predicate, _operand(left, "i128"), _operand(right, "i128")))
 
     def _hold(self, comparison: Compare) -> None:
-        self.conditions[self._emit(comparison)] = None
+        self.conditions[self.emit(comparison)] = None
 
     # Instructions at the preheader
 
@@ -373,7 +385,7 @@ class Range:
         if not isinstance(value, Instruction) or self.flow.dominates(value.block, self.loop.preheader):
             return value
         if register_of(value):
-            return self._emit(_always_defined(value.copy({}, "")))
+            return self.emit(_always_defined(value.copy({}, "")))
         operands = value.operands
         match value:
             case Call(arguments=arguments) if integer_intrinsic(value):
@@ -391,18 +403,18 @@ class Range:
             return None
         if value.opcode in ("shl", "lshr", "ashr") and moved[operands[1]].integer is None:
             return None  # the shift amount may be out of range in a case in which the loop would never execute it
-        return self._emit(_always_defined(value.copy(moved, "")))
+        return self.emit(_always_defined(value.copy(moved, "")))
 
     def _word(self, value: Value, extension: str) -> Coefficient:
         constant = value.integer
         if constant is not None:
             return constant % 2 ** _bits(value.type) if extension == "zext" and value.type != "i64" else constant
-        return value if value.type == "i64" else self._emit(Cast("", extension, value, "i64"))
+        return value if value.type == "i64" else self.emit(Cast("", extension, value, "i64"))
 
     def _wide(self, word: Coefficient) -> Wide:
         if isinstance(word, int):
             return word
-        return self._emit(Cast("", "sext", word, "i128")) if word.integer is None else word.integer
+        return self.emit(Cast("", "sext", word, "i128")) if word.integer is None else word.integer
 
     def _product(self, left: Coefficient, right: Coefficient) -> Wide:
         if left == 0 or right == 0:
@@ -416,7 +428,7 @@ class Range:
         if left == right:
             return left
         first, second = _operand(left, "i128"), _operand(right, "i128")
-        return self._emit(Select("", self._emit(Compare("", predicate, first, second)), first, second))
+        return self.emit(Select("", self.emit(Compare("", predicate, first, second)), first, second))
 
     def _sum(self, left: Affine, right: Affine) -> Affine:
         result = dict(left)
@@ -445,15 +457,7 @@ class Range:
         return self._binary("mul", left, right, "i64")
 
     def _binary(self, opcode: str, left: Coefficient | Wide, right: Coefficient | Wide, type_: str) -> Value:
-        return self._emit(Binary("", opcode, _operand(left, type_), _operand(right, type_)))
-
-    def _emit(self, instruction: Instruction) -> Value:
-        """Appends an instruction to the code under a new name. Returns an equal one instead if there is one."""
-        known = self._emitted.setdefault(instruction.body, instruction)
-        if known is instruction:
-            self.code.append(instruction)
-            instruction.name = f"%{self._prefix}.{len(self.code)}"
-        return known
+        return self.emit(Binary("", opcode, _operand(left, type_), _operand(right, type_)))
 
 
 def _plain(form: Affine) -> Affine:

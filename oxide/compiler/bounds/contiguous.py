@@ -16,111 +16,120 @@ the alignment each time they start; and loops that the kernel's author unrolls.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-import llvmlite.binding as llvm
-
+from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
+from oxide.compiler.ir.module import (
+    TRUE,
+    Atomic,
+    Binary,
+    Block,
+    Branch,
+    Call,
+    Cast,
+    Compare,
+    Constant,
+    GetElementPtr,
+    Instruction,
+    Load,
+    Module,
+    Store,
+    number,
+)
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.ssa import NAME, Function, Loop
 
 from .affine import Range, Undecidable
+from .leaving import CONVERGENT
 
 _ALIGNMENT = 16
 _UNROLLED = 8
-_TYPES = "float|i32|double|i64"
-_ADDRESS = re.compile(
-    rf"^  (?P<name>{NAME}) = getelementptr (?:inbounds )?(?:nuw )?(?P<type>{_TYPES}), ptr (?P<base>{NAME}), "
-    rf"i64 (?P<index>{NAME})$"
-)
-_HARMLESS = re.compile(r"@(?:oxide\.register\.|llvm\.(?!nvvm\.|coro\.))")
+_TYPES = ("float", "i32", "double", "i64")
 
 
 def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel with second versions of loops that read consecutive elements; itself if there are none."""
-    function = Function(kernel.text, kernel.symbol)
-    metadata = function.first_free_metadata()
+    module = parse(str(kernel.module))
+    flow = ControlFlow(module.functions[kernel.symbol])
     versions = 0
-    for loop in function.loops():
-        marked = "!llvm.loop" in function.blocks[loop.latch][-1]
-        if loop.parent is None and not loop.children and not marked and _only_reads(function, loop):
-            versions += _version(function, loop, f"oxide.contiguous.{versions + 1}", metadata)
-    if not versions:
-        return kernel
-    text = function.text()
-    # A kernel with a tiled output already has the declaration, and LLVM refuses a second.
-    assume = (
-        "" if re.search(r"^declare void @llvm\.assume\(", text, re.MULTILINE) else "declare void @llvm.assume(i1)\n"
-    )
-    module = llvm.parse_assembly(
-        f"{text}\ndeclare i1 @oxide.unanimous(i1) convergent\n{assume}"
-        f"!{metadata} = distinct !{{!{metadata}, !{metadata + 1}, !{metadata + 2}}}\n"
-        f'!{metadata + 1} = !{{!"llvm.loop.unroll.count", i32 {_UNROLLED}}}\n'
-        # Otherwise LLVM forbids ptxas to unroll the loop further, and ptxas makes each load wait for the previous one.
-        f'!{metadata + 2} = !{{!"llvm.loop.unroll.followup_unrolled", !{metadata + 3}}}\n'
-        f'!{metadata + 3} = !{{!"llvm.loop.mustprogress"}}\n'
-    )
-    module.verify()
-    return replace(kernel, module=parse(str(module)))
+    for loop in flow.loops:
+        marked = "!llvm.loop" in loop.latch.terminator.metadata
+        if loop.parent is None and not loop.children and not marked and _only_reads(loop):
+            versions += _version(module, flow, loop, f"oxide.contiguous.{versions + 1}")
+    return replace(kernel, module=module) if versions else kernel
 
 
-def _only_reads(function: Function, loop: Loop) -> bool:
-    lines = [line for block in loop.blocks for line in function.blocks[block]]
-    return not any(re.search(r"\b(?:store|atomicrmw|cmpxchg|fence|volatile|asm)\b", line) for line in lines) and all(
-        _HARMLESS.search(line) for line in lines if re.search(r"\bcall\b", line)
-    )
+def _only_reads(loop: Loop) -> bool:
+    return not any(_may_write(instruction) for block in loop.blocks for instruction in block.instructions)
 
 
-def _version(function: Function, loop: Loop, prefix: str, metadata: int) -> bool:
+def _may_write(instruction: Instruction) -> bool:
+    match instruction:
+        case Store() | Atomic():
+            return True
+        case Load(before=before):
+            return bool(before)
+        case Call(called=name):
+            return not name.startswith(("oxide.register.", "llvm.")) or name.startswith(CONVERGENT)
+    return False
+
+
+def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool:
     """Adds a second version of the loop and returns True, if a load advances by one element in each iteration."""
-    ranges = Range(function, loop, prefix)
-    addresses: dict[str, None] = {}
-    for block, body in function.blocks.items():  # in block order, which decides the order of the emitted code
-        for line in body if block in loop.blocks else ():
-            match = _ADDRESS.match(line)
-            if match is None:
+    ranges = Range(flow, loop, prefix)
+    addresses: dict[str, GetElementPtr] = {}
+    for block in flow.function.blocks.values():  # in block order, which decides the order of the emitted code
+        for instruction in block.instructions if block in loop.blocks else ():
+            match instruction:
+                case GetElementPtr(source=source, pointer=base, indices=[index]) if source in _TYPES:
+                    pass
+                case _:
+                    continue
+            if isinstance(base, Constant) or isinstance(index, Constant) or (base.type, index.type) != ("ptr", "i64"):
                 continue
-            base = function.definitions.get(match["base"])  # None for a parameter; a view's is computed before the loop
-            if base is not None and base.block in loop.blocks:
-                continue
+            if isinstance(base, Instruction) and base.block in loop.blocks:
+                continue  # a view's base is computed before the loop
             try:
-                start = ranges.start_of_consecutive(match["index"])
+                start = ranges.start_of_consecutive(index)
             except Undecidable:
                 continue
             if start is not None:
-                addresses[f"getelementptr {match['type']}, ptr {match['base']}, i64 {start}"] = None
+                start = number(start) if isinstance(start, int) else start
+                address = GetElementPtr("", source, base, [start])
+                addresses[address.body] = address
     if not addresses:
         return False
-    names = function.copy_loop(loop, f".{prefix}")
-    function.blocks[names[loop.latch]][-1] += f", !llvm.loop !{metadata}"
-    entered, choose = f"%{prefix}.entered", f"%{prefix}.choose"
-    assumed = []
-    code = list(ranges.code)
-    condition = "true"
-    for number, wanted in enumerate(ranges.conditions):
-        code.append(f"  %{prefix}.holds.{number} = and i1 {condition}, {wanted}")
-        condition = f"%{prefix}.holds.{number}"
-    for number, address in enumerate(addresses):
-        at = f"%{prefix}.{number}"
-        code += [
-            f"  {at}.start = {address}",
-            f"  {at}.number = ptrtoint ptr {at}.start to i64",
-            f"  {at}.rest = and i64 {at}.number, {_ALIGNMENT - 1}",
-            f"  {at}.aligned = icmp eq i64 {at}.rest, 0",
-            f"  {at}.all = and i1 {condition}, {at}.aligned",
-        ]
-        condition = f"{at}.all"
-        assumed.append(f'  call void @llvm.assume(i1 true) [ "align"(ptr {at}.start, i64 {_ALIGNMENT}) ]')
-    header = function.blocks[loop.header]
-    function.blocks[loop.header] = [line.replace(f", {loop.preheader} ]", f", {choose} ]") for line in header]
-    copy = function.blocks[names[loop.header]]
-    function.blocks[names[loop.header]] = [line.replace(f", {loop.preheader} ]", f", {entered} ]") for line in copy]
-    function.blocks[loop.preheader][-1] = f"  br label {choose}"
-    function.blocks[choose] = [
-        *code,
-        f"  {choose}.all = call i1 @oxide.unanimous(i1 {condition})",
-        f"  br i1 {choose}.all, label {entered}, label {loop.header}",
-    ]
-    function.blocks[entered] = [*assumed, f"  br label {names[loop.header]}"]
+    function = flow.function
+    copies = copy_loop(function, loop, f".{prefix}")
+    latch, header = copies[loop.latch.terminator], copies[loop.header]
+    assert isinstance(latch, Branch)
+    assert isinstance(header, Block)
+    latch.metadata["!llvm.loop"] = _unrolling(module)
+    condition = ranges.guard()
+    assume = module.declare("void", "llvm.assume", ["i1"])
+    entered = Block(f"%{prefix}.entered")
+    for address in addresses.values():
+        first = ranges.emit(address)
+        rest = ranges.emit(Binary("", "and", ranges.emit(Cast("", "ptrtoint", first, "i64")), number(_ALIGNMENT - 1)))
+        condition = ranges.emit(Binary("", "and", condition, ranges.emit(Compare("", "eq", rest, number(0)))))
+        entered.append(Call("", "void", assume, [TRUE], bundles=[("align", [first, number(_ALIGNMENT)])]))
+    entered.append(Branch(header))
+    unanimous = module.declare("i1", "oxide.unanimous", ["i1"], " convergent")
+    chosen = ranges.emit(Call("", "i1", unanimous, [condition]))
+    choose = Block(f"%{prefix}.choose", [*ranges.code, Branch(entered, loop.header, chosen)])
+    for way, before in ((loop.header, choose), (header, entered)):
+        for phi in way.phis:
+            phi.replace_operands({loop.preheader: before})
+    loop.preheader.jump_to(choose)
+    function.add(choose)
+    function.add(entered)
     return True
+
+
+def _unrolling(module: Module) -> str:
+    """Adds the metadata of a loop that LLVM unrolls. Returns the reference to it."""
+    progress = module.add_metadata('!{!"llvm.loop.mustprogress"}')
+    # Otherwise LLVM forbids ptxas to unroll the loop further, and ptxas makes each load wait for the previous one.
+    followup = module.add_metadata(f'!{{!"llvm.loop.unroll.followup_unrolled", {progress}}}')
+    count = module.add_metadata(f'!{{!"llvm.loop.unroll.count", i32 {_UNROLLED}}}')
+    return module.add_metadata(lambda place: f"distinct !{{!{place}, {count}, {followup}}}")

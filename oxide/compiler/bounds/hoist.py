@@ -13,23 +13,21 @@ version of the loop could make the threads of a warp diverge.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-import llvmlite.binding as llvm
-
-from oxide.compiler.ir.llvm import run_passes
+from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
+from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
+from oxide.compiler.ir.module import TRUE, Block, Branch, Call, Function, Instruction, Module, Value
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.patterns import BOUNDS_CHECK, BRANCH, called_by, fails_an_assert
 from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.ssa import LABEL, Function, Loop
+from oxide.compiler.ir.recognise import fails_an_assert, is_alignment_check, is_bounds_check
 from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed
 
 from .affine import Range, Undecidable
-from .leaving import ALONE, CONVERGENT, leaving_after_a_fault
+from .leaving import ALONE, CONVERGENT, leave_after_faults
 from .prove import Prover
 
 Place = Literal["proved", "hoisted", "access"]
@@ -50,8 +48,11 @@ class Placement:
 _HARMLESS = (*ALONE, "oxide.atomic.")
 _LARGEST_COPY = 2000
 # `sroa` runs before inlining too, so that functions are copied without their stack variables.
-_INLINING = ("sroa", "always_inliner", "global_dead_code_eliminate", "sroa", "instruction_namer")
 _PASSES = (
+    "sroa",
+    "always_inliner",
+    "global_dead_code_eliminate",
+    "sroa",
     "instruction_combine",
     "sroa",
     "simplify_cfg",
@@ -61,7 +62,6 @@ _PASSES = (
     "global_dead_code_eliminate",
     "loop_simplify",
     "lcssa",
-    "instruction_namer",
 )
 
 
@@ -69,121 +69,113 @@ def hoist_checks(
     kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """Returns the kernel with its checks proved or hoisted where possible, and the placement of each access's check."""
-    text = leaving_after_a_fault(_inlined(kernel), kernel)
-    function = Function(_run(llvm.parse_assembly(text), _PASSES), kernel.symbol)
-    hoister = _Hoister(function)
+    module = parse(str(kernel.module))
+    leave_after_faults(module, kernel)
+    module = _inlined(module, kernel.symbol)
+    hoister = _Hoister(module, kernel.symbol)
     hoister.prove(parameters, contracts)
     placements = hoister.run()
-    module = llvm.parse_assembly(function.text() + hoister.metadata())
-    module.verify()
-    return replace(kernel, module=parse(str(module))), placements
+    return replace(kernel, module=module), placements
 
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel without bounds checks and asserts, in the form that ``hoist_checks`` gives."""
-    text = re.sub(r"call i1 @oxide\.aligned\([^)]*\)", "icmp eq i32 0, 0", leave_assertions_out(kernel).text)
-    text = _run(llvm.parse_assembly(_inlined(replace(kernel, module=parse(text)))), _PASSES)
-    return replace(kernel, module=parse(re.sub(r"call i1 @oxide\.in_bounds\([^)]*\)", "icmp eq i32 0, 0", text)))
+    module = leave_assertions_out(kernel).module
+    for function in module.defined:
+        _leave_out(function, list(filter(is_alignment_check, function.calls)))
+    module = _inlined(module, kernel.symbol)
+    for function in module.defined:
+        _leave_out(function, list(filter(is_bounds_check, function.calls)))
+    return replace(kernel, module=module)
 
 
 def leave_assertions_out(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel with each branch to a failing assert replaced by a jump to the branch's other target."""
-    functions = re.split(r"(?<=^}$)", kernel.text, flags=re.MULTILINE)
-    return replace(kernel, module=parse("".join(_without_assertions_of(function) for function in functions)))
+    module = parse(str(kernel.module))
+    for function in module.defined:
+        failing = {call.block for call in function.calls if fails_an_assert(call)}
+        for block in function.blocks.values():
+            match block.terminator:
+                case Branch(targets=[yes, no]) if (yes in failing) != (no in failing):
+                    block.jump_to(no if yes in failing else yes)
+    return replace(kernel, module=module)
 
 
-def _without_assertions_of(function: str) -> str:
-    failing = set()
-    block = ""
-    for line in function.split("\n"):
-        if match := LABEL.match(line):
-            block = f"%{match['name']}"
-        elif fails_an_assert(line):
-            failing.add(block)
-    if not failing:
-        return function
-
-    def go_on(match: re.Match[str]) -> str:
-        yes, no = match["yes"], match["no"]
-        if (yes in failing) == (no in failing):
-            return match[0]
-        return f"br label {no if yes in failing else yes}"
-
-    return BRANCH.sub(go_on, function)
+def _leave_out(function: Function, checks: Collection[Call]) -> None:
+    """Replaces checks by ``true``."""
+    for check in checks:
+        match check.block.terminator:
+            case Branch(condition=condition, yes=yes, no=no) if condition is check and not no.phis:
+                check.block.jump_to(yes)
+        check.block.replace(check, ())
+    function.replace(dict.fromkeys(checks, TRUE))
 
 
-def _inlined(kernel: PortableKernel) -> str:
-    """Returns the kernel inlined into one function, with its variables as SSA values and no other change."""
-    module = llvm.parse_assembly(_DECLARATION.sub(_with_attributes, kernel.text))
-    for function in module.functions:
-        if not function.is_declaration and function.name != kernel.symbol:
-            function.linkage = "internal"
-    return _run(module, _INLINING)
+def _inlined(module: Module, symbol: str) -> Module:
+    """Returns the module with the kernel inlined into one function, simplified, and with its loops in LLVM's normal
+    forms."""
+    for function in module.functions.values():
+        if function.is_declaration:
+            function.add_attributes(*_attributes(function.symbol))
+    read = portable_module(str(module))
+    for defined in read.functions:
+        if not defined.is_declaration and defined.name != symbol:
+            defined.linkage = "internal"
+    run_passes(read, host_machine(host_target()), _PASSES, speed_level=1)
+    return parse(str(read))
 
 
-def _run(module: Any, passes: Sequence[str]) -> str:
-    from oxide.compiler.ir.llvm import host_machine, host_target
-
-    run_passes(module, host_machine(host_target()), passes, speed_level=1)
-    return str(module)
-
-
-_DECLARATION = re.compile(r'^declare [^@\n]*@"?(?P<name>[-\w$.]+)"?\([^\n]*\)$', re.MULTILINE)
-
-
-def _with_attributes(match: re.Match[str]) -> str:
-    if match["name"].startswith("oxide.register."):
+def _attributes(symbol: str) -> tuple[str, ...]:
+    if symbol.startswith("oxide.register."):
         # A thread's coordinates never change, so these calls have no side effects and may be moved.
-        return f"{match[0]} nounwind willreturn speculatable memory(none)"
-    if match["name"].startswith(("oxide.f16.", "oxide.bf16.")):
-        return f"{match[0]} nounwind willreturn memory(none)"
+        return "nounwind", "willreturn", "speculatable", "memory(none)"
+    if symbol.startswith(("oxide.f16.", "oxide.bf16.")):
+        return "nounwind", "willreturn", "memory(none)"
     # An unknown call may be convergent: then LLVM must neither duplicate nor move it.
-    return match[0] if match["name"].startswith(_HARMLESS) else f"{match[0]} convergent"
+    return () if symbol.startswith(_HARMLESS) else ("convergent",)
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    name: str
-    block: str
-    place: int
-    index: str
-    length: str
+    call: Call
+    block: Block
+    index: Value
+    length: Value
     site: int
+    """The access's number, or -1 for an access to one of several slices."""
+
+    @classmethod
+    def of(cls, call: Call) -> _Check:
+        _, index, length, site = call.arguments
+        return cls(call, call.block, index, length, -1 if site.integer is None else site.integer)
 
 
 class _Hoister:
-    def __init__(self, function: Function) -> None:
-        self.function = function
-        self.loops = function.loops()
-        self.checks = [
-            _Check(match["name"], block, place, match["index"], match["length"], _site(match["site"]))
-            for block, body in function.blocks.items()
-            for place, line in enumerate(body)
-            if (match := BOUNDS_CHECK.match(line))
-        ]
-        self._first_metadata = function.first_free_metadata()
-        self._cold_loops: list[int] = []
+    def __init__(self, module: Module, symbol: str) -> None:
+        self.module = module
+        self.function = module.functions[symbol]
+        self.flow = ControlFlow(self.function)
+        self.checks = [_Check.of(call) for call in self.function.calls if is_bounds_check(call)]
         self._versions = 0
         self.placed: dict[_Check, Placement] = {}
 
     def prove(self, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         """Removes the checks of accesses that are proved to be in bounds."""
-        prover = Prover(self.function, self.loops, parameters, contracts)
-        for check in list(prover.proven(self.checks)):
-            self._leave_out(check)
+        proved = list(Prover(self.flow, parameters, contracts).proven(self.checks))
+        _leave_out(self.function, [check.call for check in proved])
+        for check in proved:
             self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
 
     def run(self) -> tuple[Placement, ...]:
         placed = self.placed
         reasons: dict[_Check, str] = {}
-        for loop in self.loops:
+        for loop in self.flow.loops:
             inside = [check for check in self.checks if check.block in loop.blocks and check not in placed]
             if not inside:
                 continue
-            problem = self._cannot_copy(loop)
+            problem = _cannot_copy(loop)
             self._versions += 1
-            prefix = f"oxide.range.{self._versions}"
-            ranges = Range(self.function, loop, prefix)
+            ranges = Range(self.flow, loop, f"oxide.range.{self._versions}")
             decided = []
             for check in inside:
                 reason = problem or self._conditional(check, loop)
@@ -197,7 +189,7 @@ class _Hoister:
                 else:
                     reasons[check] = reason
             if decided:
-                self._version(loop, decided, ranges, prefix)
+                self._version(loop, decided, ranges)
                 for check in decided:
                     depth = _depth(self._innermost(check)) - _depth(loop)
                     placed[check] = Placement(check.site, "hoisted", "", True, depth)
@@ -209,23 +201,8 @@ class _Hoister:
             for check in self.checks
         )
 
-    def metadata(self) -> str:
-        """Returns the metadata that the copies refer to."""
-        first = self._first_metadata
-        lines = [
-            f'!{first} = !{{!"branch_weights", i32 2000, i32 1}}',
-            f'!{first + 1} = !{{!"llvm.loop.unroll.disable"}}',
-            *(f"!{number} = distinct !{{!{number}, !{first + 1}}}" for number in self._cold_loops),
-        ]
-        return "\n" + "\n".join(lines) + "\n"
-
-    def _loop_metadata(self) -> int:
-        """Allots the number of a loop's own metadata node, which disables unrolling of that loop."""
-        self._cold_loops.append(self._first_metadata + 2 + len(self._cold_loops))
-        return self._cold_loops[-1]
-
     def _innermost(self, check: _Check) -> Loop | None:
-        return self.function.innermost.get(check.block)
+        return self.flow.innermost.get(check.block)
 
     def _conditional(self, check: _Check, loop: Loop) -> str | None:
         """Returns the reason why some iteration of the loop may not make the access, or None if all make it."""
@@ -233,66 +210,55 @@ class _Hoister:
         assert inner is not None
         point = check.block
         for around in inner.chain(loop):
-            if point == around.header:
-                inside = around.blocks.issuperset(self.function.successors[point])
-                ends_thread = f"br i1 {check.name}," in self.function.terminator(point)  # if the check fails
-                if around.header == around.latch or inside or ends_thread:
+            if point is around.header:
+                inside = around.blocks.issuperset(point.successors)
+                match point.terminator:
+                    case Branch(condition=condition):
+                        ends_thread = condition is check.call  # if the check fails
+                    case _:
+                        ends_thread = False
+                if around.header is around.latch or inside or ends_thread:
                     return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"
-            if not self.function.dominates(point, around.latch):
+            if not self.flow.dominates(point, around.latch):
                 return "the access is under a condition inside the loop"
             point = around.header
         return None
 
-    def _cannot_copy(self, loop: Loop) -> str | None:
-        size = 0
-        for block in loop.blocks:
-            size += len(self.function.blocks[block])
-            for line in self.function.blocks[block]:
-                name = called_by(line)
-                if name is None or (name == "" and "asm sideeffect" not in line):
-                    continue
-                if not name.startswith(_HARMLESS) or name.startswith(CONVERGENT):
-                    return "the loop has a barrier or another call that threads make together"
-        return "the loop is too large to have twice" if size > _LARGEST_COPY else None
-
-    def _version(self, loop: Loop, decided: list[_Check], ranges: Range, prefix: str) -> None:
-        function = self.function
-        names = function.copy_loop(loop, f".checked.{self._versions}")
+    def _version(self, loop: Loop, decided: list[_Check], ranges: Range) -> None:
+        copies = copy_loop(self.function, loop, f".checked.{self._versions}")
         # The copy's loops are cold and stay small: the registers they need are allocated to every thread.
+        disabled = self.module.add_metadata('!{!"llvm.loop.unroll.disable"}')
         for cold in loop.within():
-            metadata = self._loop_metadata()
-            latch = function.blocks[names[cold.latch]]
-            latch[-1] += f", !llvm.loop !{metadata}"
-        guard = "true"
-        for number, condition in enumerate(ranges.conditions):
-            name = f"%{prefix}.all.{number}"
-            ranges.code.append(f"  {name} = and i1 {guard}, {condition}")
-            guard = name
-        weights = f", !prof !{self._first_metadata}"
-        inside = f"%{prefix}.holds"  # a new preheader, for later passes that look for the loop
-        function.blocks[loop.preheader][-1:] = [
-            *ranges.code,
-            f"  br i1 {guard}, label {inside}, label {names[loop.header]}{weights}",
-        ]
-        function.blocks[inside] = [f"  br label {loop.header}"]
-        function.blocks[loop.header] = [
-            line.replace(f", {loop.preheader} ]", f", {inside} ]") for line in function.blocks[loop.header]
-        ]
-        for check in decided:
-            self._leave_out(check)
-
-    def _leave_out(self, check: _Check) -> None:
-        body = self.function.blocks[check.block]
-        body[check.place] = f"  {check.name} = icmp eq i32 0, 0"
-        match = BRANCH.match(body[-1].strip())
-        if match and match["condition"] == check.name and " = phi " not in "".join(self.function.blocks[match["no"]]):
-            body[-1] = f"  br label {match['yes']}"
+            latch = copies[cold.latch.terminator]
+            assert isinstance(latch, Instruction)
+            latch.metadata["!llvm.loop"] = self.module.add_metadata(lambda place: f"distinct !{{!{place}, {disabled}}}")
+        # A new preheader, for later passes that look for the loop.
+        holds = self.function.add(Block(f"%oxide.range.{self._versions}.holds", [Branch(loop.header)]))
+        for phi in loop.header.phis:
+            phi.replace_operands({loop.preheader: holds})
+        header = copies[loop.header]
+        assert isinstance(header, Block)
+        choice = Branch(holds, header, ranges.guard())
+        choice.metadata["!prof"] = self.module.add_metadata('!{!"branch_weights", i32 2000, i32 1}')
+        loop.preheader.instructions.pop()
+        loop.preheader.extend([*ranges.code, choice])
+        _leave_out(self.function, [check.call for check in decided])
 
 
-def _site(text: str) -> int:
-    """Returns the access's number, or -1 for an access to one of several slices."""
-    return int(text) if text.isdigit() else -1
+def _cannot_copy(loop: Loop) -> str | None:
+    inside = [instruction for block in loop.blocks for instruction in block.instructions]
+    for call in inside:
+        if isinstance(call, Call) and (call.called or call.is_assembly) and not _alone(call):
+            return "the loop has a barrier or another call that threads make together"
+    return "the loop is too large to have twice" if len(inside) > _LARGEST_COPY else None
+
+
+def _alone(call: Call) -> bool:
+    """Returns whether a thread may make a call whether others make it or not."""
+    if call.is_assembly:
+        return "sideeffect" not in call.callee.name.partition('"')[0]
+    return call.called.startswith(_HARMLESS) and not call.called.startswith(CONVERGENT)
 
 
 def _depth(loop: Loop | None) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import ClassVar, final
 
 BINARY = frozenset(("add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor")) | {
@@ -571,11 +572,12 @@ class Call(Instruction):
 
     The first operand is the callee; assembly is a constant. ``before`` has the words between ``call`` and the result's
     type. ``function_type`` is printed instead of the result's type where it is given, as for variable arguments.
-    ``attributes`` are those of the arguments, by number. ``after`` follows the arguments.
+    ``attributes`` are those of the arguments, by number. ``after`` follows the arguments. ``bundles`` are the tags of
+    LLVM's operand bundles with the numbers of their operands, which are the last operands.
     """
 
-    __slots__ = ("after", "attributes", "before", "function_type", "tail")
-    _copied = ("after", "attributes", "before", "function_type", "tail")
+    __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")
+    _copied = ("after", "attributes", "before", "bundles", "function_type", "tail")
 
     def __init__(
         self,
@@ -589,13 +591,17 @@ class Call(Instruction):
         after: str = "",
         function_type: str = "",
         attributes: Mapping[int, str] | None = None,
+        bundles: Iterable[tuple[str, Iterable[Value]]] = (),
     ) -> None:
-        super().__init__(name, type_, "call", (callee, *arguments))
+        bundled = [(tag, list(operands)) for tag, operands in bundles]
+        last = [operand for _, operands in bundled for operand in operands]
+        super().__init__(name, type_, "call", (callee, *arguments, *last))
         self.tail = tail
         self.before = before
         self.after = after
         self.function_type = function_type
         self.attributes = dict(attributes or {})
+        self.bundles = [(tag, len(operands)) for tag, operands in bundled]
 
     @property
     def callee(self) -> Value:
@@ -612,17 +618,21 @@ class Call(Instruction):
 
     @property
     def arguments(self) -> list[Value]:
-        return self.operands[1:]
+        return self.operands[1 : len(self.operands) - sum(count for _, count in self.bundles)]
 
     @property
     def body(self) -> str:
-        callee, *arguments = self.operands
         listed = ", ".join(
             f"{argument.type} {spaced(self.attributes.get(place, ''))}{argument.name}"
-            for place, argument in enumerate(arguments)
+            for place, argument in enumerate(self.arguments)
         )
         head = f"{spaced(self.tail)}call {spaced(self.before)}{self.function_type or self.type}"
-        return f"{head} {callee.name}({listed}){self.after}"
+        return f"{head} {self.callee.name}({listed}){self.after}{self._bundled() if self.bundles else ''}"
+
+    def _bundled(self) -> str:
+        last = iter(self.operands[len(self.arguments) + 1 :])
+        parts = (f'"{tag}"({", ".join(each.typed for each in islice(last, count))})' for tag, count in self.bundles)
+        return f" [ {', '.join(parts)} ]"
 
 
 @final
@@ -666,6 +676,10 @@ class Function:
     def is_declaration(self) -> bool:
         return not self.blocks
 
+    def add_attributes(self, *words: str) -> None:
+        present = self.after.split()
+        self.after = " ".join([*present, *(word for word in words if word not in present)])
+
     @property
     def entry(self) -> Block:
         return next(iter(self.blocks.values()))
@@ -699,6 +713,11 @@ class Function:
                     instruction.replace_operands(replaced)
                     break
 
+    def substitute(self, old: Instruction, new: Instruction) -> None:
+        """Replaces an instruction and its uses by another."""
+        old.block.replace(old, (new,))
+        self.replace({old: new})
+
     def split(self, before: Instruction, name: str) -> Block:
         """Moves an instruction and those after it to a new block, behind its own, and fixes the phis of the successors.
         The old block has no terminator then. Returns the new block."""
@@ -722,7 +741,7 @@ class Function:
         if self.variadic:
             listed.append("...")
         word = "declare" if self.is_declaration else "define"
-        head = f"{word} {self.head} @{quoted(self.symbol)}({', '.join(listed)}){self.after}"
+        head = f"{word} {self.head} @{quoted(self.symbol)}({', '.join(listed)}){' ' * bool(self.after)}{self.after}"
         if self.is_declaration:
             return head
         lines = [head + " {"]
@@ -732,12 +751,14 @@ class Function:
         return "\n".join([*lines, "}"])
 
 
+_SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
+
+
 @final
 class Module:
     """A module. ``globals`` are lines of text, by name for variables; ``metadata`` are its nodes' texts by number."""
 
     def __init__(self) -> None:
-        self.header: list[str] = []
         self.globals: dict[str, str] = {}
         self.functions: dict[str, Function] = {}
         self.attributes: list[str] = []
@@ -751,9 +772,55 @@ class Module:
             self.functions[symbol] = Function(symbol, result, arguments, after, variadic=False)
         return Constant(f"@{quoted(symbol)}", "ptr")
 
+    def rename(self, symbol: str, name: str) -> None:
+        """Renames a function and its calls. The module must not have the name yet."""
+        function = self.functions.pop(symbol)
+        function.symbol = name
+        self.functions[name] = function
+        callee = Constant(f"@{quoted(name)}", "ptr")
+        for defined in self.defined:
+            for call in defined.calls:
+                if call.called == symbol:
+                    call.operands[0] = callee
+
     @property
     def defined(self) -> list[Function]:
         return [function for function in self.functions.values() if not function.is_declaration]
+
+    def adopt(self, other: Module) -> None:
+        """Adds another module's functions and variables, and the metadata that they refer to. A definition takes the
+        place of a declaration. Of two definitions, and of two variables, the first stays."""
+        nodes: dict[str, str] = {}
+        for name, line in other.globals.items():
+            self.globals.setdefault(name, line)
+        for symbol, function in other.functions.items():
+            known = self.functions.get(symbol)
+            if known is not None and (function.is_declaration or not known.is_declaration):
+                continue
+            self.functions[symbol] = function
+            for instruction in function.instructions:
+                for kind, node in instruction.metadata.items():
+                    if node not in nodes:
+                        nodes[node] = self.add_metadata(other.metadata[int(node[1:])])
+                    instruction.metadata[kind] = nodes[node]
+
+    def reached(self, symbol: str) -> list[Function]:
+        """Returns the functions that a function refers to, directly or not, and the function itself."""
+        found: dict[str, Function] = {}
+        pending = [symbol]
+        while pending:
+            symbol = pending.pop()
+            if symbol in self.functions and symbol not in found:
+                found[symbol] = self.functions[symbol]
+                for instruction in found[symbol].instructions:
+                    for operand in instruction.operands:
+                        if "@" in operand.name:
+                            pending += map(unquoted, _SYMBOL.findall(operand.name))
+        return [function for function in self.functions.values() if function.symbol in found]
+
+    def keep_reachable(self, symbol: str) -> None:
+        """Removes the functions that one function does not reach."""
+        self.functions = {function.symbol: function for function in self.reached(symbol)}
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
         """Adds a node, or one that is a function of its own number. Returns the reference to it, such as ``!7``."""
@@ -767,7 +834,7 @@ class Module:
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        parts = [*self.header, *self.globals.values(), *map(str, self.functions.values()), *self.attributes]
+        parts = [*self.globals.values(), *map(str, self.functions.values()), *self.attributes]
         parts += [*self.named_metadata, *(f"!{place} = {node}" for place, node in self.metadata.items())]
         return "\n".join([*parts, ""])
 
