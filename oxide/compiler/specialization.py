@@ -235,7 +235,7 @@ class Specialization:
             located=True,
             constants=uses.constants,
         )
-        portable = translate(kernel.function, lowered, kernel.fastmath)
+        portable = translate(kernel.function, lowered)
         if kernel.unchecked:
             portable = leave_assertions_out(portable)
         self._sanitized_sites = portable.sites
@@ -276,7 +276,7 @@ def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
     lowered = lower(
         kernel.name, kernel.function, parameters, kernel.fastmath, style, fma=kernel.fma, constants=uses.constants
     )
-    portable = translate(kernel.function, lowered, kernel.fastmath)
+    portable = translate(kernel.function, lowered)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:
         portable = leave_checks_out(portable)

@@ -1,10 +1,12 @@
 """The locks that every submission takes.
 
-Where Python runs, such a lock is taken by ``with`` and by nothing else: the handler of a signal, of Ctrl-C say, may
-raise between any two calls, so also between ``lock.acquire()`` and the ``try`` behind it, and whoever came next would
-wait for ever. Between a ``with`` and its first line Python looks at no signal. Compiled code looks at none between its
-calls, but its ``with`` asks an object of Python's for two methods, and takes three times as long as they do. So there
-is a class that a compiled ``with`` calls directly, and where Python runs ``threading``'s own locks take its place.
+In interpreted Python such a lock is only taken by ``with``. A signal handler, for example for Ctrl-C, may raise between
+any two calls. Between ``lock.acquire()`` and the ``try`` after it, that would leave the lock held for ever. Python
+handles no signal between a ``with`` and its first line.
+
+Compiled code handles no signals between its calls. But its ``with`` looks up two methods of a Python object, which
+takes three times as long as calling them. So compiled modules use the class ``Lock``, whose methods a compiled ``with``
+calls directly, and interpreted ones use ``threading``'s locks themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from oxide.native import is_compiled
 
 @final
 class Lock:
-    """One of ``threading``'s locks, for ``with``."""
+    """Wraps a lock of ``threading`` for ``with``."""
 
     __slots__ = ("_acquire", "_release")
 
@@ -33,12 +35,12 @@ class Lock:
 
 
 def new_lock() -> Lock:
-    """A ``threading.Lock``."""
+    """Returns a ``threading.Lock``, wrapped if this module is compiled."""
     return _for_with(threading.Lock())
 
 
 def new_rlock() -> Lock:
-    """A ``threading.RLock``."""
+    """Returns a ``threading.RLock``, wrapped if this module is compiled."""
     return _for_with(threading.RLock())
 
 

@@ -37,7 +37,6 @@ from oxide.compiler.ir.module import (
     Value,
     number,
 )
-from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 
 from .affine import Range, Undecidable
@@ -50,7 +49,7 @@ _TYPES = ("float", "i32", "double", "i64")
 
 def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel with second versions of loops that read consecutive elements; itself if there are none."""
-    module = parse(str(kernel.module))
+    module = kernel.module.copy()
     flow = ControlFlow(module.functions[kernel.symbol])
     versions = 0
     for loop in flow.loops:

@@ -17,10 +17,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import llvmlite.binding as llvm
-
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
-from oxide.compiler.ir.llvm import host_machine, host_target, run_passes
+from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
 from oxide.compiler.ir.module import TRUE, Block, Branch, Call, Function, Instruction, Module, Value
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
@@ -71,7 +69,7 @@ def hoist_checks(
     kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """Returns the kernel with its checks proved or hoisted where possible, and the placement of each access's check."""
-    module = parse(str(kernel.module))
+    module = kernel.module.copy()
     leave_after_faults(module, kernel)
     module = _inlined(module, kernel.symbol)
     hoister = _Hoister(module, kernel.symbol)
@@ -93,7 +91,7 @@ def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
 
 def leave_assertions_out(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel with each branch to a failing assert replaced by a jump to the branch's other target."""
-    module = parse(str(kernel.module))
+    module = kernel.module.copy()
     for function in module.defined:
         failing = {call.block for call in function.calls if fails_an_assert(call)}
         for block in function.blocks.values():
@@ -118,8 +116,8 @@ def _inlined(module: Module, symbol: str) -> Module:
     forms."""
     for function in module.functions.values():
         if function.is_declaration:
-            function.after += _attributes(function.symbol)
-    read = llvm.parse_assembly(str(module))
+            function.add_attributes(*_attributes(function.symbol))
+    read = portable_module(str(module))
     for defined in read.functions:
         if not defined.is_declaration and defined.name != symbol:
             defined.linkage = "internal"
@@ -127,14 +125,14 @@ def _inlined(module: Module, symbol: str) -> Module:
     return parse(str(read))
 
 
-def _attributes(symbol: str) -> str:
+def _attributes(symbol: str) -> tuple[str, ...]:
     if symbol.startswith("oxide.register."):
         # A thread's coordinates never change, so these calls have no side effects and may be moved.
-        return " nounwind willreturn speculatable memory(none)"
+        return "nounwind", "willreturn", "speculatable", "memory(none)"
     if symbol.startswith(("oxide.f16.", "oxide.bf16.")):
-        return " nounwind willreturn memory(none)"
+        return "nounwind", "willreturn", "memory(none)"
     # An unknown call may be convergent: then LLVM must neither duplicate nor move it.
-    return "" if symbol.startswith(_HARMLESS) else " convergent"
+    return () if symbol.startswith(_HARMLESS) else ("convergent",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""What to write instead: of names that kernels cannot use, and of mistakes that say more than their types do.
+"""Advice for error messages: replacements for names that kernels cannot use, and for common mistakes.
 
-Everything here that looks like a name of Python, NumPy, oxide or numba-cuda exists: a test looks each up.
+A test looks up everything here that looks like a name of Python, NumPy, oxide or numba-cuda, so each of them exists.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _MATHEMATICS = """acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign
 expm1 fabs factorial floor fma fmod frexp gamma gcd hypot isclose isfinite isinf isnan isqrt lcm ldexp lgamma log log10
 log1p log2 modf nextafter perm pow prod radians remainder sin sinh sqrt sumprod tan tanh trunc ulp"""
 MATHEMATICS = _MATHEMATICS.split()
-"""What of Python's ``math`` there is in kernels; some of it only from a later Python on."""
+"""The functions of Python's ``math`` that kernels have. Some exist only in later versions of Python."""
 
 _OF_TWO = frozenset({"atan2", "copysign", "fmod", "gcd", "hypot", "isclose", "lcm", "ldexp", "nextafter"})
 
 _HOST_PACKAGES = ("oxide", "oxide_kernels")
-"""What of these packages kernels do not know is for the host."""
+"""Packages whose functions are host functions, except for those that kernels know."""
 
 _LOOP = "a for loop over range(len(x))"
 
@@ -78,7 +78,7 @@ NUMPY: dict[str, str] = {
         if hasattr(np, name) and name not in ("prod", "remainder", "pow")
     },
 }
-"""What does in a kernel what a function of NumPy does."""
+"""NumPy's functions, and what does the same in a kernel."""
 
 BUILTINS: dict[str, str] = {
     "sum": f"write {_LOOP} that adds",
@@ -102,7 +102,7 @@ BUILTINS: dict[str, str] = {
     "open": "a kernel reads its parameters alone",
     "complex": "keep the two parts as two numbers",
 }
-"""Builtins that kernels do not have, and what to do."""
+"""Builtins that kernels do not have, and what to do instead."""
 
 _MAKER_NAMES = """arange array asarray ascontiguousarray concatenate copy diag empty empty_like eye fromiter full
 full_like hstack identity linspace ones ones_like stack vstack zeros zeros_like"""
@@ -111,23 +111,23 @@ _MAKERS = frozenset(_MAKER_NAMES.split())
 
 
 def undefined(name: str, known: Iterable[str]) -> str:
-    """A name that nothing defines; the nearest of the ``known`` is offered."""
+    """Returns the error for an undefined name; it suggests the nearest of the ``known`` names."""
     return f"{name} is not defined{similar(name, known)}"
 
 
 def similar(name: str, known: Iterable[str]) -> str:
-    """``; did you mean …?``, where a known name is much like this one."""
+    """Returns ``; did you mean …?`` if a known name resembles this one, else an empty string."""
     near = sorted(difflib.get_close_matches(name, set(known), 2, 0.75))
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def names_in(module: str) -> list[str]:
-    """The public names of a module that is loaded."""
+    """Returns the public names of a loaded module."""
     return [name for name in vars(sys.modules[module]) if name[0] != "_"] if module in sys.modules else []
 
 
 def rebound(name: str, what: str) -> str:
-    """A name that held a reference and now gets a value."""
+    """Returns the error for a name that held a reference and is assigned a value."""
     return (
         f"{name} is a reference to an element, and this binds the name to {what} and writes nothing: "
         f"write {name}.value = ..., or use another name"
@@ -135,14 +135,15 @@ def rebound(name: str, what: str) -> str:
 
 
 def allocating(numba_style: bool) -> str:
-    """What to use for an array that a kernel makes."""
+    """Returns what to use for an array that a kernel makes."""
     if numba_style:
         return "cuda.local.array(shape, dtype) or cuda.shared.array(shape, dtype), with a constant shape"
     return "LocalArray(shape, dtype) or SharedArray(shape, dtype), with a constant shape"
 
 
 def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool = False) -> str:
-    """Why a kernel cannot use an object from outside it, and what to do; ``shown`` is how the kernel names it."""
+    """Returns why a kernel cannot use an object from outside it, and what to do. ``shown`` is the object's name
+    there."""
     dtype = dtype_name(value)
     if dtype is not None and not numba_style:
         return f"{shown} is NumPy's: in a kernel the type is {dtype}"
@@ -180,13 +181,13 @@ def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool 
 
 
 def of_builtin(shown: str, name: str) -> str:
-    """What to do without a builtin."""
+    """Returns the error for a builtin that kernels do not have."""
     instead = BUILTINS.get(name)
     return f"{shown} is not supported in kernels" + (f": {instead}" if instead else "")
 
 
 def of_attribute(shown: str, holder: Any, attribute: str) -> str:
-    """What to do about ``shown``, an attribute of a class."""
+    """Returns the error for ``shown``, an attribute of a class."""
     value = f"{shown}.value" if isinstance(holder, enum.EnumMeta) else shown
     return (
         f"{shown} is an attribute of a class, and kernels look into none: give it a name of its own, outside the "
@@ -195,7 +196,7 @@ def of_attribute(shown: str, holder: Any, attribute: str) -> str:
 
 
 def of_numpy(shown: str, name: str, numba_style: bool) -> str:
-    """What to use for a function of NumPy."""
+    """Returns the error for a function of NumPy, with what to use instead."""
     if name in _MAKERS:
         return f"{shown} makes an array, and a kernel allocates nothing: use {allocating(numba_style)}"
     instead = NUMPY.get(name)
@@ -205,7 +206,7 @@ def of_numpy(shown: str, name: str, numba_style: bool) -> str:
 
 
 def of_text(node: ast.AST) -> str:
-    """What to do about a text that a kernel would put together: print its parts, named from its own source."""
+    """Returns the error for a string that a kernel would format: print its parts, named from the kernel's source."""
     items = _printed(node) or "'x', x"
     return f"strings are not supported in kernels: print takes its values one by one, as in print({items})"
 

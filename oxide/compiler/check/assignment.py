@@ -1,8 +1,8 @@
 """Definite assignment: a local is read only where every path has assigned it.
 
 numba gives a variable that a path left unassigned the value 0, where Python raises ``UnboundLocalError``. A kernel
-cannot raise, so the read is refused, by the rule of Java and Rust: a flow analysis that knows constants, not values.
-Two tests of the same condition are two branches to it.
+cannot raise, so the read is refused, by the rule of Java and Rust: a flow analysis that knows constants, but no other
+values. It treats two tests of the same condition as two independent branches.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, final
 
 Assigned: TypeAlias = frozenset[str] | None
-"""The locals that are surely assigned at a place; None where the place is never reached."""
+"""The locals that are certainly assigned at a point of the program. None if the point is unreachable."""
 
 
 def unassigned_read(
     function: ast.FunctionDef, constant: Callable[[ast.expr], int | None]
 ) -> tuple[ast.Name, bool] | None:
-    """The first read of a local that may be unassigned, and whether a path does assign it before; None if all is well.
+    """Returns the first read of a local that may be unassigned, and whether any path assigns it before; None if all is
+    well.
 
-    ``constant`` gives the number that an expression always has, or None: a loop over a range of constants that has an
-    element runs its body at least once.
+    ``constant`` gives the number that an expression always has, or None: a loop over a non-empty range of constants
+    runs its body at least once.
     """
     parameters = frozenset(argument.arg for argument in function.args.args)
     stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -44,7 +45,7 @@ class _Flow:
         self.stored = stored
         self.constant = constant
         self.seen: set[str] = set()
-        # For each loop around the statement: what is assigned where it is left by break, and where continue goes on.
+        # For each enclosing loop: the locals assigned at each of its breaks, and at each of its continues.
         self.breaks: list[list[Assigned]] = []
         self.continues: list[list[Assigned]] = []
 
@@ -99,7 +100,8 @@ class _Flow:
         leaves: bool,
         once: bool,
     ) -> Assigned:
-        """What is assigned after a loop. ``leaves``: it may end of itself; ``once``: not before its body has run."""
+        """Returns what is assigned after a loop. ``leaves``: the loop may end without a break. ``once``: its body runs
+        at least once before it ends."""
         self.breaks.append([])
         self.continues.append([])
         end = self.block(body, inside)
@@ -133,7 +135,7 @@ class _Flow:
 
 
 def _meet(paths: Iterable[Assigned]) -> Assigned:
-    """What is assigned where several paths come together; those that are never taken do not count."""
+    """Returns what is assigned where several paths join. Unreachable paths do not count."""
     result: Assigned = None
     for path in paths:
         if path is not None:

@@ -1,9 +1,9 @@
-"""What is checked in a kernel's syntax tree before it is typed: unsupported Python, and the width of ``index_2d``.
+"""Checks a kernel's syntax tree before typing: unsupported Python, and the width of ``index_2d``.
 
 The width rule makes ``DisjointSlice`` sound. With two widths in one kernel, 5 and 100, the threads (row 1, column 0)
-and (row 0, column 5) would both reach element 5. So a width is a kernel parameter that is never assigned to, or a
-constant, through however many device functions it is handed down; and all calls that a kernel reaches use the same.
-For that to be decidable, device functions and ``index_2d`` are only called by name, never stored or passed.
+and (row 0, column 5) would both reach element 5. So a width is a constant or a kernel parameter that is never assigned
+to, through any number of device functions that pass it on. All calls that a kernel reaches use the same width. To keep
+this decidable, device functions and ``index_2d`` are only called by name, never stored or passed.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from .constructs import PRINT_KEYWORDS, UNSUPPORTED
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
 Uniform: TypeAlias = tuple[str, object] | None
-"""Where a value that all threads share comes from: ("parameter", name), ("constant", number), for a tuple that was
-passed ("tuple", its ``Fields``) or, for a function, ("function", a ``DeviceFunction`` or a ``Lifted``). None: it may
-differ."""
+"""The source of a value that is the same in all threads: ("parameter", name), ("constant", number), ("tuple", its
+``Fields``) for a tuple parameter, or ("function", a ``DeviceFunction`` or a ``Lifted``). None: the value may differ
+between threads."""
 
 
 @dataclass(slots=True)
 class Uses:
-    """What of the thread's indices a kernel uses, its device functions included."""
+    """What a kernel uses, its device functions included: thread indices, numba-cuda's functions, outside arrays."""
 
     index_1d: bool = False
     index_2d: bool = False
     width: Uniform = None
     numba_cuda: bool = False
-    """Whether it calls functions of numba-cuda."""
+    """True if it calls functions of numba-cuda."""
     sync_grid: bool = False
     constants: dict[int, str] = field(default_factory=dict)
-    """What the kernel calls the arrays outside it, by ``id``."""
+    """The kernel's names for the outside arrays, by ``id``."""
     leaves: CompileError | None = None
-    """What is wrong, if the kernel syncs the grid: the first place at which a thread may end before its time."""
+    """The error to raise if the kernel syncs the grid: the first place at which a thread may end early."""
 
 
 def check(
@@ -63,7 +63,8 @@ def check(
 ) -> Uses:
     """Checks a kernel and every device function it reaches. Raises ``CompileError``.
 
-    Of a kernel with numba-cuda's semantics only the widths are checked: all else is for numba to say."""
+    In a kernel with numba-cuda's semantics only the widths are checked: numba reports everything else.
+    """
     uses = Uses()
     values: dict[str, Uniform] = {}
     for parameter in parameters:
@@ -80,7 +81,7 @@ def check(
 
 
 def _shared_by_threads(parameter: Closed) -> Uniform:
-    """What is known of a parameter's value."""
+    """Returns what is known of a parameter's value."""
     if _is_number(parameter):
         return "parameter", parameter.name
     if parameter.lifted is None:
@@ -108,7 +109,7 @@ _ARRAYS = (SharedArray, DynamicSharedArray, LocalArray)
 
 @final
 class _Body:
-    """One function's body, seen from one chain of callers."""
+    """Checks one function's body, for one chain of callers."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class _Body:
         self.tree, self.indent = parse_definition(function)
         arguments = self.tree.args
         if numba_style:
-            pass  # numba says what it does not take
+            pass  # numba reports the parameters that it does not take
         elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
         elif arguments.defaults and not is_kernel:
@@ -141,7 +142,7 @@ class _Body:
         self.iterated = {id(node.iter) for node in ast.walk(self.tree) if isinstance(node, ast.For)}
         self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {})}
         self.empty: set[str] = set()
-        """The variables of the surroundings that have no value yet."""
+        """The closure variables that have no value yet."""
         for name, value in closure_values(function):
             if value is EMPTY:
                 self.empty.add(name)
@@ -150,7 +151,7 @@ class _Body:
                 self.outer[name] = value
 
     def check(self, values: dict[str, Uniform]) -> None:
-        """Checks the body, where the parameters have ``values``."""
+        """Checks the body for parameters that have ``values``."""
         self.values = {name: value for name, value in values.items() if name not in self.assigned}
         for name, value in values.items():
             if name in self.assigned and value is not None and value[0] == "function":
@@ -163,7 +164,7 @@ class _Body:
             self._check_assignment()
 
     def given(self, call: ast.Call) -> dict[str, ast.expr]:
-        """What a call of this function passes, by the names of its parameters."""
+        """Returns the arguments of a call of this function, by parameter name."""
         by_name = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
         return dict(zip(self.parameters, call.args, strict=False)) | by_name
 
@@ -181,7 +182,7 @@ class _Body:
             raise self._error(name, f"{name.id} {problem}")
 
     def _visit_numba(self, node: ast.AST) -> None:
-        """Looks for calls that take part in the rule for widths, or whose arguments numba does not count."""
+        """Checks the calls that the width rule concerns, and those whose arguments numba does not count."""
         for child in ast.walk(node):
             if isinstance(child, ast.Call):
                 called = self._resolve(child.func)
@@ -260,7 +261,7 @@ class _Body:
                 self._visit(child)
 
     def _check_iterated(self, node: ast.expr) -> None:
-        """Refuses a loop over what is surely no range and no view; which a local is, its type will tell."""
+        """Refuses a loop over an expression that cannot be a range or a view. The type of a local is not known yet."""
         if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
             node = node.args[0]
             if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:
@@ -277,7 +278,7 @@ class _Body:
             raise self._error(node, advice.of_builtin(f"{name}(...)", name) if name in advice.BUILTINS else problem)
 
     def _fields(self, node: ast.expr) -> Fields | None:
-        """What a tuple that was passed is made of; None of anything else."""
+        """Returns the fields of a tuple parameter, and None for anything else."""
         value = self._uniform(node)
         return value[1] if value is not None and isinstance(value[1], Fields) else None
 
@@ -333,7 +334,7 @@ class _Body:
             self._device_function(node, called)
 
     def _check_count(self, node: ast.Call, called: Any) -> None:
-        """Refuses a call with the wrong number of arguments, where numba's message would be of its own insides."""
+        """Refuses a call with the wrong number of arguments, for which numba's message would be about its internals."""
         shown, given = ast.unparse(node.func), len(node.args) + len(node.keywords)
         if isinstance(called, thread.Coordinates):
             raise self._error(node, f"{shown} is not called: its numbers are {shown}.x, {shown}.y and {shown}.z")
@@ -347,7 +348,7 @@ class _Body:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
-        """Refuses an ``unroll`` that is not in the line of its loop: it marks whichever loop comes next."""
+        """Refuses an ``unroll`` outside the line of its loop, since it would mark whichever loop comes next."""
         if called is unroll and id(node) not in self.iterated:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 
@@ -379,7 +380,7 @@ class _Body:
         self.uses.width = width
 
     def _may_leave(self, node: ast.AST, what: str) -> None:
-        """Notes a place at which a thread may end, which no thread may where the grid's threads meet."""
+        """Records the first place at which a thread may end early, which is an error if the kernel syncs the grid."""
         self.uses.leaves = self.uses.leaves or self._error(
             node,
             f"kernel {self.kernel} uses thread.sync_grid(), so it {what} ends its thread, and the threads of the grid "
@@ -391,7 +392,7 @@ class _Body:
         return value is not None and value[0] == "constant"
 
     def _function_of(self, node: ast.expr) -> Uniform:
-        """What ``_uniform`` says of a function that is passed to another; None of anything else."""
+        """Returns ``_uniform`` of a function that is passed to another, and None for anything else."""
         value = self._uniform(node)
         return value if value is not None and value[0] == "function" else None
 
@@ -425,7 +426,7 @@ class _Body:
         return None
 
     def _reference(self, node: ast.Name | ast.Attribute) -> None:
-        """A name that is read other than to call it."""
+        """Checks a name that is read and not called."""
         value = self._resolve(node)
         if value is _UNRESOLVED:
             self._refuse_attribute_of_class(node)
@@ -458,7 +459,7 @@ class _Body:
             inner = inner.value
 
     def _usable(self, node: ast.expr, value: Any) -> None:
-        """Refuses an outside object that kernels know nothing of."""
+        """Refuses an outside object that kernels cannot use."""
         if is_numbas(value):
             self.uses.numba_cuda = True
             return
@@ -471,7 +472,7 @@ class _Body:
         return is_dtype(node.value if isinstance(node, ast.Constant) else self._resolve(node))
 
     def _resolve(self, node: ast.expr) -> Any:
-        """The object outside the function that an expression names."""
+        """Returns the outside object that an expression names, or ``_UNRESOLVED``."""
         if isinstance(node, ast.Name):
             if node.id in self.assigned or node.id in self.parameters:
                 return _UNRESOLVED
@@ -483,7 +484,8 @@ class _Body:
                     near = advice.similar(node.attr, [name for name in vars(base) if name[0] != "_"])
                     raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}{near}")
                 found = getattr(base, node.attr)
-                return _UNRESOLVED if isinstance(found, property) else found  # as threadIdx.x, which has no value here
+                # e.g. threadIdx.x, which has no value here
+                return _UNRESOLVED if isinstance(found, property) else found
         return _UNRESOLVED
 
     def _error(self, node: ast.AST, problem: str) -> CompileError:

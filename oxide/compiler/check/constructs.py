@@ -1,4 +1,4 @@
-"""The constructs of Python that no kernel has, and what to write instead."""
+"""The Python constructs that no kernel supports, and what to write instead."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ PRINT_KEYWORDS = "print in a kernel takes no sep, end or file: a call is one lin
 
 
 def unsupported(function: Callable[..., Any]) -> tuple[Span, str] | None:
-    """The first construct in a function with numba-cuda's semantics that no kernel can have, and what to do; asked
-    once numba has refused the function in words of its own."""
+    """Returns the first unsupported construct in a function with numba-cuda's semantics, and what to do.
+
+    Called after numba has refused the function with a message of its own.
+    """
     try:
         tree, indent = parse_definition(function)
     except CompileError:

@@ -1,4 +1,4 @@
-"""What ``@kernel`` is given that is no function, and what is asked of a kernel that only numba-cuda's kernels have."""
+"""Errors for wrong uses of ``@kernel``, and for attributes that only numba-cuda's kernels have."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ INSTEAD = {
     "overloads": "kernel.specialize(...) is the kernel for certain types",
     "py_func": "kernel.function is the Python function",
 }
-"""What oxide has for the attributes of numba-cuda's kernels. ``kernel`` stands for the kernel's name."""
+"""oxide's replacements for the attributes of numba-cuda's kernels. ``kernel`` stands for the kernel's name."""
 
 
 def no_attribute(name: str, attribute: str) -> AttributeError:
-    """The error for an attribute that a kernel does not have."""
+    """Returns the error for an attribute that a kernel does not have."""
     instead = INSTEAD.get(attribute)
     return AttributeError(f"kernel {name} has no {attribute}" + (f": {instead}" if instead else ""), name=attribute)
 
 
 def no_function(given: Any) -> CompileError:
-    """The error for what ``@kernel`` cannot make a kernel of, at the line that gave it."""
+    """Returns the error for an argument of ``@kernel`` that is no plain function, at the caller's line."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith("oxide.compiler."):
         frame = frame.f_back

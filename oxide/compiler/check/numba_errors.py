@@ -1,4 +1,4 @@
-"""numba's typing errors in the terms of a kernel's author: one line of file and place, the problem, the fix."""
+"""Rewords numba's typing errors for a kernel's author: one line with file and place, the problem, and the fix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TUPLE_LENGTH = re.compile(r"wrong tuple length for .*expected (?P<names>\d+), g
 _NO_TUPLE = re.compile(r"failed to unpack (?P<type>.+)")
 _METHOD = re.compile(r"BoundFunction\([\w.]*?(?P<name>\w+) for ")
 _INVALID = re.compile(r"Invalid use of .+ with parameters \((?P<arguments>.*)\)")
-# Words of numba's own insides, which say nothing to a kernel's author.
+# Words of numba's internals, which mean nothing to a kernel's author.
 _INTERNAL = re.compile(
     r"object has no attribute|is not subscriptable|NoneType|\bnumba\b|op-?code|arg mismatch|LLVM", re.IGNORECASE
 )
@@ -65,8 +65,8 @@ Node: TypeAlias = ast.expr | ast.stmt | None
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a function could not be compiled: where, what numba said, and what oxide's own rules noted about it. Line 0:
-    nobody knows where."""
+    """A failed compilation: its place, numba's text, and the notes of oxide's own rules. Line 0 means an unknown
+    place."""
 
     file: str
     line: int
@@ -76,7 +76,7 @@ class Failure:
 
 
 def compile_error(name: str, function: Callable[..., Any], failure: Failure, *, numba_style: bool) -> CompileError:
-    """The ``CompileError`` for a failure of the front end."""
+    """Returns the ``CompileError`` for a failure of the front end."""
     node = node_at(failure.file, failure.span)
     problem = _construct(failure.text, node, numba_style)
     if problem is None:
@@ -92,15 +92,17 @@ def compile_error(name: str, function: Callable[..., Any], failure: Failure, *, 
 
 
 def _column_of_name(failure: Failure, name: str) -> int | None:
-    """Where a name stands in the line of a failure."""
+    """Returns the column of a name in the line of a failure."""
     found = re.search(rf"\b{name}\b", linecache.getline(failure.file, failure.line))
     return None if found is None else found.start()
 
 
 @contextmanager
 def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Around a step of compilation: whatever fails in it is an error of oxide's with a file and a line, by default the
-    kernel's own. What no step foresaw is the cause of a ``CompileError``."""
+    """Raises each failure of a compilation step as an oxide error with a file and a line, by default the kernel's own.
+
+    An unexpected exception becomes the cause of a ``CompileError``.
+    """
     try:
         with room_for_recursion():
             yield
@@ -114,7 +116,7 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
         said = str(error)
         if _PLACED.match(said):
             raise
-        # Of a step that does not know the source.
+        # The step that raised does not know the source.
         raise located(function, said if said.startswith("kernel ") else f"kernel {name}: {said}") from error.__cause__
     except (OxideError, MemoryError):
         raise
@@ -128,7 +130,7 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _construct(text: str, node: Node, numba_style: bool) -> str | None:
-    """What is wrong where the source says it better than the types do, or None."""
+    """Returns the problem where the source shows it better than the types do, else None."""
     if "DictType[" in text:
         return f"a dict is not supported in kernels: nothing is allocated there; use {advice.allocating(numba_style)}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
@@ -152,7 +154,7 @@ _PLACED = re.compile(r".+:\d+: ")
 NO_TEXT = "kernels make no text:"
 NO_UFUNC = "kernels have no"
 _UFUNC = re.compile(rf"{NO_UFUNC} np\.(?P<name>\w+)")
-# What numba says where it would need its runtime for memory, which kernels do not have.
+# numba's messages where it would need its memory runtime (NRT), which kernels do not have.
 _ALLOCATES = ("NRT required", "Only accept returning of array", "NRT_")
 
 
@@ -199,7 +201,7 @@ def _allocation_problem(node: Node, numba_style: bool) -> str:
 
 
 def _problem(text: str, node: Node, numba_style: bool) -> str:
-    """The problem by numba's text, in which the outermost of several comes first."""
+    """Returns the problem from numba's text. The first match is the outermost problem."""
     if match := _CONVERSION.search(text):
         hint = "; its plain number is index.get()" if match["source"] == "ThreadIndex" else ""
         return f"{_shown(match['source'])} cannot be converted to {_shown(match['target'])}{hint}"
@@ -249,7 +251,7 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
 
 
 def _method_problem(name: str, statement: ast.stmt | None) -> str:
-    """What to do with a method that a statement names and does not call."""
+    """Returns the error for a method that a statement names and does not call."""
     nodes = [] if statement is None else list(ast.walk(statement))
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     named = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == name and id(node) not in called]
@@ -292,7 +294,7 @@ def _call_problem(function: str, given: list[str], node: Node, numba_style: bool
 
 
 def _index_problem(function: str, dtype: str, axes: int, given: list[str], node: Node) -> str:
-    """What is wrong with ``a[index]`` of an array with a number of axes."""
+    """Returns the error for ``a[index]`` of an array with ``axes`` axes."""
     name = ast.unparse(node.value) if isinstance(node, ast.Subscript) else "the array"
     indices = _element_types(given[0])
     if len(indices) > axes:
@@ -347,7 +349,7 @@ def _unify_problem(name: str, first: str, second: str) -> str:
 
 
 def _element_types(type_text: str) -> list[str]:
-    """The types of a tuple's elements, or the one type."""
+    """Returns the types of a tuple's elements, or a list of the type itself."""
     text = type_text.strip()
     if match := re.fullmatch(r"UniTuple\((.+?) x (\d+)\)", text):
         return [match[1]] * int(match[2])
@@ -357,7 +359,7 @@ def _element_types(type_text: str) -> list[str]:
 
 
 def _shown(type_text: str) -> str:
-    """One type, as the kernel's author would write it; a slice's parameter is named beside it."""
+    """Returns a type as the kernel's author would write it. For a slice, the parameter's name comes first."""
     text = type_text.strip().rstrip(":").removesuffix(" of index_2d")
     if match := re.fullmatch(r"((?:Disjoint)?Slice\[[^\]]+\]) (\S+)", text):
         return f"{match[2]} ({match[1]})"

@@ -1,7 +1,7 @@
-"""The objects outside a kernel that it may name: the language's functions and types, numbers, arrays, modules.
+"""The outside objects that a kernel may name: the language's functions and types, numbers, arrays and modules.
 
-``check`` finds out what the names in a kernel stand for; what a kernel can make of that is said here, and why it can
-make nothing of the rest.
+``check`` resolves the names in a kernel. This file decides which of the objects a kernel can use, and words the error
+for each of the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import advice
 LARGEST = 2**64 - 1
 """The largest integer in a kernel, a u64."""
 LEAST = -(2**63)
-"""The least, an i64."""
+"""The least integer in a kernel, an i64."""
 
 _BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
 _THREAD = {
@@ -50,16 +50,16 @@ _OF_MODULES = {
 }
 _MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
 _LANGUAGE = frozenset(_BUILTINS | _THREAD | _BLOCK | _VIEWS | _OF_MODULES | _MATH | {atomic.fence})
-_CONSTANT_BYTES = 64 * 1024  # what a GPU's constant memory holds
+_CONSTANT_BYTES = 64 * 1024  # the size of a GPU's constant memory
 
 
 def is_of_the_language(value: Any) -> bool:
-    """Whether it is a function or a type of the language of kernels."""
+    """Returns whether a value is a function or a type of the kernel language."""
     return isinstance(value, BuiltinFunctionType | FunctionType | type) and value in _LANGUAGE
 
 
 def is_numbas(value: Any) -> bool:
-    """Whether an object is of numba-cuda's vocabulary: a function, a type, or what ``numba.cuda.jit`` decorated."""
+    """Returns whether an object belongs to numba-cuda: a function, a type, or the result of ``numba.cuda.jit``."""
     if isinstance(value, ModuleType):
         return False
     home = getattr(value if isinstance(value, type | FunctionType) else type(value), "__module__", "")
@@ -67,12 +67,12 @@ def is_numbas(value: Any) -> bool:
 
 
 def is_dtype(value: Any) -> bool:
-    """Whether an argument of a function of numba-cuda says a dtype, which nothing else in a kernel does."""
+    """Returns whether an argument of a numba-cuda function names a dtype. Nothing else in a kernel takes a dtype."""
     return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
 
 
 def is_usable(value: Any) -> bool:
-    """Whether a kernel can name an object that is not numba-cuda's."""
+    """Returns whether a kernel can name this object, which is not one of numba-cuda's."""
     if isinstance(value, int):
         return LEAST <= value <= LARGEST
     if isinstance(value, np.ndarray):
@@ -93,7 +93,7 @@ def is_usable(value: Any) -> bool:
 
 
 def refusal(shown: str, value: Any) -> str:
-    """Why an object is not usable, and what to do; ``shown`` is how the kernel names it."""
+    """Returns why an object is not usable, and what to do. ``shown`` is the kernel's name for it."""
     if isinstance(value, int):
         return f"{shown} is {written(value)}, which does not fit in 64 bits"
     if isinstance(value, np.ndarray):
@@ -116,7 +116,7 @@ def _problem_with_array(array: np.ndarray[Any, Any]) -> str | None:
     if array.nbytes > _CONSTANT_BYTES:
         return f"has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice"
     if type(array) is not np.ndarray:
-        from oxide.host_arrays import masked  # here, as few programs have one
+        from oxide.host_arrays import masked  # imported here: few programs have a masked array
 
         if (found := masked(array)) is not None:
             return (

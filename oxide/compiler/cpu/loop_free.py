@@ -7,38 +7,30 @@ unless the front end has unrolled it.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
-from oxide.compiler.ir.ssa import LABEL, WORD
+from oxide.compiler.ir.module import Module
 
-_DEFINITION = re.compile(rf"^define [^\n]*?@(?P<name>{WORD})\([^\n]*\{{\n(?P<body>.*?)^\}}", re.MULTILINE | re.DOTALL)
-_TARGET = re.compile(rf"\blabel %({WORD})")
-_SYMBOL = re.compile(rf"@({WORD})")
-_MAY_BLOCK = "@oxide.print."  # standard output may be a pipe that is never read
+_MAY_BLOCK = "oxide.print."  # standard output may be a pipe that is never read
 
 
-def is_loop_free(text: str) -> bool:
-    """Returns whether no function of a printed module loops, recurses or writes to standard output."""
-    if _MAY_BLOCK in text:
+def is_loop_free(module: Module) -> bool:
+    """Returns whether no function of a module loops, recurses or writes to standard output."""
+    if any(symbol.startswith(_MAY_BLOCK) for symbol in module.functions):
         return False
-    calls: dict[str, list[str]] = {}
-    for function in _DEFINITION.finditer(text):
-        block = ""  # the entry block may have no label
-        successors: dict[str, list[str]] = {block: []}
-        for line in function["body"].split("\n"):
-            if label := LABEL.match(line):
-                block = label["name"]
-                successors[block] = []
-            else:
-                successors[block] += _TARGET.findall(line)
-        if _has_cycle(successors):
-            return False
-        calls[function["name"]] = _SYMBOL.findall(function["body"])
-    return not _has_cycle(calls)
+    if any(_has_cycle({block: block.successors for block in each.blocks.values()}) for each in module.defined):
+        return False
+    return not _has_cycle(
+        {
+            function.symbol: {operand.symbol for each in function.instructions for operand in each.operands}
+            for function in module.defined
+        }
+    )
 
 
-def _has_cycle(graph: dict[str, list[str]]) -> bool:
+def _has_cycle(graph: Mapping[Any, Iterable[Any]]) -> bool:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError:

@@ -6,7 +6,6 @@ inlined kernel. Their coordinates live in a structure on the stack, which LLVM p
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.llvm import host_machine, host_target, optimise, simplify
+from oxide.compiler.ir.module import Binary, Constant, Module, Value
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.signature.signature import Closed
@@ -35,10 +35,7 @@ grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are count
 loops has ``LOOP_FREE_ENTRY`` instead, a cooperative kernel ``COOPERATIVE_ENTRY``. ``coroutines/grid.ll`` describes the
 rest of the latter's record."""
 
-# For addresses half the address space apart, such as those of x[i] and x[i + 2**62], the distance equals the empty key
-# of a hash table in LLVM 22's SLP vectoriser, which aborts. No such access is in bounds, but its code may be present.
-_FAR_APART = re.compile(r"\badd (?:n[us]w )*i64 [^,\n]+, -?[1-9]\d{18}\b")
-_ASSEMBLY = re.compile(r"\bcall [^@\n]*\basm\b")
+_FAR = 10**18
 _REGISTERS = primitives.REGISTERS
 _CONTEXT = primitives.CONTEXT
 
@@ -47,7 +44,7 @@ def entry_of(kernel: PortableKernel) -> str:
     """Returns the name of the entry."""
     if kernel.cooperative:
         return COOPERATIVE_ENTRY
-    return LOOP_FREE_ENTRY if is_loop_free(kernel.text) else ENTRY
+    return LOOP_FREE_ENTRY if is_loop_free(kernel.module) else ENTRY
 
 
 def compile_native(
@@ -92,36 +89,35 @@ def _module(
 ) -> tuple[Any, Any]:
     machine = host_machine(target)
     header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
-    if _ASSEMBLY.search(kernel.text):
+    if any(call.is_assembly for function in kernel.module.defined for call in function.calls):
         raise CompileError(
             f"kernel {kernel.name}: it has inline PTX, which only a GPU runs; launch it on a CUDA device, or write the "
             "same with oxide's or numba-cuda's functions"
         )
-    portable = llvm.parse_assembly(kernel.text)
+    kernel, extremes = _with_plain_extremes(kernel)
+    symbols = kernel.module.functions
     check = in_bounds.UNCHECKED if unchecked else in_bounds.checked(kernel_id, "")
     # A schedule chosen by a seed needs each thread as a coroutine, with or without barriers.
     suspends = kernel.suspends or target.seeded
-    mathematics = libm.definitions(kernel.name, portable)
-    called = [mathematics, half.native_definitions(kernel.name, kernel.text + mathematics, target)]
-    text, extremes = _plain_extremes(kernel.text)
-    called += extremes
+    called = [libm.definitions(kernel.name, kernel.module)]
+    called += [half.native_definitions(kernel.name, symbols, target), *extremes]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
-    support.append(debugging.native_definitions(kernel.text))
-    by_position = None if suspends else positions.positions(replace(kernel, module=parse(text)), entry, signature)
+    support.append(debugging.native_definitions(symbols))
+    by_position = None if suspends else positions.positions(kernel, entry, signature)
     if suspends:
-        support.append(coroutines.definitions(kernel, portable, signature, kernel_id, entry))
+        support.append(coroutines.definitions(kernel, signature, kernel_id, entry))
     else:
         name = entry if by_position is None else CHECKED_BLOCKS
-        support.append(_run_blocks(kernel, portable, signature, name))
-    module = link(header + part for part in (text, check, "\n".join(support)))
+        support.append(_run_blocks(kernel, signature, name))
+    module = link(header + part for part in (kernel.text, check, "\n".join(support)))
     if suspends:
         module = coroutines.inline_all(module, machine)
-    packing = not _FAR_APART.search(text)
+    packing = not _has_far_addresses(kernel.module)
     if by_position is None:
         optimise(module, machine, exported=entry, packing=packing)
     else:
         simplify(module, machine, exported=CHECKED_BLOCKS)
-        fast = link(header + part for part in (by_position, "\n".join(called)))
+        fast = link(header + part for part in (str(by_position), "\n".join(called)))
         optimise(fast, machine, exported=entry, packing=packing)
         fast.link_in(module)
         fast.get_function(CHECKED_BLOCKS).linkage = "internal"
@@ -140,30 +136,50 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
         f"kernel {kernel.name}: a function that calls itself waits for other threads here, which the CPU device cannot "
         "do: write it as a loop, or wait outside of it"
     )
-    for function in _DEFINITION.finditer(kernel.text):
-        waits = _WAITS.search(function["body"])
-        if waits is not None and f"{function['name']}(" in function["body"]:
-            site = kernel.sites[int(waits["site"])]
-            return located_in(site.file, site.line, problem)
+    for function in kernel.module.defined:
+        waits = (call for call in function.calls if call.called.startswith(("oxide.block.", "oxide.warp.")))
+        number = next((site for call in waits if (site := call.arguments[-1].integer) is not None), None)
+        if number is not None and any(call.called == function.symbol for call in function.calls):
+            return located_in(kernel.sites[number].file, kernel.sites[number].line, problem)
     return CompileError(problem)
 
 
-_DEFINITION = re.compile(r"^define [^\n]*?(?P<name>@[^\s(]+)\([^\n]*\{\n(?P<body>.*?)^\}", re.MULTILINE | re.DOTALL)
-_WAITS = re.compile(r"call [^@\n]*@oxide\.(?:block|warp|grid)\.[^\n]*i32 (?P<site>\d+)\)")
+def _has_far_addresses(module: Module) -> bool:
+    """Returns whether a kernel may compute addresses half the address space apart, such as those of x[i] and
+    x[i + 2**62]. Their distance equals the empty key of a hash table in LLVM 22's SLP vectoriser, which aborts. No such
+    access is in bounds, but its code may be present."""
+    return any(
+        isinstance(each, Binary)
+        and each.opcode == "add"
+        and each.type == "i64"
+        and abs(each.right.integer or 0) >= _FAR
+        for function in module.defined
+        for each in function.instructions
+    )
 
 
-def _plain_extremes(text: str) -> tuple[str, list[str]]:
-    """Replaces ``min`` and ``max`` of floats by comparisons. Returns the text, and the definitions that it calls.
+def _with_plain_extremes(kernel: PortableKernel) -> tuple[PortableKernel, list[str]]:
+    """Replaces ``min`` and ``max`` of floats by comparisons. Returns the kernel, and the definitions that it calls.
 
     LLVM 22's vectoriser recognises a loop that reduces by ``llvm.maxnum``. If a small constant bounds the loop's number
     of iterations, the vectoriser's two cost models disagree, which ends the process.
     """
-    text = _NUMBER_EXTREME.sub(r"@oxide.\1.\2", text)
-    return text, [_plain_extreme(*found) for found in sorted(set(_PLAIN_EXTREME.findall(text)))]
+    found = [name for name in _EXTREMES if f"llvm.{name}" in kernel.module.functions]
+    if not found:
+        return kernel, []
+    module = parse(kernel.text)
+    for name in found:
+        module.functions[f"oxide.{name}"] = declared = module.functions.pop(f"llvm.{name}")
+        declared.symbol = f"oxide.{name}"
+    renamed: dict[Value, Value] = {
+        Constant(f"@llvm.{name}", "ptr"): Constant(f"@oxide.{name}", "ptr") for name in found
+    }
+    for function in module.defined:
+        function.replace(renamed)
+    return replace(kernel, module=module), [_plain_extreme(*name.split(".")) for name in found]
 
 
-_NUMBER_EXTREME = re.compile(r"@llvm\.(maxnum|minnum)\.(f32|f64)\b")
-_PLAIN_EXTREME = re.compile(r"@oxide\.(maxnum|minnum)\.(f32|f64)\b")
+_EXTREMES = ("maxnum.f32", "maxnum.f64", "minnum.f32", "minnum.f64")
 
 
 def _plain_extreme(name: str, suffix: str) -> str:
@@ -180,10 +196,10 @@ define linkonce_odr {kind} @oxide.{name}.{suffix}({kind} %a, {kind} %b) alwaysin
 }}"""
 
 
-def _run_blocks(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...], name: str) -> str:
+def _run_blocks(kernel: PortableKernel, signature: tuple[Closed, ...], name: str) -> str:
     types = [*parameters.word_types(signature), "ptr"]
     words = [f"%word.{number}" for number in range(len(types))]
-    declaration, call = parameters.call(kernel, module, "%context", words[:-1], types[:-1])
+    declaration, call = parameters.call(kernel, "%context", words[:-1], types[:-1])
     structure = "{ " + ", ".join(types) + " }"
     loads = "\n".join(
         f"  %at.{number} = getelementptr {structure}, ptr %params, i32 0, i32 {number}\n"

@@ -7,13 +7,10 @@ ordering, as in C++'s own mapping, in PTX and on x86.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 
 from . import reductions
 from .primitives import declared_once
-
-_NAME = re.compile(r"@(oxide\.atomic\.(\w+)\.(\w+)\.(block|device|system)\.([0-4]))\b")
-_FENCE = re.compile(r"@(oxide\.fence\.(block|device|system)\.([0-4]))\b")
 
 _SCOPES = {"block": 'syncscope("block") ', "device": 'syncscope("device") ', "system": ""}
 _TYPES = {"i32": ("i32", "i32", 4), "i64": ("i64", "i64", 8), "f32": ("float", "i32", 4), "f64": ("double", "i64", 8)}
@@ -22,17 +19,18 @@ _TYPES |= _HALVES
 _ORDERINGS = {1: "acquire", 2: "release", 3: "acq_rel", 4: "seq_cst"}
 
 
-def definitions(text: str) -> str:
-    """Returns definitions of the atomic operations and fences that a kernel's IR calls."""
-    operations = sorted({match.groups() for match in _NAME.finditer(text)})
-    fences = sorted({match.groups() for match in _FENCE.finditer(text)})
+def definitions(symbols: Iterable[str]) -> str:
+    """Returns definitions of the atomic operations and fences among a kernel's symbols."""
+    operations = sorted(symbol for symbol in symbols if symbol.startswith("oxide.atomic."))
+    fences = sorted(symbol for symbol in symbols if symbol.startswith("oxide.fence."))
     conversions = "\n".join(
         f"declare float @oxide.{kind}.widen(i16)\ndeclare i16 @oxide.{kind}.narrow(float)"
-        for kind in sorted({kind for _, operation, kind, _, _ in operations if kind in _HALVES})
+        for kind in sorted(_HALVES)
+        if any(symbol.split(".")[3] == kind for symbol in operations)
     )
-    return declared_once(
-        "\n".join([conversions, *(_operation(*found) for found in operations), *(_fence(*found) for found in fences)])
-    )
+    texts = [_operation(symbol, *symbol.split(".")[2:]) for symbol in operations]
+    texts += [_fence(symbol, *symbol.split(".")[2:]) for symbol in fences]
+    return declared_once("\n".join([conversions, *texts]))
 
 
 def _fence(symbol: str, scope: str, ordering: str) -> str:

@@ -8,12 +8,12 @@ becomes a loop of single bytes.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection
+
+from .module import Module
 
 LARGE = 256
 """Arrays of at least this many elements are cleared by a loop. No thread has so many registers."""
-
-_NAME = re.compile(r"@\"?oxide\.clear\.(8|16|32|64)\"?\(")
 
 
 def word_bits(size: int, alignment: int) -> int:
@@ -26,17 +26,20 @@ def function_name(bits: int) -> str:
     return f"oxide.clear.{bits}"
 
 
-def portable_definitions(text: str) -> str:
-    """Returns definitions of the clearing functions that a kernel's IR calls."""
-    return "\n".join(_definition(bits) for bits in sorted(set(_NAME.findall(text))))
+def portable_definitions(symbols: Collection[str]) -> str:
+    """Returns definitions of the clearing functions among a kernel's symbols."""
+    return "\n".join(_definition(bits) for bits in (8, 16, 32, 64) if function_name(bits) in symbols)
 
 
-def left_out(text: str) -> str:
-    """Returns the IR without calls of the clearing functions, for the detection of uninitialised reads."""
-    return re.sub(r'^ *call void @"?oxide\.clear\.\d+"?\([^\n]*\n', "", text, flags=re.MULTILINE)
+def leave_out(module: Module) -> None:
+    """Removes the calls of the clearing functions, for the detection of uninitialised reads."""
+    for function in module.defined:
+        for call in function.calls:
+            if call.called.startswith("oxide.clear."):
+                call.block.replace(call, ())
 
 
-def _definition(bits: str) -> str:
+def _definition(bits: int) -> str:
     return f"""define linkonce_odr void @oxide.clear.{bits}(ptr %memory, i64 %words) alwaysinline {{
 entry:
   br label %next

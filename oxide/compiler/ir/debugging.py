@@ -7,17 +7,15 @@ oxide.stop.<trap|breakpoint>(i32 site)``, which returns whether the thread must 
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection
 
-_PRINT = re.compile(r"@(oxide\.print\.(none|[ids]+))\b")
 _TYPES = {"i": "i64", "d": "double", "s": "ptr"}
 
 
-def native_definitions(text: str) -> str:
+def native_definitions(symbols: Collection[str]) -> str:
     """Returns the CPU's definitions. A line is one ``dprintf`` to standard output, so that lines do not interleave."""
     texts = []
-    for name, kinds in _prints(text):
-        items = _items(kinds)
+    for name, items in _prints(symbols):
         listed = "".join(f", {item}" for item in items)
         texts.append(
             f"define i32 @{name}(ptr %format{listed}) alwaysinline {{\n"
@@ -25,23 +23,22 @@ def native_definitions(text: str) -> str:
         )
     if texts:
         texts.append("declare i32 @dprintf(i32, ptr, ...)")
-    if "@oxide.clock64" in text:
+    if "oxide.clock64" in symbols:
         texts.append(_clock("llvm.readcyclecounter"))
     texts += [
         f"define i1 @oxide.stop.{how}(ptr %context, i32 %site) alwaysinline {{\n"
         "  call void @oxide.assertion_failed(ptr %context, i32 %site)\n  ret i1 true\n}"
-        for how in _stops(text)
+        for how in _stops(symbols)
     ]
-    if _stops(text):
+    if _stops(symbols):
         texts.append("declare void @oxide.assertion_failed(ptr, i32)")
     return "\n".join(texts)
 
 
-def ptx_definitions(text: str) -> str:
+def ptx_definitions(symbols: Collection[str]) -> str:
     """Returns a GPU's definitions. A line is one ``vprintf``, which takes its items as a structure in memory."""
     texts = []
-    for name, kinds in _prints(text):
-        items = _items(kinds)
+    for name, items in _prints(symbols):
         structure = "{ " + ", ".join(item.split()[0] for item in items) + " }" if items else "{ i64 }"
         stores = "\n".join(
             f"  %at.{number} = getelementptr {structure}, ptr %items, i32 0, i32 {number}\n"
@@ -55,26 +52,28 @@ def ptx_definitions(text: str) -> str:
         )
     if texts:
         texts.append("declare i32 @vprintf(ptr, ptr)")
-    if "@oxide.clock64" in text:
+    if "oxide.clock64" in symbols:
         texts.append(_clock("llvm.nvvm.read.ptx.sreg.clock64"))
     texts += [
         f"define i1 @oxide.stop.{how}(ptr %context, i32 %site) alwaysinline {{\n"
         f'  call void asm sideeffect "{"trap" if how == "trap" else "brkpt"};", "~{{memory}}"()\n  ret i1 false\n}}'
-        for how in _stops(text)
+        for how in _stops(symbols)
     ]
     return "\n".join(texts)
 
 
-def _prints(text: str) -> list[tuple[str, str]]:
-    return sorted(set(_PRINT.findall(text)))
-
-
-def _stops(text: str) -> list[str]:
-    return sorted(set(re.findall(r"@oxide\.stop\.(trap|breakpoint)\b", text)))
+def _prints(symbols: Collection[str]) -> list[tuple[str, list[str]]]:
+    """Returns the printing functions among symbols, and the items of each."""
+    names = sorted(symbol for symbol in symbols if symbol.startswith("oxide.print."))
+    return [(name, _items(name.removeprefix("oxide.print."))) for name in names]
 
 
 def _items(kinds: str) -> list[str]:
     return [] if kinds == "none" else [f"{_TYPES[kind]} %item.{number}" for number, kind in enumerate(kinds)]
+
+
+def _stops(symbols: Collection[str]) -> list[str]:
+    return [how for how in ("breakpoint", "trap") if f"oxide.stop.{how}" in symbols]
 
 
 def _clock(intrinsic: str) -> str:

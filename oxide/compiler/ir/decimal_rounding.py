@@ -11,15 +11,17 @@ The function is IR, not Python, since its operations must not be fused with othe
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 NAME = "oxide.round_decimals"
 
 _POWERS = ("10.0", "100.0", "1.0e4", "1.0e8", "1.0e16", "1.0e32", "1.0e64", "1.0e128", "1.0e256")
 """10 to the powers of two. Their products are exact up to 1e22 and infinite past 1e308."""
 
 
-def portable_definitions(text: str) -> str:
-    """Returns the function's definition if a kernel's IR calls it, else ""."""
-    return _definition() if f"@{NAME}(" in text or f'@"{NAME}"(' in text else ""
+def portable_definitions(symbols: Collection[str]) -> str:
+    """Returns the function's definition if it is among a kernel's symbols, else ""."""
+    return _definition() if NAME in symbols else ""
 
 
 def _definition() -> str:

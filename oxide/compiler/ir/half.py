@@ -8,13 +8,16 @@ to odd, so that double rounding does no harm.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection, Iterable
 
 from oxide.driver.base import Target
 from oxide.errors import CompileError
 
-_FROM_INTEGER = re.compile(r"(%\"?[^\s\"]+)(\"?) = ([su]itofp i(?:32|64) \S+ to (float|double))")
-_NAME = re.compile(r"@(oxide\.(?:f16|bf16)\.(?:widen|narrow)|oxide\.f16\.counted|oxide\.round_to_odd)\b")
+from .control_flow import suffixed
+from .module import Call, Cast, Module
+
+_F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
+"""What the symbols begin with that need the conversions of f16: libdevice's functions call them on the CPU."""
 
 _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
   %near = fptrunc double %x to float
@@ -34,38 +37,44 @@ _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwa
 declare double @llvm.fabs.f64(double)"""
 
 
-def counted(text: str) -> str:
-    """Returns a kernel's IR in which, if it has f16s, LLVM cannot see that a float was converted from an integer. LLVM
-    22 takes any integer that ends in zeros to be exact as an f16, even one so large that it becomes infinite."""
-    if "@oxide.f16.narrow" not in text:
-        return text
-    return _FROM_INTEGER.sub(
-        r"\1.counted\2 = \3\n  \1\2 = call \4 @oxide.f16.counted.\4(\4 \1.counted\2)",
-        text + "".join(f"declare {kind} @oxide.f16.counted.{kind}({kind})\n" for kind in ("float", "double")),
-    )
+def hide_integers(module: Module) -> None:
+    """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 takes any integer
+    that ends in zeros to be exact as an f16, even one so large that it becomes infinite."""
+    if "oxide.f16.narrow" not in module.functions:
+        return
+    for function in module.defined:
+        hidden: list[tuple[Cast, Call]] = []
+        for cast in function.instructions:
+            match cast:
+                case Cast(opcode="sitofp" | "uitofp", type="float" | "double" as kind, value=number):
+                    if number.type in ("i32", "i64"):
+                        counted = module.declare(kind, f"oxide.f16.counted.{kind}", (kind,))
+                        hidden.append((cast, Call(cast.name, kind, counted, (cast,))))
+                        cast.name = suffixed(cast.name, ".counted")
+        function.replace(dict(hidden))
+        for cast, call in hidden:
+            cast.block.insert(cast.block.instructions.index(cast) + 1, (call,))
 
 
-def portable_definitions(text: str) -> str:
-    """Returns the definitions that a kernel's IR needs and both back ends share."""
-    return _ROUND_TO_ODD if "@oxide.round_to_odd" in text else ""
+def portable_definitions(symbols: Collection[str]) -> str:
+    """Returns the definitions that a kernel with these symbols needs and both back ends share."""
+    return _ROUND_TO_ODD if "oxide.round_to_odd" in symbols else ""
 
 
-def native_definitions(kernel: str, text: str, target: Target) -> str:
+def native_definitions(kernel: str, symbols: Iterable[str], target: Target) -> str:
     """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on a CPU without the instructions."""
-    called = set(_NAME.findall(text))
-    texts = [_BF16_BY_BITS] if any(name.startswith("oxide.bf16") for name in called) else []
-    if any(name.startswith("oxide.f16") for name in called):
+    texts = [_BF16_BY_BITS] if any(symbol.startswith("oxide.bf16.") for symbol in symbols) else []
+    if any(symbol.startswith(_F16) for symbol in symbols):
         if "x86" in _family(target) and "+f16c" not in target.features:
             raise CompileError(f"kernel {kernel}: f16 needs a processor with F16C, and {target.arch} has none; use f32")
         texts += [_instructions("f16", "half"), _COUNTED]
     return "\n".join(texts)
 
 
-def ptx_definitions(text: str, capability: int) -> str:
+def ptx_definitions(symbols: Iterable[str], capability: int) -> str:
     """Returns the conversions for a GPU: instructions for f16, and for bf16 from compute capability 9.0 on."""
-    called = set(_NAME.findall(text))
-    texts = [_instructions("f16", "half"), _COUNTED] if any(name.startswith("oxide.f16") for name in called) else []
-    if any(name.startswith("oxide.bf16") for name in called):
+    texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
+    if any(symbol.startswith("oxide.bf16.") for symbol in symbols):
         texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
     return "\n".join(texts)
 

@@ -6,7 +6,6 @@ not defined here are left to ``ptx/libdevice.py`` on a GPU and ``cpu/libdevice/l
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 FAST = "reassoc nsz arcp contract afn"
@@ -21,11 +20,9 @@ def definition(symbol: str) -> str | None:
         return None
     if name in _EXACT:
         return _EXACT[name](symbol)
-    if match := _CONVERSION.fullmatch(name):
-        return _conversion(symbol, match)
-    if match := _ROUNDED.fullmatch(name):
-        return _rounded(symbol, match)
-    return None
+    types, _, how = name.rpartition("_r")
+    source, _, target = types.partition("2")
+    return _conversion(symbol, source, target, how) if {source, target} <= _KINDS.keys() else None
 
 
 def _function(symbol: str, result: str, parameters: tuple[str, ...], body: list[str]) -> str:
@@ -174,7 +171,17 @@ def _bits() -> dict[str, _Maker]:
     }
 
 
-_EXACT: dict[str, _Maker] = {**_float_calls(), **_integer_calls(), **_classes(), **_bits()}
+def _rounded() -> dict[str, _Maker]:
+    """Returns arithmetic that rounds to nearest and is never fused with other operations."""
+
+    def operation(opcode: str, kind: str) -> _Maker:
+        return lambda symbol: _function(symbol, kind, (kind, kind), [f"%r = {opcode} {kind} %p0, %p1"])
+
+    kinds, operations = (("f", "float"), ("d", "double")), ("add", "sub", "mul", "div")
+    return {f"{letter}{name}_rn": operation(f"f{name}", kind) for letter, kind in kinds for name in operations}
+
+
+_EXACT: dict[str, _Maker] = {**_float_calls(), **_integer_calls(), **_classes(), **_bits(), **_rounded()}
 
 
 QUOTIENTS = ("__nv_fast_fdividef", "__nv_rsqrtf", "__nv_rsqrt")
@@ -196,16 +203,12 @@ def quotient(symbol: str, *, approximate: bool) -> list[str]:
     return [f"declare {kind} @llvm.sqrt.{suffix}({kind})", _function(symbol, kind, (kind,), lines)]
 
 
-_CONVERSION = re.compile(
-    r"(?P<source>float|double|int|uint|ll|ull)2(?P<target>float|double|int|uint|ll|ull)_r(?P<how>[nzdu])"
-)
 _KINDS = {"float": "float", "double": "double", "int": "i32", "uint": "i32", "ll": "i64", "ull": "i64"}
 _TO_WHOLE = {"n": "roundeven", "d": "floor", "u": "ceil"}
 
 
-def _conversion(symbol: str, match: re.Match[str]) -> str | None:
+def _conversion(symbol: str, source: str, target: str, how: str) -> str | None:
     """Defines float to integer, saturating, in any direction; integer to float and f64 to f32, to nearest only."""
-    source, target, how = match["source"], match["target"], match["how"]
     given, result = _KINDS[source], _KINDS[target]
     if target in ("int", "uint", "ll", "ull"):
         if source not in ("float", "double"):
@@ -223,12 +226,3 @@ def _conversion(symbol: str, match: re.Match[str]) -> str | None:
         return None
     operation = "fptrunc" if source == "double" else "uitofp" if source[0] == "u" else "sitofp"
     return _function(symbol, result, (given,), [f"%r = {operation} {given} %p0 to {result}"])
-
-
-_ROUNDED = re.compile(r"(?P<kind>[fd])(?P<operation>add|sub|mul|div)_rn")
-
-
-def _rounded(symbol: str, match: re.Match[str]) -> str:
-    """Defines arithmetic that rounds to nearest and is never fused with other operations."""
-    kind = "float" if match["kind"] == "f" else "double"
-    return _function(symbol, kind, (kind, kind), [f"%r = f{match['operation']} {kind} %p0, %p1"])

@@ -52,6 +52,15 @@ def _initialise(which: Literal["native", "all"]) -> None:
         _initialised.add(which)
 
 
+_LAYOUT = 'target datalayout = "e-i64:64-i128:128"\n'
+"""The common part of both back ends' layouts. Without it LLVM aligns an i64 to 4 bytes and a GPU loads two halves."""
+
+
+def portable_module(text: str) -> Any:
+    """Returns LLVM's module of IR for both back ends, for passes."""
+    return llvm.parse_assembly(_LAYOUT + text)
+
+
 def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None:
     """Runs LLVM's O3 on a module in which ``exported`` is the only function called from outside. ``packing`` makes
     vectors of like instructions of one thread (LLVM's SLP)."""

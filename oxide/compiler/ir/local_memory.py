@@ -7,49 +7,35 @@ limit the process would end.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from oxide.compiler.source.source import SourcePlace, column_of, located_in
 
+from .module import Alloca, Function, Module
+
 LIMIT = 512 * 1024
 """Bytes of local memory that every CUDA device gives a thread."""
 
-_ARRAY = re.compile(r'%"local_array\.(\d+)\.(\d+)"')
-_MADE = re.compile(rf"\s*{_ARRAY.pattern} = alloca ")
-_DEFINED = re.compile(r'define [^@]*@"([^"]+)"\(')
-_CALLED = re.compile(r'\bcall [^@"]*@"([^"]+)"\(')
+_PREFIX = "%local_array."
 
 
 def array_name(number: int, size: int) -> str:
-    """Returns the name of an array of ``size`` bytes, which ``check_local_memory`` reads."""
-    return f"local_array.{number}.{size}"
+    """Returns the name of an array of ``size`` bytes, which ``place_local_memory`` reads."""
+    return f"{_PREFIX[1:]}{number}.{size}"
 
 
-@dataclass(slots=True)
-class _Function:
-    """Bytes of a function's arrays by number, and its callees, an entry for each call."""
-
-    arrays: dict[int, int] = field(default_factory=dict)
-    calls: list[str] = field(default_factory=list)
-
-
-def check_local_memory(
-    kernel: Callable[..., Any], modules: tuple[str, ...], symbol: str, places: Mapping[int, SourcePlace]
-) -> tuple[str, ...]:
-    """Returns the modules with their arrays numbered from 0. Raises ``CompileError`` over the limit, at the largest
-    array.
+def place_local_memory(
+    kernel: Callable[..., Any], module: Module, symbol: str, places: Mapping[int, SourcePlace]
+) -> None:
+    """Numbers the module's local arrays from 0. Raises ``CompileError`` over the limit, at the largest array.
 
     A device function's arrays count once for each call of it, since each call is inlined with its own arrays."""
-    if not any("local_array." in text for text in modules):
-        return modules
-    functions = _functions(modules)
-    total = _bytes_of(symbol, functions, {})
+    arrays = {alloca: size for function in module.defined for alloca, size in _arrays(function)}
+    total = _bytes_of(symbol, module, {}) if arrays else 0
     if total > LIMIT:
-        arrays = {number: size for each in functions.values() for number, size in each.arrays.items()}
-        file, line, span = places[max(arrays, key=lambda number: arrays[number])]
+        largest = max(arrays, key=lambda alloca: arrays[alloca])
+        file, line, span = places[int(largest.name.split(".")[1])]
         raise located_in(
             file,
             line,
@@ -57,31 +43,22 @@ def check_local_memory(
             "them smaller, or give each thread its part of an array that is a parameter",
             column_of(file, span),
         )
-    numbers: dict[str, int] = {}
-    return tuple(
-        _ARRAY.sub(lambda match: f'%"local_array.{numbers.setdefault(match[1], len(numbers))}"', text)
-        for text in modules
-    )
+    for place, alloca in enumerate(arrays):
+        alloca.name = f"{_PREFIX}{place}"
 
 
-def _functions(modules: tuple[str, ...]) -> dict[str, _Function]:
-    found: dict[str, _Function] = {}
-    inside = _Function()
-    for text in modules:
-        for line in text.split("\n"):
-            if match := _DEFINED.match(line):
-                inside = found[match[1]] = _Function()
-            elif match := _MADE.match(line):
-                inside.arrays[int(match[1])] = int(match[2])
-            elif match := _CALLED.search(line):
-                inside.calls.append(match[1])
-    return found
+def _arrays(function: Function) -> Iterator[tuple[Alloca, int]]:
+    """Yields a function's local arrays with their bytes."""
+    for instruction in function.instructions:
+        if isinstance(instruction, Alloca) and instruction.name.startswith(_PREFIX):
+            yield instruction, int(instruction.name.split(".")[2])
 
 
-def _bytes_of(name: str, functions: Mapping[str, _Function], known: dict[str, int]) -> int:
+def _bytes_of(symbol: str, module: Module, known: dict[str, int]) -> int:
     """Returns the bytes of the arrays of a function and of its callees. A recursive function counts once."""
-    if name not in known and name in functions:
-        known[name] = 0
-        function = functions[name]
-        known[name] = sum(function.arrays.values()) + sum(_bytes_of(each, functions, known) for each in function.calls)
-    return known.get(name, 0)
+    if symbol not in known and symbol in module.functions:
+        known[symbol] = 0
+        function = module.functions[symbol]
+        own = sum(size for _, size in _arrays(function))
+        known[symbol] = own + sum(_bytes_of(call.called, module, known) for call in function.calls)
+    return known.get(symbol, 0)

@@ -676,6 +676,25 @@ class Function:
     def is_declaration(self) -> bool:
         return not self.blocks
 
+    def copy(self) -> Function:
+        """Returns a function with arguments, blocks and instructions of its own, of the same names."""
+        arguments = [Argument(each.name, each.type, each.attributes) for each in self.arguments]
+        result = Function(self.symbol, self.head, arguments, self.after, variadic=self.variadic)
+        copies: dict[Value, Value] = dict(zip(self.arguments, arguments, strict=True))
+        for block in self.blocks.values():
+            copies[block] = result.add(Block(block.name))
+        for block, copied in zip(self.blocks.values(), result.blocks.values(), strict=True):
+            for instruction in block.instructions:
+                copy = copies[instruction] = instruction.copy({}, instruction.name)
+                copied.append(copy)
+        for copy in result.instructions:
+            copy.replace_operands(copies)
+        return result
+
+    def add_attributes(self, *words: str) -> None:
+        present = self.after.split()
+        self.after = " ".join([*present, *(word for word in words if word not in present)])
+
     @property
     def entry(self) -> Block:
         return next(iter(self.blocks.values()))
@@ -703,6 +722,11 @@ class Function:
                     instruction.replace_operands(replaced)
                     break
 
+    def substitute(self, old: Instruction, new: Instruction) -> None:
+        """Replaces an instruction and its uses by another."""
+        old.block.replace(old, (new,))
+        self.replace({old: new})
+
     def split(self, before: Instruction, name: str) -> Block:
         """Moves an instruction and those after it to a new block, behind its own, and fixes the phis of the successors.
         The old block has no terminator then. Returns the new block."""
@@ -726,7 +750,7 @@ class Function:
         if self.variadic:
             listed.append("...")
         word = "declare" if self.is_declaration else "define"
-        head = f"{word} {self.head} @{quoted(self.symbol)}({', '.join(listed)}){self.after}"
+        head = f"{word} {self.head} @{quoted(self.symbol)}({', '.join(listed)}){' ' * bool(self.after)}{self.after}"
         if self.is_declaration:
             return head
         lines = [head + " {"]
@@ -736,12 +760,14 @@ class Function:
         return "\n".join([*lines, "}"])
 
 
+_SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
+
+
 @final
 class Module:
     """A module. ``globals`` are lines of text, by name for variables; ``metadata`` are its nodes' texts by number."""
 
     def __init__(self) -> None:
-        self.header: list[str] = []
         self.globals: dict[str, str] = {}
         self.functions: dict[str, Function] = {}
         self.attributes: list[str] = []
@@ -755,20 +781,63 @@ class Module:
             self.functions[symbol] = Function(symbol, result, arguments, after, variadic=False)
         return Constant(f"@{quoted(symbol)}", "ptr")
 
+    def rename(self, symbol: str, name: str) -> None:
+        """Renames a function and its calls. The module must not have the name yet."""
+        function = self.functions.pop(symbol)
+        function.symbol = name
+        self.functions[name] = function
+        callee = Constant(f"@{quoted(name)}", "ptr")
+        for defined in self.defined:
+            for call in defined.calls:
+                if call.called == symbol:
+                    call.operands[0] = callee
+
+    def copy(self) -> Module:
+        """Returns a module with functions of its own, for a pass to edit."""
+        result = Module()
+        result.globals, result.metadata = dict(self.globals), dict(self.metadata)
+        result.attributes, result.named_metadata = list(self.attributes), list(self.named_metadata)
+        result.functions = {symbol: function.copy() for symbol, function in self.functions.items()}
+        return result
+
     @property
     def defined(self) -> list[Function]:
         return [function for function in self.functions.values() if not function.is_declaration]
 
+    def adopt(self, other: Module) -> None:
+        """Adds another module's functions and variables, and the metadata that they refer to. A definition takes the
+        place of a declaration. Of two definitions, and of two variables, the first stays."""
+        nodes: dict[str, str] = {}
+        for name, line in other.globals.items():
+            self.globals.setdefault(name, line)
+        for symbol, function in other.functions.items():
+            known = self.functions.get(symbol)
+            if known is not None and (function.is_declaration or not known.is_declaration):
+                continue
+            self.functions[symbol] = function
+            for instruction in function.instructions:
+                for kind, node in instruction.metadata.items():
+                    if node not in nodes:
+                        nodes[node] = self.add_metadata(other.metadata[int(node[1:])])
+                    instruction.metadata[kind] = nodes[node]
+
     def reached(self, symbol: str) -> list[Function]:
-        """Returns the defined functions that a function refers to, directly or not, and the function itself."""
-        found: set[str] = set()
+        """Returns the functions that a function refers to, directly or not, and the function itself."""
+        found: dict[str, Function] = {}
         pending = [symbol]
         while pending:
             symbol = pending.pop()
             if symbol in self.functions and symbol not in found:
-                found.add(symbol)
-                pending += [each.symbol for user in self.functions[symbol].instructions for each in user.operands]
-        return [function for function in self.defined if function.symbol in found]
+                found[symbol] = self.functions[symbol]
+                for instruction in found[symbol].instructions:
+                    for operand in instruction.operands:
+                        if "@" in operand.name:
+                            pending += map(unquoted, _SYMBOL.findall(operand.name))
+        return [function for function in self.functions.values() if function.symbol in found]
+
+    def keep_reachable(self, symbol: str) -> None:
+        """Removes the functions that one function does not reach."""
+        self.functions = {function.symbol: function for function in self.reached(symbol)}
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
         """Adds a node, or one that is a function of its own number. Returns the reference to it, such as ``!7``."""
@@ -782,7 +851,7 @@ class Module:
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        parts = [*self.header, *self.globals.values(), *map(str, self.functions.values()), *self.attributes]
+        parts = [*self.globals.values(), *map(str, self.functions.values()), *self.attributes]
         parts += [*self.named_metadata, *(f"!{place} = {node}" for place, node in self.metadata.items())]
         return "\n".join([*parts, ""])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 from .portable import PortableKernel
@@ -39,10 +37,10 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
     return types
 
 
-def call(kernel: PortableKernel, module: Any, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
+def call(kernel: PortableKernel, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
     """Returns the declaration of the kernel's function, and the lines that call it with ``words`` of types ``types``.
     A word is truncated if the function takes a narrower type (a bool is a byte in memory)."""
-    inner = [str(argument.type) for argument in module.get_function(kernel.symbol).arguments][1:]
+    inner = [argument.type for argument in kernel.module.functions[kernel.symbol].arguments][1:]
     lines: list[str] = []
     arguments = [f"ptr {context}"]
     for number, (word, outer_type, inner_type) in enumerate(zip(words, types, inner, strict=True)):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NoReturn, final
 
+from .brackets import split_list
 from .module import (
     BINARY,
     CASTS,
@@ -69,12 +70,30 @@ def _opaque_pointers(text: str) -> str:
 _SCALAR_POINTER = re.compile(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*')
 _AGGREGATE_POINTER = re.compile(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>)\*")
 
+
+@functools.lru_cache(maxsize=256)
+def _without_stars(text: str) -> str:
+    """Returns a type in which pointers to structures of structures are ``ptr`` too."""
+    while "*" in text:
+        end = text.index("*")
+        start = end
+        depth = 0
+        while True:
+            start -= 1
+            depth += (text[start] in "]}>") - (text[start] in "[{<")
+            if depth == 0:
+                break
+        text = f"{text[:start]}ptr{text[end + 1 :]}"
+    return text
+
+
 _LABEL = re.compile(r'^((?:"[^"]*"|[-\w$.]+)):')
 _HEADER = re.compile(r'(?P<word>define|declare) (?P<head>.*?)@(?P<name>"[^"]*"|[-\w$.]+)\(')
 _GLOBAL = re.compile(r'(@(?:"[^"]*"|[-\w$.]+)) = ')
 _METADATA = re.compile(r"!(\d+) = (.*)")
 _ATTACHED = re.compile(r", (![\w.]+) (!\d+)(?=, !|$)")
 _RESULT = re.compile(r'\s*(?:(%(?:"[^"]*"|[-\w$.]+)) = )?')
+_STAR = re.compile(r"(?: addrspace\(\d+\))?\*")
 _SPACE = re.compile(r"\s*")
 _SIMPLE_TYPE = re.compile(
     r"(?:i\d+|float|double|half|bfloat|ptr(?: addrspace\(\d+\))?|void|label|token|metadata|x86_fp80|fp128)(?![\w.])"
@@ -147,8 +166,8 @@ class _ModuleParser:
                 self.module.attributes.append(line)
             elif line.startswith("%"):
                 self.module.globals[line.partition(" = ")[0]] = line
-            else:
-                self.module.header.append(line)
+            elif not line.startswith(("target ", "source_filename ")):  # a back end has its own
+                raise ValueError(f"cannot read {line!r}")
 
 
 @final
@@ -194,9 +213,9 @@ class _FunctionParser:
             argument = Argument(name, type_, attributes)
             arguments.append(argument)
             self._values[name] = argument
-        after = (
-            self._text[self._at :].removesuffix("{").rstrip() if match["word"] == "define" else self._text[self._at :]
-        )
+        after = self._text[self._at :].strip()
+        if match["word"] == "define":
+            after = after.removesuffix("{").rstrip()
         head = match["head"].strip()
         return Function(unquoted(match["name"]), head, arguments, after, variadic=variadic)
 
@@ -288,9 +307,12 @@ class _FunctionParser:
     def _other(self, name: str, opcode: str) -> Instruction:
         if opcode == "br":
             operands = self._operands()
-            if len(operands) == 1:
-                return Branch(operands[0])  # type: ignore[arg-type]
-            return Branch(operands[1], operands[2], operands[0])  # type: ignore[arg-type]
+            match operands:
+                case [Block() as target]:
+                    return Branch(target)
+                case [condition, Block() as yes, Block() as no]:
+                    return Branch(yes, no, condition)
+            raise self._unread()
         if opcode == "phi":
             return self._phi(name)
         if opcode == "select":
@@ -509,7 +531,11 @@ class _FunctionParser:
             return match[0]
         if self._text[self._at : self._at + 1] not in ("{", "[", "<"):
             self._fail()
-        return self._bracketed()
+        found = self._bracketed()
+        if star := _STAR.match(self._text, self._at):
+            self._at = star.end()
+            return "ptr"
+        return _without_stars(found) if "*" in found else found
 
     def _bracketed(self) -> str:
         """Takes a text in brackets, those in it included."""
@@ -569,17 +595,6 @@ def member_type(whole: str, path: tuple[int, ...]) -> str:
             inside = inside[1:-1].strip()
         whole = inside.partition(" x ")[2] if whole.startswith("[") else split_list(inside)[place]
     return whole
-
-
-def split_list(text: str) -> list[str]:
-    """Splits a list at its commas, except those in brackets. Returns [] for blank text."""
-    found, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([{<") - (letter in ")]}>")
-        if letter == "," and depth == 0:
-            found.append(text[start:place].strip())
-            start = place + 1
-    return [*found, text[start:].strip()] if text.strip() else []
 
 
 def _result_of(opcode: str, operands: list[Value]) -> str:

@@ -16,12 +16,13 @@ This module has the parts that both back ends share; ``ptx/primitives.py`` and `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from oxide.compiler.source.source import SourcePlace, column_of, located_in
+
+from .module import Module
 
 PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.block.", "oxide.warp.", "oxide.stop.")
 """Name prefixes of functions that take the context and that a back end defines."""
@@ -31,7 +32,7 @@ GRID_BARRIER = "oxide.block.grid_barrier"
 STATIC_LIMIT = 48 * 1024
 """Bytes of static shared memory that every CUDA device gives a block."""
 
-_STATIC = re.compile(r"@oxide\.shared\.static\.(\d+)\.(\d+)\.(\d+)\b")
+_STATIC = "oxide.shared.static."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +49,21 @@ class SharedMemory:
         return bool(self.arrays) or self.dynamic
 
 
-def suspends(module: Any) -> bool:
-    """Returns whether the kernel has a call at which a thread may wait for another."""
-    return any(function.name.startswith(("oxide.block.", "oxide.warp.")) for function in module.functions)
+def place_shared_memory(kernel: Callable[..., Any], module: Module, places: Mapping[int, SourcePlace]) -> SharedMemory:
+    """Numbers a kernel's static arrays from 0 and lays them out. Raises ``CompileError`` over the limit, at the first
+    array past it.
 
-
-def cooperates(module: Any) -> bool:
-    """Returns whether the kernel has a grid barrier."""
-    return any(function.name == GRID_BARRIER for function in module.functions)
-
-
-def place_shared_memory(
-    kernel: Callable[..., Any], text: str, places: Mapping[int, SourcePlace]
-) -> tuple[str, SharedMemory]:
-    """Numbers the static arrays of a kernel from 0 and lays them out. Raises ``CompileError`` over the limit, at the
-    first array past it."""
-    found = sorted({tuple(map(int, match.groups())) for match in _STATIC.finditer(text)})
-    numbers = {number: dense for dense, (number, _, _) in enumerate(found)}
-    text = _STATIC.sub(lambda match: f"@oxide.shared.static.{numbers[int(match[1])]}", text)
+    The front end calls ``oxide.shared.static.<number>.<bytes>.<alignment>`` for the address of an array."""
+    found = sorted(
+        (tuple(map(int, symbol.removeprefix(_STATIC).split("."))), symbol)
+        for symbol in module.functions
+        if symbol.startswith(_STATIC)
+    )
     arrays: list[tuple[int, int, int]] = []
     end = 0
     over = None
-    for number, size, alignment in found:
+    for dense, ((number, size, alignment), symbol) in enumerate(found):
+        module.rename(symbol, f"{_STATIC}{dense}")
         offset = -(-end // alignment) * alignment
         arrays.append((offset, size, alignment))
         end = offset + size
@@ -84,7 +78,7 @@ def place_shared_memory(
             "make them smaller, or use DynamicSharedArray(dtype) with LaunchConfig(shared_mem_bytes=…)",
             column_of(file, span),
         )
-    return text, SharedMemory(tuple(arrays), end, "@oxide.shared.dynamic" in text)
+    return SharedMemory(tuple(arrays), end, "oxide.shared.dynamic" in module.functions)
 
 
 def declared_once(text: str) -> str:

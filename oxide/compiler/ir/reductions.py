@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 
-_REDUCTION = re.compile(r"@(oxide\.warp\.reduce\.(u?(?:add|min|max|and|or|xor))\.([if])(32|64))\b")
-
+_PREFIX = "oxide.warp.reduce."
 _TYPES = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 
 
-def used(text: str) -> list[tuple[str, str, str]]:
-    """Returns (symbol, operator, type) of each reduction that the IR calls: ``("oxide.warp.…", "umin", "i32")``."""
-    return sorted({(match[1], match[2], match[3] + match[4]) for match in _REDUCTION.finditer(text)})
+def used(symbols: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Returns (symbol, operator, type) of each reduction among symbols: ``("oxide.warp.…", "umin", "i32")``."""
+    found = sorted(symbol for symbol in symbols if symbol.startswith(_PREFIX))
+    return [(symbol, *symbol.removeprefix(_PREFIX).split(".")) for symbol in found]  # type: ignore[misc]
 
 
 def llvm_type(kind: str) -> str:

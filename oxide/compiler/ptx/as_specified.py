@@ -32,42 +32,44 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from itertools import count
+from collections.abc import Iterator
 
-from oxide.compiler.ir.ssa import NAME
+from oxide.compiler.ir.module import Binary, Call, Cast, Constant, Instruction, Module, Value
 
-_SHIFT = re.compile(
-    rf"^(?P<head>  {NAME} = (?:shl|lshr) (?:nuw |nsw |exact )*(?P<kind>i32|i64) .*, )(?P<amount>{NAME})(?=,|$)",
-    re.MULTILINE,
-)
-_CUT = re.compile(rf"^  ({NAME}) = trunc (?:nuw |nsw )*i64 {NAME} to i32", re.MULTILINE)
+_SAME = Constant('asm "mov.b32 $0, $1;", "=r,r"', "ptr")
 
 
-def has_shifts(text: str) -> bool:
+def _shifts(module: Module) -> Iterator[Binary]:
+    """Yields the shifts whose amount is not a constant."""
+    for function in module.defined:
+        for each in function.instructions:
+            match each:
+                case Binary(opcode="shl" | "lshr", type="i32" | "i64", right=amount):
+                    if not isinstance(amount, Constant):
+                        yield each
+
+
+def has_shifts(module: Module) -> bool:
     """Returns whether any shift has an amount that is not a constant."""
-    return _SHIFT.search(text) is not None
+    return any(True for _ in _shifts(module))
 
 
-def with_hidden_amounts(text: str) -> str:
-    """Returns an optimised module with shift amounts that the back end cannot analyse: amounts of 64 bits, and amounts
+def hide_amounts(module: Module) -> None:
+    """Hides the amounts of an optimised module's shifts from the back end's analysis: amounts of 64 bits, and amounts
     truncated from 64 bits."""
-    cut, numbers = set(_CUT.findall(text)), count()
-
-    def hidden(shift: re.Match[str]) -> str:
-        amount, place = shift["amount"], f"%oxide.amount.{next(numbers)}"
-        lines = []
-        if shift["kind"] == "i64":
-            lines.append(f"  {place}.low = trunc i64 {amount} to i32")
-            amount = f"{place}.low"
-        elif amount not in cut:
-            return shift[0]
-        lines.append(f'  {place}.same = call i32 asm "mov.b32 $0, $1;", "=r,r"(i32 {amount})')
-        if shift["kind"] == "i64":
-            lines.append(f"  {place} = zext i32 {place}.same to i64")
-        lines.append(shift["head"] + (place if shift["kind"] == "i64" else f"{place}.same"))
-        return "\n".join(lines)
-
-    return _SHIFT.sub(hidden, text)
+    for number, shift in enumerate(_shifts(module)):
+        amount, place = shift.right, f"%oxide.amount.{number}"
+        match amount:
+            case Value(type="i64"):
+                low = Cast(f"{place}.low", "trunc", amount, "i32")
+                same = Call(f"{place}.same", "i32", _SAME, (low,))
+                hidden: list[Instruction] = [low, same, Cast(place, "zext", same, "i64")]
+            case Cast(opcode="trunc", value=Value(type="i64")):
+                hidden = [Call(f"{place}.same", "i32", _SAME, (amount,))]
+            case _:
+                continue
+        shift.operands[1] = hidden[-1]
+        shift.block.insert(shift.block.instructions.index(shift), hidden)
 
 
 _NEGATION = re.compile(r"\bneg\.s(16|32)\s+(%\w+), (%\w+);")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from oxide.compiler.ir import reductions
 from oxide.compiler.ir.primitives import GRID_BARRIER, SharedMemory, declared_once
 
 
-def definitions(text: str, shared: SharedMemory, arch: str) -> str:
-    """Returns definitions of the primitives for a kernel's IR. Unused definitions are dropped before instruction
-    selection."""
+def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> str:
+    """Returns definitions of the primitives for a kernel with these symbols. Unused definitions are dropped before
+    instruction selection."""
     texts = [_shared(shared), _nanosleep(arch), _INSTRUCTIONS]
-    if "@oxide.unanimous(" in text:
+    if "oxide.unanimous" in symbols:
         texts.append(_UNANIMOUS)
-    if "@oxide.block." in text:
+    if any(symbol.startswith("oxide.block.") for symbol in symbols):
         texts.append(_BARRIERS)
-    if f"@{GRID_BARRIER}" in text:
+    if GRID_BARRIER in symbols:
         texts.append(_GRID_BARRIER)
-    if "@oxide.warp." in text:
+    if any(symbol.startswith("oxide.warp.") for symbol in symbols):
         texts += [_SHUFFLES, _VOTES, _MATCHES, _WARP_SYNC]
-    found = reductions.used(text)
+    found = reductions.used(symbols)
     if found:
         texts.append("declare i32 @llvm.cttz.i32(i32, i1)")
     return declared_once("\n".join([*texts, *(_reduction(*reduction, arch) for reduction in found)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -11,16 +12,18 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.instructions import QUOTIENTS, quotient
 from oxide.compiler.ir.llvm import gpu_machine, optimise
+from oxide.compiler.ir.module import Constant, Module, Value
+from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
 from oxide.errors import CompileError
 
-from . import primitives
-from .as_specified import as_specified, has_shifts, with_hidden_amounts
+from . import primitives, streaming
+from .as_specified import as_specified, has_shifts, hide_amounts
 from .libdevice import link_libdevice
-from .remainder import exact_remainders
-from .streaming import hinted
+from .remainder import make_exact
 
 FEATURES = "+ptx86"
 """PTX ISA 8.6: old enough for a wide range of drivers. Architectures that it does not know need a newer version."""
@@ -69,6 +72,10 @@ def compile_ptx(
     entry = re.sub(r"\W", "_", name)
     check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
     module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
+    if has_shifts(kernel.module):
+        optimised = parse(str(module))
+        hide_amounts(optimised)
+        module = llvm.parse_assembly(str(optimised))
     return Code(target, entry, as_specified(machine.emit_assembly(module)).encode())
 
 
@@ -76,7 +83,9 @@ def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...])
     """Returns the sites of the accesses that LLVM could not prove to be in bounds."""
     entry = re.sub(r"\W", "_", name)
     module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None)
-    return frozenset(int(site) for site in re.findall(r"@oxide\.report\(i32 (\d+)\)", str(module)))
+    calls = (call for function in parse(str(module)).defined for call in function.calls)
+    sites = (call.arguments[0].integer for call in calls if call.called == "oxide.report")
+    return frozenset(site for site in sites if site is not None)
 
 
 def _module(
@@ -90,65 +99,81 @@ def _module(
 ) -> tuple[Any, Any]:
     """Returns the optimised module and its machine. ``linking`` is the kernel's name if libdevice is to be linked."""
     machine = gpu_machine(target.arch, target.features or FEATURES)
-    portable = llvm.parse_assembly(kernel.text)
-    module = link(
-        [
-            _HEADER + exact_remainders(hinted(_constants_in_their_bank(kernel.text))),
-            _HEADER + check,
-            _HEADER + _registers(),
-            _HEADER + _fast_tanh(kernel.text, target.arch),
-            _HEADER + _quotients(kernel.text),
-            _HEADER + debugging.ptx_definitions(kernel.text),
-            _HEADER + half.ptx_definitions(kernel.text, int(re.sub(r"\D", "", target.arch))),
-            _HEADER + primitives.definitions(kernel.text, kernel.shared, target.arch),
-            _HEADER + _entry(kernel, portable, entry, signature, max_registers),
-        ]
-    )
+    capability = int(re.sub(r"\D", "", target.arch))
+    symbols = kernel.module.functions
+    edited = parse(kernel.text) if _needs_edits(kernel.module) else kernel.module
+    _place_constants(edited)
+    support = [
+        *streaming.hint(edited),
+        *make_exact(edited),
+        _registers(),
+        _fast_tanh(symbols, capability),
+        *_quotients(symbols),
+        debugging.ptx_definitions(symbols),
+        half.ptx_definitions(symbols, capability),
+        primitives.definitions(symbols, kernel.shared, target.arch),
+        _entry(kernel, entry, signature, max_registers),
+    ]
+    module = link(_HEADER + part for part in (str(edited), check, declared_once("\n".join(support))))
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no such vectors
-    if has_shifts(kernel.text):
-        module = llvm.parse_assembly(with_hidden_amounts(str(module)))
     return module, machine
 
 
-def _fast_tanh(text: str, arch: str) -> str:
+def _needs_edits(module: Module) -> bool:
+    """Returns whether a kernel has constant arrays, streaming accesses or remainders, which a GPU treats specially."""
+    return any(symbol.startswith("oxide.constant") for symbol in module.globals) or any(
+        each.opcode == "frem" or "!oxide.streaming" in each.metadata
+        for function in module.defined
+        for each in function.instructions
+    )
+
+
+def _fast_tanh(symbols: Collection[str], capability: int) -> str:
     """Defines the fast ``tanh``: one instruction from compute capability 7.5 on, libdevice's function before."""
-    if "@__nv_fast_tanhf" not in text:
+    if "__nv_fast_tanhf" not in symbols:
         return ""
     head = "define float @__nv_fast_tanhf(float %x) alwaysinline {\n  %r = call float "
-    if int(re.sub(r"\D", "", arch)) >= 75:
+    if capability >= 75:
         return f'{head}asm "tanh.approx.f32 $0, $1;", "=f,f"(float %x)\n  ret float %r\n}}'
     return f"declare float @__nv_tanhf(float)\n{head}@__nv_tanhf(float %x)\n  ret float %r\n}}"
 
 
-def _quotients(text: str) -> str:
-    called = (quotient(symbol, approximate=True) for symbol in QUOTIENTS if f"@{symbol}(" in text)
-    return "\n".join(dict.fromkeys(part for parts in called for part in parts))
+def _quotients(symbols: Collection[str]) -> list[str]:
+    return [part for symbol in QUOTIENTS if symbol in symbols for part in quotient(symbol, approximate=True)]
 
 
-_CONSTANT = re.compile(r"^(@oxide\.constant[\w.]*) = (.*?)\bconstant\b", re.MULTILINE)
-
-
-def _constants_in_their_bank(text: str) -> str:
+def _place_constants(module: Module) -> None:
     """Moves the kernel's constant arrays to constant memory, which all threads of a warp read in one access."""
-    for symbol, linkage in dict.fromkeys(_CONSTANT.findall(text)):
-        used = re.compile(rf"(?<!^){re.escape(symbol)}(?![\w.])", re.MULTILINE)
-        text = used.sub(f"addrspacecast (ptr addrspace(4) {symbol} to ptr)", text)
-        text = text.replace(f"{symbol} = {linkage}constant", f"{symbol} = {linkage}addrspace(4) constant")
-    return text
+    for symbol, line in module.globals.items():
+        head, constant, rest = line.partition(" constant ")
+        if not (symbol.startswith("oxide.constant") and constant):
+            continue
+        module.globals[symbol] = f"{head} addrspace(4) constant {rest}"
+        for function in module.defined:
+            for instruction in function.instructions:
+                instruction.operands = [_in_bank(operand, f"@{symbol}") for operand in instruction.operands]
+
+
+def _in_bank(operand: Value, constant: str) -> Value:
+    """Returns an operand, which may be a constant expression, with the address of a constant in constant memory."""
+    if not (isinstance(operand, Constant) and constant in operand.name):
+        return operand
+    text, address = f"{operand.name} ", f"addrspacecast (ptr addrspace(4) {constant} to ptr)"
+    for end in " ,)":
+        text = text.replace(constant + end, address + end)
+    return Constant(text[:-1], operand.type)
 
 
 def _check(kernel_id: int) -> str:
     return in_bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True)
 
 
-def _entry(
-    kernel: PortableKernel, module: Any, entry: str, signature: tuple[Closed, ...], max_registers: int | None
-) -> str:
+def _entry(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...], max_registers: int | None) -> str:
     types = parameters.word_types(signature)
     words = [f"%p{number}" for number in range(len(types))]
-    declaration, call = parameters.call(kernel, module, "%fault_record", words, types)
+    declaration, call = parameters.call(kernel, "%fault_record", words, types)
     listed = ", ".join([f"{kind} {word}" for kind, word in zip(types, words, strict=True)] + ["ptr %fault_record"])
     attributes = f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else ""
     return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){attributes} {{\n{call}\n  ret void\n}}\n"

@@ -7,23 +7,23 @@ bits than a float, and NaN if it overflows. This code divides the mantissas as i
 
 from __future__ import annotations
 
-import re
-
-_REMAINDER = re.compile(r"\bfrem (?:\w+ )*(float|double) ([^,\n]+), ([^,\n]+)")
+from oxide.compiler.ir.module import Binary, Call, Module
 
 
-def exact_remainders(text: str) -> str:
-    """Returns a kernel's IR with each remainder as a function call, and those functions."""
-    kinds = {match[1] for match in _REMAINDER.finditer(text)}
-    if not kinds:
-        return text
-    called = _REMAINDER.sub(r"call \1 @oxide.remainder.\1(\1 \2, \1 \3)", text)
-    return "\n".join([called, *(_definition(kind) for kind in sorted(kinds)), *_declarations(text)])
+def make_exact(module: Module) -> list[str]:
+    """Replaces each remainder by a call. Returns the functions' definitions."""
+    kinds: set[str] = set()
+    for function in module.defined:
+        for each in function.instructions:
+            match each:
+                case Binary(opcode="frem", type="float" | "double" as kind, operands=operands):
+                    called = module.declare(kind, f"oxide.remainder.{kind}", (kind, kind))
+                    function.substitute(each, Call(each.name, kind, called, operands))
+                    kinds.add(kind)
+    return [_DECLARATIONS, *map(_definition, sorted(kinds))] if kinds else []
 
 
-def _declarations(text: str) -> list[str]:
-    needed = ("declare i64 @llvm.ctlz.i64(i64, i1)", "declare i64 @llvm.umin.i64(i64, i64)")
-    return [line for line in needed if f"{line.split('(')[0]}(" not in text]
+_DECLARATIONS = "declare i64 @llvm.ctlz.i64(i64, i1)\ndeclare i64 @llvm.umin.i64(i64, i64)"
 
 
 def _definition(kind: str) -> str:
@@ -58,7 +58,7 @@ def _definition(kind: str) -> str:
   %{name}.exponent = select i1 %{name}.normal, i64 %{name}.field, i64 %{name}.below"""
 
     return f"""
-define internal {kind} @oxide.remainder.{kind}({kind} %x, {kind} %y) nounwind willreturn memory(none) {{
+define {kind} @oxide.remainder.{kind}({kind} %x, {kind} %y) nounwind willreturn memory(none) {{
 entry:
 {wide("x")}
 {wide("y")}

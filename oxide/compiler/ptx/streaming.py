@@ -6,39 +6,36 @@ comes last: the sanitizer and the bounds checks see ordinary loads and stores, w
 
 from __future__ import annotations
 
-import re
+from oxide.compiler.ir.module import Call, Load, Module, Store
 
-_ACCESS = re.compile(
-    r"^(?:(?P<result>\s*%\S+ = )load (?P<loaded><(?P<loads>\d+) x (?P<load>\w+)>)"
-    r"|(?P<indent>\s*)store (?P<stored><(?P<stores>\d+) x (?P<store>\w+)>) (?P<value>[^\n]+?)"
-    r"), ptr (?P<pointer>\S+), align \d+[^\n]*!oxide\.streaming[^\n]*$",
-    re.MULTILINE,
-)
 _BITS = {"float": 32, "double": 64}
 _WIDEST = 4
 """The most 32-bit words that one instruction moves."""
 
 
-def hinted(text: str) -> str:
-    """Returns a kernel's IR with function calls for streaming vector accesses, and those functions. Vectors whose
-    size is not a multiple of 32 bits are unchanged."""
+def hint(module: Module) -> list[str]:
+    """Replaces a kernel's streaming vector accesses by calls. Returns the functions' definitions. Vectors whose size is
+    not a multiple of 32 bits are unchanged."""
     definitions: dict[str, str] = {}
+    for function in module.defined:
+        for access in function.instructions:
+            if not (isinstance(access, Load | Store) and _is_streaming(access)):
+                continue
+            vector = access.type if isinstance(access, Load) else access.value.type
+            count, _, element = vector.strip("<>").partition(" x ")
+            bits = int(count) * (_BITS.get(element) or int(element[1:]))
+            if bits % 32:
+                continue
+            name = f"oxide.streaming.{access.opcode}.v{count}{element}"
+            definitions[name] = (_load if isinstance(access, Load) else _store)(name, vector, bits // 32)
+            called = module.declare(access.type, name, [operand.type for operand in access.operands])
+            function.substitute(access, Call(access.name, access.type, called, access.operands))
+    return list(definitions.values())
 
-    def call(match: re.Match[str]) -> str:
-        vector = match["loaded"] or match["stored"]
-        element = match["load"] or match["store"]
-        bits = int(match["loads"] or match["stores"]) * (_BITS.get(element) or int(element[1:]))
-        if bits % 32:
-            return match[0]
-        how = "load" if match["loaded"] else "store"
-        name = f"oxide.streaming.{how}.v{match['loads'] or match['stores']}{element}"
-        definitions[name] = (_load if match["loaded"] else _store)(name, vector, bits // 32)
-        if match["loaded"]:
-            return f"{match['result']}call {vector} @{name}(ptr {match['pointer']})"
-        return f"{match['indent']}call void @{name}({vector} {match['value']}, ptr {match['pointer']})"
 
-    text = _ACCESS.sub(call, text)
-    return "\n".join([text, *definitions.values()])
+def _is_streaming(access: Load | Store) -> bool:
+    vector = access.type if isinstance(access, Load) else access.value.type
+    return "!oxide.streaming" in access.metadata and vector.startswith("<") and access.pointer.type == "ptr"
 
 
 def _load(name: str, vector: str, words: int) -> str:

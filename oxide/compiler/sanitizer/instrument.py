@@ -16,12 +16,10 @@ import itertools
 import re
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from oxide.compiler.bounds.leaving import threads_may_wait
 from oxide.compiler.cpu import native, primitives
 from oxide.compiler.ir import clearing
-from oxide.compiler.ir.llvm import host_machine, run_passes
+from oxide.compiler.ir.llvm import host_machine, portable_module, run_passes
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.patterns import CHECK_RESULT, fails_an_assert
 from oxide.compiler.ir.portable import PortableKernel, link
@@ -51,8 +49,10 @@ def compile_sanitized(
 ) -> Code:
     """Returns a host object file with checked accesses, and the driver's data for it. Raises ``CompileError``."""
     pointers, views = pointers_of(signature)
-    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(clearing.left_out(kernel.text)))
-    module = llvm.parse_assembly("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
+    uncleared = parse(kernel.text)
+    clearing.leave_out(uncleared)
+    text = _HOLDABLE.sub("@oxide.held.", _local_arrays_held(str(uncleared)))
+    module = portable_module("\n".join([_restored_definitions(text), *_held_declarations(kernel.text)]))
     head, body, tail = _split(_simplified(module, host_machine(target)), kernel.symbol)
     instrumenter = _Instrumenter(name, kernel, pointers, views, head, body, tail)
     lines = [

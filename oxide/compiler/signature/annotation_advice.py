@@ -1,4 +1,4 @@
-"""What to annotate a kernel's parameter as, for the errors of annotations. Loaded when one of them is made."""
+"""Advice for annotation errors: what to annotate a kernel's parameter as. Loaded only when such an error is raised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SLICES = (Slice, DisjointSlice, AtomicSlice)
 
 
 def of_annotation(annotation: Any) -> str:
-    """What to annotate a kernel's parameter as, which ``annotation`` is not."""
+    """Returns what to annotate a kernel's parameter as. ``annotation`` is the one that was refused."""
     scalars = _scalars_for(annotation)
     if scalars:
         return f"annotate it as {scalars}"
@@ -32,21 +32,21 @@ def of_annotation(annotation: Any) -> str:
 
 
 def of_element(annotation: Any) -> str:
-    """What the elements of a slice are, which ``annotation`` is not."""
+    """Returns what the elements of a slice may be. ``annotation`` is the one that was refused."""
     scalars = _scalars_for(annotation)
     shown = getattr(annotation, "__name__", repr(annotation))
     return f"write {scalars}, not {shown}" if scalars else " ".join(FORMATS)
 
 
 def _scalars_for(annotation: Any) -> str:
-    """What oxide has for one of Python's or NumPy's types of numbers, or nothing."""
+    """Returns oxide's scalar types for a number type of Python or NumPy, or an empty string."""
     if annotation in (float, int, bool):
         return {float: "f32 or f64", int: "i32, i64, u32 or u64", bool: "bool_"}[annotation]
     return dtype_name(annotation) or ""
 
 
 def dtype_name(value: Any) -> str | None:
-    """oxide's name of one of NumPy's scalar types."""
+    """Returns oxide's name for a scalar type of NumPy, or None."""
     if not (isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))):
         return None
     try:

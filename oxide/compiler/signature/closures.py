@@ -1,13 +1,13 @@
-"""Python functions as kernel arguments: the numbers that one captures become parameters of the kernel.
+"""Python functions as kernel arguments: the numbers that a function captures become parameters of the kernel.
 
-``map_(lambda x: x * factor, x, out)`` must not compile anew when ``factor`` changes, nor go on with the old one. So a
-function is lifted: a copy is compiled from its source in which each captured number is a parameter. What it names of
-other kinds (device functions, modules, types) is part of the code, as in every ``@device`` function. A kernel is
+``map_(lambda x: x * factor, x, out)`` must not compile again when ``factor`` changes, and must not keep the old value.
+So the function is lifted: a copy is compiled from its source in which each captured number is a parameter. Other things
+that it names (device functions, modules, types) are part of the code, as in every ``@device`` function. A kernel is
 compiled once for a function's code, the types of its captured numbers and the other things that it names.
 
-Of a lambda or an ordinary function, the numbers of its module are captured too: they are what they are at the launch.
-In a ``@device`` function those are constants, which may be the shape of a ``SharedArray``, say. Default values count
-as captured.
+A lambda or an ordinary function also captures the numbers of its module, with their values at the launch. In a
+``@device`` function the module's numbers are constants, which may be the shape of a ``SharedArray``, for example.
+Default values count as captured.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _BY_TYPE: dict[type, ScalarType] = {
 
 
 def kind_of(function: Function) -> Hashable:
-    """What of a function the choice of a specialization depends on: its code, types of numbers, and other things."""
+    """Returns what selects the specialization for a function: its code, its numbers' types, and the other things it
+    names."""
     plain, shape = _plain(function)
     is_device = plain is not function
     parts: list[Any] = [shape.number, is_device]
@@ -69,10 +70,10 @@ def lift(
     takes: tuple[ScalarType | None, ...] | None,
     returns: ScalarType | None,
 ) -> Parameter:
-    """The kernel parameter that a function becomes, given what types it takes and returns.
+    """Returns the kernel parameter for a function, given the types that it takes and returns.
 
-    Raises ``ArgumentError`` for a function of another number of parameters, or that captures what no parameter can be,
-    and ``CompileError`` where its source cannot be read.
+    Raises ``ArgumentError`` if the function has another number of parameters, or captures something that cannot be a
+    parameter. Raises ``CompileError`` if its source cannot be read.
     """
     plain, shape = _plain(function)
     code, is_device = plain.__code__, plain is not function
@@ -120,7 +121,7 @@ def lift(
 
 
 def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ...]:
-    """The numbers that a function captures now, as the kernel gets them."""
+    """Returns the numbers that a function captures now, converted for the kernel."""
     plain, shape = _plain(function)
     is_device = plain is not function
     numbers = (
@@ -136,13 +137,14 @@ _lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {} 
 
 
 def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
-    """What was lifted with this key and is still there."""
+    """Returns the lifted function with this key, if it is still alive."""
     found, known = _lifted.get(hash(key), (None, None))
     return found() if found is not None and known == key else None
 
 
 def _remember(key: Hashable, made: DeviceFunction[..., Any]) -> None:
-    """Has ``_known`` find it for as long as it is there; what had a key of the same hash is made again."""
+    """Stores a lifted function under its key for as long as it is alive. A function whose key has the same hash is
+    replaced, and will be lifted again."""
     number = hash(key)
     forget = functools.partial(_lifted.pop, number)
     _lifted[number] = weakref.ref(made, forget), key
@@ -151,7 +153,7 @@ def _remember(key: Hashable, made: DeviceFunction[..., Any]) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What is the same for all functions of one code object."""
+    """What all functions of one code object share."""
 
     code: CodeType
     number: int
@@ -159,12 +161,12 @@ class _Shape:
     unsupported: str | None
 
     def arity(self, function: FunctionType) -> int:
-        """How many parameters have no default."""
+        """Returns the number of parameters without a default."""
         return self.code.co_argcount - len(function.__defaults__ or ())
 
 
 _numbers = itertools.count()
-_shapes: dict[int, _Shape] = {}  # by the address of the code object, which stays while it is in here
+_shapes: dict[int, _Shape] = {}  # by the address of the code object, which its entry keeps alive
 
 
 def _plain(function: Function) -> tuple[FunctionType, _Shape]:
@@ -181,7 +183,8 @@ def _plain(function: Function) -> tuple[FunctionType, _Shape]:
 
 
 def _outer(function: FunctionType, shape: _Shape) -> Iterator[tuple[str, Any, bool]]:
-    """The values that a function finds outside its body: name, value, and whether it is one of the module's."""
+    """Yields the values that a function reads from outside its body: name, value, and whether it is a module's
+    global."""
     code = shape.code
     if function.__defaults__:
         names = code.co_varnames[shape.arity(function) : code.co_argcount]
@@ -213,8 +216,8 @@ def _identity(
     takes: tuple[ScalarType | None, ...] | None,
     returns: ScalarType | None,
 ) -> str:
-    """The same text for the same function and types in every process."""
-    import hashlib  # here, since it takes a thirtieth of `import oxide`
+    """Returns a text that is the same for the same function and types in every process."""
+    import hashlib  # imported here: it takes a thirtieth of the time of `import oxide`
 
     code = function.__code__
     constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
@@ -225,7 +228,7 @@ def _identity(
 
 @final
 class _Copy:
-    """A function's source, to be compiled with the numbers that it captures as parameters."""
+    """A copy of a function's source, compiled with the captured numbers as parameters."""
 
     def __init__(
         self, function: FunctionType, numbers: list[tuple[str, ScalarType]], constants: dict[str, Any]
@@ -262,7 +265,7 @@ class _Copy:
         return DeviceFunction(made)
 
     def _node(self) -> ast.Lambda | ast.FunctionDef:
-        """The function's node in the tree of its file."""
+        """Returns the function's node in the syntax tree of its file."""
         code = self.function.__code__
         source = "".join(linecache.getlines(code.co_filename, self.function.__globals__))
         names = list(code.co_varnames[: code.co_argcount])
@@ -288,7 +291,7 @@ class _Copy:
 
 @functools.lru_cache(maxsize=32)
 def _functions(source: str) -> dict[int, list[ast.Lambda | ast.FunctionDef]]:
-    """The functions in a file by their first line, which is that of the first decorator."""
+    """Returns the functions in a file by their first line, which is that of the first decorator."""
     found: dict[int, list[ast.Lambda | ast.FunctionDef]] = {}
     try:
         tree = ast.parse(source)

@@ -1,8 +1,8 @@
 """Launch contracts: ``@kernel(requires=("len(a) >= m * k", …))``.
 
-A contract is a comparison of two whole-number expressions over a kernel's integer parameters and the lengths of its
-slices. It is parsed when the kernel is decorated, checked on the host once per launch, in Python's unbounded integers,
-and handed to the compiler as a fact (``prove``): an access that follows from it needs no check at all.
+A contract compares two integer expressions over a kernel's integer parameters and the lengths of its slices. It is
+parsed when the kernel is decorated. Each launch checks it once on the host, in Python's unbounded integers. The
+compiler takes it as a fact (``prove``): an access that follows from it needs no check.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One comparison. ``names`` are what it speaks of: ``m`` for a parameter, ``len(a)`` for a slice's length."""
+    """One comparison. ``names`` are its variables: ``m`` for a parameter, ``len(a)`` for a slice's length."""
 
     text: str
     left: ast.expr
@@ -72,10 +72,11 @@ class Contract:
 
 
 def compiled(contracts: Sequence[Contract], names: Sequence[str]) -> Callable[..., bool]:
-    """Whether all of them hold, as a function of the values of ``names``, in that order. It may raise
-    ``ZeroDivisionError``.
+    """Returns a function of the values of ``names``, in that order, that tells whether all contracts hold.
 
-    Every launch calls it: a tenth of the time of ``check``, which can say what does not hold."""
+    The function may raise ``ZeroDivisionError``. Every launch calls it: it takes a tenth of the time of ``check``,
+    which can report which contract failed.
+    """
     by_place = _ByPlace(names)
     held: list[ast.expr] = [
         ast.Compare(by_place.copy_of(contract.left), [contract.comparison], [by_place.copy_of(contract.right)])
@@ -85,7 +86,7 @@ def compiled(contracts: Sequence[Contract], names: Sequence[str]) -> Callable[..
     function = ast.Lambda(
         ast.arguments([], parameters, None, [], [], None, []), ast.BoolOp(ast.And(), [ast.Constant(True), *held])
     )
-    # What is run was parsed by _Parser, which lets nothing but whole-number arithmetic through.
+    # The code is safe to run: _Parser accepts only integer arithmetic.
     code = compile(ast.fix_missing_locations(ast.Expression(function)), "<contracts>", "eval")
     holds: Callable[..., bool] = eval(code, {"__builtins__": {}})
     return holds
@@ -94,7 +95,7 @@ def compiled(contracts: Sequence[Contract], names: Sequence[str]) -> Callable[..
 def parse_contracts(
     function: Callable[..., Any], kernel: str, parameters: tuple[Declared, ...], texts: Iterable[str]
 ) -> tuple[Contract, ...]:
-    """The contracts of a kernel. Raises ``CompileError`` for a name or an operation that a contract cannot have."""
+    """Returns a kernel's contracts. Raises ``CompileError`` for a name or an operation that a contract cannot have."""
     if isinstance(texts, str):
         raise located(function, f'kernel {kernel}: requires is the text "{texts}"; give a tuple of texts')
     found: list[Contract] = []
@@ -178,8 +179,7 @@ class _Parser:
 
 @final
 class _NamedElements(ast.NodeTransformer):
-    """Makes names of what a contract says of tuples: ``size.rows`` and ``size[0]`` are scalar parameters of that
-    name."""
+    """Replaces elements of tuples by names: ``size.rows`` and ``size[0]`` are scalar parameters with these names."""
 
     def __init__(self, parser: _Parser) -> None:
         self.parser = parser
@@ -217,7 +217,7 @@ class _NamedElements(ast.NodeTransformer):
 
 @final
 class _ByPlace(ast.NodeTransformer):
-    """Puts a variable for each name that contracts speak of."""
+    """Replaces each name in a contract by a variable numbered by its position."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._places = {name: place for place, name in enumerate(names)}
@@ -249,4 +249,4 @@ def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
         case ast.Call(args=[ast.Name(id=name)]):
             return values[f"len({name})"]
         case _:
-            raise AssertionError(ast.dump(node))  # _Parser let nothing else through
+            raise AssertionError(ast.dump(node))  # _Parser accepts nothing else

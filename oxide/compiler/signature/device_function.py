@@ -1,7 +1,8 @@
 """``@device``: functions that kernels call.
 
-They are compiled into each kernel that reaches them; on the host they are the Python functions they were. A parameter
-without an annotation is generic; one with an annotation is converted to, or must be, what it says.
+They are compiled into each kernel that reaches them. On the host they stay plain Python functions. A parameter without
+an annotation is generic. An argument for an annotated parameter is converted to the annotated type, or must have that
+type.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class DeviceFunction(Generic[P, R]):
     def __init__(self, function: Callable[P, R], names: Mapping[str, Any] | None = None) -> None:
         self.function = function
         self.annotations: dict[str, Annotation] = parse_annotations(function, names or {})
-        """What the annotated parameters are, and, as ``return``, the result."""
+        """The annotations of the parameters, and that of the result under ``return``."""
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -40,23 +41,24 @@ class DeviceFunction(Generic[P, R]):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceFunction[P, R]:
-        return self  # as a function is its own copy
+        return self  # a function is its own copy
 
     def __repr__(self) -> str:
         return f"<device function {self.function.__qualname__}>"
 
 
 def is_function(argument: object) -> bool:
-    """Whether an argument of a launch is what a function parameter takes: a Python function or a device function."""
+    """Returns whether a launch argument fits a function parameter: a Python function or a device function."""
     return type(argument) is FunctionType or isinstance(argument, DeviceFunction)
 
 
 def device(function: Callable[P, R]) -> DeviceFunction[P, R]:
     """Marks a device function. Raises ``CompileError`` for annotations it cannot use.
 
-    A parameter without an annotation is generic: the function is compiled for the arguments' types. To a parameter
-    that is annotated as a scalar an argument is converted as in a store to an element: an integer to a float or to
-    another integer type, but a float to an integer only by hand, as in ``i32(x)``. ``Slice[T]`` and
-    ``DisjointSlice[T]`` take just those. The result is converted to a scalar return annotation by the same rule.
+    A parameter without an annotation is generic: the function is compiled for the arguments' types. If a parameter is
+    annotated as a scalar, its argument is converted as in a store to an element: an integer to a float or to another
+    integer type. A float becomes an integer only by an explicit conversion, as in ``i32(x)``. ``Slice[T]`` and
+    ``DisjointSlice[T]`` take exactly these types. The result is converted to a scalar return annotation by the same
+    rule.
     """
     return DeviceFunction(function, dict(sys._getframe(1).f_locals))

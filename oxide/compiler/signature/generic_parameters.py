@@ -1,6 +1,6 @@
-"""Parameters of generic kernels: what their annotations say, and what a function becomes when a kernel takes it.
+"""Parameters of generic kernels: their annotations, and the parameter that a function argument becomes.
 
-Apart from ``signature.py`` since few programs need it, and ``import oxide`` is counted in milliseconds.
+Kept out of ``signature.py``, because few programs need it and each module adds to the time of ``import oxide``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class OpenParameter:
     """One parameter of a generic kernel, whose type the argument decides: ``factor: T``, ``x: Slice[T]``.
 
-    It becomes a ``Parameter`` when the kernel is specialised; ``type_variables.py`` says how.
+    It becomes a ``Parameter`` when the kernel is specialised (see ``type_variables.py``).
     """
 
     kernel: str
@@ -35,7 +35,7 @@ class OpenParameter:
     kind: Kind
     variable: str
     choices: tuple[ScalarType, ...]
-    """The scalar types that the variable may stand for: its constraints, or all."""
+    """The scalar types that the variable may stand for: its constraints, or all scalar types."""
     tile: tuple[int, ...] = ()
 
     @property
@@ -45,11 +45,11 @@ class OpenParameter:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """None is known: void."""
+        """void, because the dtype is not known yet."""
         return np.dtype(np.void)
 
     def convert(self, value: Any) -> Any:
-        """A scalar argument, if it is a number. Raises ``ArgumentError`` for anything else."""
+        """Returns a scalar argument unchanged if it is a number. Raises ``ArgumentError`` for anything else."""
         if isinstance(value, int | float | np.number | np.bool_) or (type(value) is np.ndarray and value.ndim == 0):
             return value
         raise ArgumentError(
@@ -58,7 +58,7 @@ class OpenParameter:
         )
 
     def closed(self, scalar: ScalarType) -> Parameter:
-        """The parameter, where the variable stands for ``scalar``."""
+        """Returns the parameter with ``scalar`` for the type variable."""
         return Parameter(self.kernel, self.name, self.kind, scalar, self.tile)
 
 
@@ -67,8 +67,8 @@ class OpenParameter:
 class OpenFunction:
     """A parameter that takes a function: ``f: Callable[[T], T]``.
 
-    ``takes`` are the types that the function's arguments are converted to, None for all of them where the annotation
-    says nothing, and ``returns`` what its result is converted to. Both may name type variables.
+    ``takes`` are the types that the function's arguments are converted to; it is None if the annotation does not list
+    them. ``returns`` is the type that its result is converted to. Both may name type variables.
     """
 
     kernel: str
@@ -77,7 +77,7 @@ class OpenFunction:
     returns: ScalarType | str | None
     annotation: str
     choices: tuple[tuple[str, tuple[ScalarType, ...]], ...]
-    """The type variables, and what each may stand for."""
+    """The type variables, and the scalar types that each may stand for."""
 
     @property
     def kind(self) -> Kind:
@@ -85,15 +85,18 @@ class OpenFunction:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Void: a function is no number."""
+        """void: a function is not a number."""
         return np.dtype(np.void)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """A function that a kernel is compiled with: a device function that takes, after its own ``arity`` parameters, the
-    numbers that it captures, which are the ``parts`` of the kernel's parameter. See ``closures.py``."""
+    """A function that a kernel is compiled with, as a device function.
+
+    After its own ``arity`` parameters the device function takes the numbers that it captures. They are the ``parts`` of
+    the kernel's parameter. See ``closures.py``.
+    """
 
     function: DeviceFunction[..., Any]
     parts: tuple[Parameter, ...]
@@ -101,20 +104,22 @@ class Lifted:
     annotation: str
     identity: str
     words: Callable[[Any], tuple[Any, ...]]
-    """The numbers that such a function captures now. Raises ``ArgumentError`` for one that its type does not hold."""
+    """Returns the numbers that such a function captures now. Raises ``ArgumentError`` if a number does not fit its
+    type."""
 
 
 def open_parameter(
     function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar, tile: tuple[int, ...]
 ) -> OpenParameter:
-    """The parameter for an annotation with a type variable. Raises ``CompileError`` for one that is no machine type."""
+    """Returns the parameter for an annotation with a type variable. Raises ``CompileError`` if it is no machine
+    type."""
     choices = _choices(function, kernel, name, kind, variable)
     return OpenParameter(kernel, name, kind, variable.__name__, choices, tile)
 
 
 def function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
-    """The parameter for ``Callable``, ``Callable[[f32, T], T]`` or ``Callable[..., f32]``; ``Any`` stands for no
-    conversion. Raises ``CompileError`` for what is no scalar."""
+    """Returns the parameter for ``Callable``, ``Callable[[f32, T], T]`` or ``Callable[..., f32]``. ``Any`` means no
+    conversion. Raises ``CompileError`` for anything but scalars."""
     choices: dict[str, tuple[ScalarType, ...]] = {}
 
     def meaning(each: Any) -> ScalarType | str | None:
@@ -147,7 +152,7 @@ def _type_name(kind: ScalarType | str | None) -> str:
 def _choices(
     function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
 ) -> tuple[ScalarType, ...]:
-    """What a type variable may stand for: its constraints, or every scalar type that the parameter may have."""
+    """Returns what a type variable may stand for: its constraints, or every scalar type that the parameter may have."""
     possible = ATOMIC if kind == "atomic" else tuple(FORMATS)
     problem = None
     if variable.__bound__ is not None:

@@ -1,8 +1,8 @@
-"""Pickling by name, as Python does with functions: kernels and device functions are pickled as the place that they have
-in a module, and another process finds its own there.
+"""Pickles kernels and device functions by name, as Python does with functions: another process looks up its own object
+of that name in the module.
 
-A kernel has compiled code and locks, which no other process can use. What has no such place, as a kernel that was made
-in a function, cannot be pickled.
+A kernel has compiled code and locks, which no other process can use. A kernel without a name in a module, for example
+one made in a function, cannot be pickled.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def global_name(thing: Any, shown: str) -> str:
-    """Returns the name under which a function's module holds what was made of it; ``__reduce__`` returns that.
+    """Returns the name under which a module holds a kernel or a device function, for ``__reduce__`` to return.
 
-    Raises ``TypeError`` where the module holds it under no name; ``shown`` says what it is.
+    Raises ``TypeError`` if the module holds it under no name. ``shown`` describes the object in the error.
     """
     module = sys.modules.get(thing.__module__)
     held: Any = module
@@ -22,7 +22,7 @@ def global_name(thing: Any, shown: str) -> str:
         held = getattr(held, part, None)
     if held is thing:
         return str(thing.__qualname__)
-    # `adopted = kernel(f)` has another name than f.
+    # The name may differ from the function's, as in `adopted = kernel(f)`.
     for name, held in vars(module).items() if module is not None else ():
         if held is thing:
             return name

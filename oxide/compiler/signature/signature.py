@@ -1,6 +1,6 @@
-"""A kernel's parameters: what their annotations say, and the conversion of a scalar argument.
+"""A kernel's parameters: parses their annotations, and converts scalar arguments.
 
-Parsing annotations is all that decorating a kernel does; nothing is compiled.
+Decorating a kernel only parses its annotations; nothing is compiled.
 """
 
 from __future__ import annotations
@@ -68,34 +68,38 @@ _CLASSES = {
     **dict.fromkeys(("f32", "f64"), "f"),
     "bool_": "b",
 }
-"""How a scalar's argument is converted: i, u, f, b, or h for the 16-bit floats, which are passed as their bits."""
+"""The class of a scalar, which decides how an argument is converted: i, u, f, b, or h for the 16-bit floats, which are
+passed as their bits."""
 SAFE_FLOAT = 3.4e38
-"""What f32 and f64 both hold."""
+"""A magnitude that both f32 and f64 hold."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel. A slice is passed as an address and a number of elements, a scalar as itself, a
-    function as the numbers that it captures, and a tuple as its elements."""
+    """One parameter of a kernel.
+
+    A slice is passed as an address and a number of elements, a scalar as itself, a function as the numbers that it
+    captures, and a tuple as its elements.
+    """
 
     kernel: str
     name: str
     kind: Kind
     scalar: ScalarType
     tile: tuple[int, ...] = ()
-    """The sides of a tile, of kind ``tiles``: one of ``Tiles``, two of ``RowMajorTiles``."""
+    """For kind ``tiles``, the sides of a tile: one for ``Tiles``, two for ``RowMajorTiles``."""
     lifted: Lifted | Fields | None = None
     """For a function or a tuple, the scalars that are passed in its place."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     """The scalar's dtype, or that of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
-    """What an integer scalar holds; None for anything else."""
+    """The range of an integer scalar. None for anything else."""
     is_float: bool = field(init=False, repr=False, compare=False)
-    """Whether it is a scalar that is passed as a float: an f32 or an f64."""
+    """True for a scalar that is passed as a float: an f32 or an f64."""
 
     def __post_init__(self) -> None:
-        # Every launch asks for these, of every argument.
+        # Computed here, because every launch reads these for every argument.
         limits = _LIMITS.get(self.scalar.name) if self.kind == "scalar" else None
         object.__setattr__(self, "dtype", self.scalar.dtype)
         object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
@@ -108,28 +112,28 @@ class Parameter:
 
     @property
     def identity(self) -> str:
-        """The annotation and, for a function or a tuple, which one it is: the same text in every process."""
+        """The annotation and, for a function or a tuple, its own identity. The text is the same in every process."""
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
     def alignment(self) -> int:
-        """What the address of a tiled output is a multiple of, in bytes."""
+        """The alignment of a tiled output's address, in bytes."""
         return alignment_of(self.tile, self.dtype.itemsize)
 
     @property
     def struct_format(self) -> str:
-        """What ``struct`` packs the parameter with."""
+        """The parameter's format for ``struct``."""
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
         return FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
 
     def convert(self, value: Any) -> int | float | bool:
-        """A scalar argument as the Python number that the kernel gets.
+        """Returns a scalar argument as the Python number that the kernel gets.
 
-        Python and NumPy scalars are taken, and 0-d arrays. An integer must fit; a float for an integer parameter, or a
-        number for a bool, is an ``ArgumentError``, as is anything that is no number.
+        Takes Python and NumPy scalars, and 0-d arrays. Raises ``ArgumentError`` for an integer that does not fit, a
+        float for an integer parameter, a number for a bool, and anything that is no number.
         """
-        # The two plain cases first: NumPy's limits and isinstance checks take ten times as long as these compares.
+        # The two plain cases come first: NumPy's limits and isinstance checks take ten times as long as these compares.
         if type(value) is int:
             if self.integers is not None and value in self.integers:
                 return value
@@ -175,7 +179,7 @@ class Parameter:
         return number
 
     def _to_half(self, number: float) -> int:
-        """The bits of an f16 or bf16, rounded to nearest, ties to even."""
+        """Returns the bits of an f16 or bf16, rounded to nearest, ties to even."""
         if self.scalar.name == "f16":
             with np.errstate(over="ignore"):
                 bits = int(np.float16(number).view(np.uint16))
@@ -200,8 +204,11 @@ class Parameter:
 @final
 @dataclass(frozen=True, slots=True)
 class NumbaParameter:
-    """A parameter that numba-cuda's semantics hold for: an ``Array``, or one without an annotation once the argument's
-    type is known. What is passed and how says ``untyped_arguments.py``."""
+    """A parameter with numba-cuda's semantics: an ``Array``, or an unannotated parameter once the argument's type is
+    known.
+
+    ``untyped_arguments.py`` defines the words that are passed.
+    """
 
     kernel: str
     name: str
@@ -212,24 +219,25 @@ class NumbaParameter:
 
     @property
     def annotation(self) -> str:
-        """The type, as it may be written in an annotation."""
+        """The type, as an annotation would spell it."""
         return str(self.type)
 
     @property
     def identity(self) -> str:
-        """The same text for the same type in every process."""
+        """A text that is the same for the same type in every process."""
         return identity(self.type)
 
     @property
     def struct_format(self) -> str:
-        """What ``struct`` packs the parameter with."""
+        """The parameter's format for ``struct``."""
         return self.type.format
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class UntypedParameter:
-    """A parameter without an annotation: each launch's argument says its type. It becomes a ``NumbaParameter``."""
+    """A parameter without an annotation. Each launch's argument decides its type, and it becomes a
+    ``NumbaParameter``."""
 
     kernel: str
     name: str
@@ -238,12 +246,12 @@ class UntypedParameter:
     annotation: ClassVar[str] = "no annotation"
 
     def closed(self, kind: ArgumentType) -> NumbaParameter:
-        """The parameter, where the argument is of type ``kind``."""
+        """Returns the parameter for an argument of type ``kind``."""
         return NumbaParameter(self.kernel, self.name, kind)
 
 
 Closed: TypeAlias = Parameter | NumbaParameter
-"""A parameter whose type is known: what a specialization has."""
+"""A parameter whose type is known, as a specialization has it."""
 
 Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
 """A parameter as a kernel declares it."""
@@ -252,10 +260,11 @@ Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
 def parse_parameters(
     function: Callable[..., Any], name: str, local_names: Mapping[str, Any], adopted: bool = False
 ) -> tuple[Declared, ...]:
-    """The parameters of a kernel, from its annotations, strings included. Raises ``CompileError``.
+    """Parses a kernel's parameters from its annotations, strings included. Raises ``CompileError``.
 
-    ``local_names`` are those of the place where the kernel is defined: a string annotation may name one. The
-    annotations of an ``adopted`` kernel, one of numba-cuda's, mean nothing."""
+    ``local_names`` are the local names where the kernel is defined: a string annotation may use them. The annotations
+    of an ``adopted`` kernel, one of numba-cuda's, are ignored.
+    """
     signature = inspect.signature(function)
     names = _Names(function, local_names)
     returns = signature.return_annotation
@@ -290,7 +299,7 @@ def default_values(function: Callable[..., Any]) -> dict[str, Any]:
 @final
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What a device function's annotation says of a parameter or of the result."""
+    """A device function's annotation of a parameter or of the result."""
 
     kind: Kind
     scalar: ScalarType
@@ -298,10 +307,10 @@ class Annotation:
 
 
 def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
-    """The annotations of a device function by parameter, the result's as ``return``. Raises ``CompileError``.
+    """Parses the annotations of a device function by parameter, the result's as ``return``. Raises ``CompileError``.
 
-    What has none is generic, and so is ``Any``, a type variable, and what only the compiler makes: a ``ThreadIndex``,
-    a ``Ref``, shared memory, None.
+    A parameter is generic if it has no annotation, ``Any``, a type variable, or a type that only the compiler makes: a
+    ``ThreadIndex``, a ``Ref``, shared memory, None.
     """
     found: dict[str, Annotation] = {}
     if not getattr(function, "__annotations__", None):
@@ -337,7 +346,7 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
 
 
 class _Names:
-    """The names that a function's annotations may use: its module's globals, its surroundings and its closure."""
+    """The names that a function's annotations may use: those of its module, its surroundings and its closure."""
 
     def __init__(self, function: Callable[..., Any], local_names: Mapping[str, Any]) -> None:
         self.function = function
@@ -363,26 +372,26 @@ _KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlic
 
 
 def shown(kind: Kind, element: str, tile: tuple[int, ...]) -> str:
-    """An annotation as it is written."""
+    """Returns an annotation as it is written."""
     if kind == "tiles":
         return f"DisjointSlice[{element}, {layout_name(tile)}]"
     return _SHOWN[kind].format(element)
 
 
 def layout_name(tile: tuple[int, ...]) -> str:
-    """A layout as it is written."""
+    """Returns a layout as it is written."""
     return f"{'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})"
 
 
 def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
-    """What a tiled output begins at a multiple of: the greatest power of two in a tile row's bytes, up to 16, the
-    longest vector that one thread moves."""
+    """Returns the alignment of a tiled output: the greatest power of two that divides a tile row's bytes, up to 16. A
+    vector of 16 bytes is the longest that one thread moves."""
     row = tile[-1] * itemsize
     return min(row & -row, 16)
 
 
 def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any) -> tuple[Any, tuple[int, ...]]:
-    """The elements' type of a slice's annotation, and the sides of its layout's tiles, () without a layout."""
+    """Returns the element type of a slice's annotation, and the sides of its layout's tiles: () without a layout."""
     scalar, *layouts = get_args(annotation)
     if not layouts:
         return scalar, ()
@@ -413,7 +422,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
     if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
-        from .generic_parameters import function_parameter  # here, as few programs need it
+        from .generic_parameters import function_parameter  # imported here: few programs need it
 
         return function_parameter(function, kernel, name, annotation)
     if annotation is tuple or get_origin(annotation) is tuple or hasattr(annotation, "_fields"):
@@ -460,7 +469,10 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
 
 
 def _bf16_bits(number: float) -> int:
-    """A bf16 is the upper half of an f32. Rounded once: from the double, in steps of the last place that is kept."""
+    """Returns the bits of a bf16, which is the upper half of an f32.
+
+    Rounds once, from the double, in steps of the last place that is kept.
+    """
     if not math.isfinite(number):
         with np.errstate(invalid="ignore"):
             return int(np.float32(number).view(np.uint32)) >> 16 | (0x40 if math.isnan(number) else 0)

@@ -1,9 +1,10 @@
 """Tuples and NamedTuples of scalars as kernel parameters: ``size: tuple[i32, i32]``, ``settings: Settings``.
 
-A tuple is passed as its numbers, one word after the other, as if each were a parameter of its own: so the prover, the
-contracts and the rule for widths treat ``size.rows`` as they treat a scalar parameter. Its length is part of its type;
-a tuple inside a tuple is passed the same way. Apart from ``signature.py`` since few programs need it, and ``import
-oxide`` is counted in milliseconds.
+A tuple is passed as its numbers, one word after the other, as if each were a parameter. So the prover, the contracts
+and the rule for widths treat ``size.rows`` like a scalar parameter. The length is part of the type. A tuple inside a
+tuple is passed the same way.
+
+Kept out of ``signature.py``, because few programs need it and each module adds to the time of ``import oxide``.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _NO_SCALAR = ScalarType("tuple", np.dtype(np.void))
 @final
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a parameter that is a tuple is made of: a parameter for each element, named as a kernel writes it.
+    """The elements of a tuple parameter: a parameter for each element, named as a kernel writes it.
 
-    ``made_of`` is ``tuple`` or the NamedTuple class, ``names`` its fields, none for a plain tuple.
+    ``made_of`` is ``tuple`` or the NamedTuple class. ``names`` are its fields, empty for a plain tuple.
     """
 
     kernel: str
@@ -44,7 +45,7 @@ class Fields:
 
     @property
     def parts(self) -> tuple[Parameter, ...]:
-        """The scalars, those of inner tuples included, in the order in which they are passed."""
+        """The scalars in the order in which they are passed, those of inner tuples included."""
         return tuple(_scalars(self.elements))
 
     @property
@@ -56,12 +57,12 @@ class Fields:
 
     @property
     def identity(self) -> str:
-        """The class, the fields and their types: the same text in every process."""
+        """The class, the fields and their types. The text is the same in every process."""
         inside = ", ".join(element.identity for element in self.elements)
         return f"{self.made_of.__module__}.{self.made_of.__qualname__}{self.names}({inside})"
 
     def element(self, node: ast.Attribute | ast.Subscript) -> Parameter | None:
-        """The element that ``node``, a field or an index of this tuple, means; None if there is none."""
+        """Returns the element for ``node``, a field or an index of this tuple, or None if there is none."""
         if isinstance(node, ast.Attribute):
             return self.elements[self.names.index(node.attr)] if node.attr in self.names else None
         try:
@@ -72,7 +73,7 @@ class Fields:
         return self.elements[index] if inside else None
 
     def problem(self, node: ast.Attribute | ast.Subscript) -> str | None:
-        """Why a kernel cannot say ``node`` of this tuple; None if it can, or if that is for the types to tell."""
+        """Returns why a kernel cannot write ``node`` of this tuple. None if it can, or if only the types can tell."""
         if isinstance(node.ctx, ast.Store):
             return f"{self.name} is a parameter, and its elements do not change; assign to a name of your own"
         constant = isinstance(node, ast.Attribute) or isinstance(node.slice, ast.Constant)
@@ -82,9 +83,10 @@ class Fields:
         return None
 
     def words(self, argument: Any) -> tuple[Any, ...]:
-        """The numbers of a tuple, as the kernel gets them.
+        """Returns the numbers of a tuple, converted for the kernel.
 
-        Raises ``ArgumentError`` for what is no such tuple, or has an element that its type does not hold."""
+        Raises ``ArgumentError`` for an argument that is no such tuple, or has an element that does not fit its type.
+        """
         if type(argument) is not self.made_of and not self._takes(argument):
             fields = ", ".join(f"{name}=…" for name in self.names)
             advice = f"pass {self.annotation}({fields})" if self.names else "pass a tuple"
@@ -102,8 +104,11 @@ class Fields:
         return tuple(words)
 
     def _takes(self, argument: Any) -> bool:
-        """A plain tuple is taken for a NamedTuple, and any for a plain tuple, but not one NamedTuple for another: their
-        fields may be in another order."""
+        """Returns whether an argument of another class is accepted.
+
+        A NamedTuple parameter takes a plain tuple, and a plain one takes any tuple. A NamedTuple does not take another
+        NamedTuple, whose fields may be in another order.
+        """
         return isinstance(argument, tuple) and (self.made_of is tuple or type(argument) is tuple)
 
     def _refuse(self, found: str, advice: str) -> ArgumentError:
@@ -113,16 +118,17 @@ class Fields:
 
 
 def is_tuple(annotation: Any) -> bool:
-    """Whether an annotation is of a tuple or a NamedTuple."""
+    """Returns whether an annotation is a tuple or a NamedTuple."""
     return annotation is tuple or get_origin(annotation) is tuple or _is_named(annotation)
 
 
 def tuple_parameter(
     function: Callable[..., Any], kernel: str, name: str, annotation: Any, evaluate: Callable[[str], Any]
 ) -> Parameter:
-    """The parameter for ``tuple[f32, i32]`` or a NamedTuple class; ``evaluate`` gives what a string annotation means.
+    """Returns the parameter for ``tuple[f32, i32]`` or a NamedTuple class. ``evaluate`` evaluates string annotations.
 
-    Raises ``CompileError`` for elements that are no scalars, and for a tuple of any length."""
+    Raises ``CompileError`` for elements that are no scalars, and for a tuple of any length.
+    """
     refuse = functools.partial(_refused, function, kernel, name)
     return _parameter(kernel, name, annotation, evaluate, refuse)
 
@@ -171,7 +177,8 @@ def _is_named(annotation: Any) -> bool:
 
 
 def _field_type(made_of: Any, field: str, evaluate: Callable[[str], Any]) -> Any:
-    """What a NamedTuple's field is annotated with; None for one of ``collections.namedtuple``, which says nothing."""
+    """Returns the annotation of a NamedTuple's field. None for a field of ``collections.namedtuple``, which has
+    none."""
     declared = (getattr(kind, "__annotations__", {}) for kind in made_of.__mro__)
     kind = next((annotations[field] for annotations in declared if field in annotations), None)
     text = kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
@@ -181,7 +188,7 @@ def _field_type(made_of: Any, field: str, evaluate: Callable[[str], Any]) -> Any
     try:
         return eval(text, dict(vars(module)) if module is not None else {})
     except NameError:
-        return evaluate(text)  # the name of a type that is local to where class and kernel are defined
+        return evaluate(text)  # a type that is local to the function that defines class and kernel
 
 
 def _scalars(elements: tuple[Parameter, ...]) -> Iterator[Parameter]:

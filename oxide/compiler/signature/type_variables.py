@@ -1,9 +1,9 @@
-"""How a generic kernel's type variables get their types: from the arguments of a launch, or by name.
+"""Infers the types of a generic kernel's type variables from the arguments of a launch, or takes them by name.
 
-A variable that is the element type of a slice is the dtype of the buffer; all uses must agree, and scalars of that
-type convert as those of a fixed type do. A variable that only scalars have takes the type of the values: a NumPy
-scalar's own, else ``i64`` for an int, ``f64`` for a float and ``bool_`` for a bool, or the one constraint of that kind
-where these are none of the constraints.
+A variable that is the element type of a slice is the dtype of the buffer. All uses must agree, and scalars of that type
+convert as those of a fixed type do. A variable that only scalars have takes the type of the values: a NumPy scalar's
+own, else ``i64`` for an int, ``f64`` for a float and ``bool_`` for a bool. If the constraints exclude that type, the
+variable takes the only constraint of that kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .generic_parameters import OpenFunction, OpenParameter
 from .signature import SCALARS, Closed, Declared, UntypedParameter
 from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType
 
-# A bf16 is stored in u16s: such a buffer holds u16 where a variable may be both.
+# bf16 is stored as u16, so a buffer of u16 means u16 where a variable may be either.
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}
 _PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}
 
@@ -33,7 +33,7 @@ _PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"),
 @final
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What an argument says of the type of an open parameter: a dtype, or the Python type of a plain number."""
+    """What an argument tells of an open parameter's type: a dtype, or the Python type of a plain number."""
 
     dtype: np.dtype[Any] | None = None
     number: type | None = None
@@ -53,13 +53,15 @@ def close_by_arguments(
     functions: Mapping[str, Any],
     typed: Mapping[str, ArgumentType],
 ) -> tuple[Closed, ...]:
-    """The parameters for arguments of which ``found`` says, by parameter, what is known, for ``functions``, and for
-    ``typed``, the types of the arguments of parameters without an annotation.
+    """Returns the parameters for a launch's arguments.
 
-    Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
+    ``found`` has the evidence for each open parameter, ``functions`` the function arguments, and ``typed`` the types of
+    the arguments for unannotated parameters. Raises ``ArgumentError``, and ``CompileError`` for a function whose source
+    cannot be read.
+    """
     chosen: dict[str, tuple[ScalarType, OpenParameter]] = {}
     opened = [parameter for parameter in declared if isinstance(parameter, OpenParameter)]
-    # Buffers decide, then NumPy's scalars, then plain numbers, which convert.
+    # Buffers decide first, then NumPy's scalars, then plain numbers, which are converted.
     buffers = [p for p in opened if p.kind != "scalar" and found[p.name].dtype is not None]
     scalars = [p for p in opened if p.kind == "scalar" and found[p.name].dtype is not None]
     numbers = [p for p in opened if p.kind == "scalar" and found[p.name].number is not None]
@@ -91,10 +93,11 @@ def close_by_arguments(
 
 
 def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str, Any]) -> tuple[Closed, ...]:
-    """The parameters, where ``given`` says what each type variable stands for, each function is, and of what type each
-    parameter without an annotation.
+    """Returns the parameters for types given by name.
 
-    Raises ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read."""
+    ``given`` has the type for each type variable, each function, and the type of each unannotated parameter. Raises
+    ``ArgumentError``, and ``CompileError`` for a function whose source cannot be read.
+    """
     needed: dict[str, str] = {}
     for parameter in declared:
         if isinstance(parameter, OpenParameter):
@@ -131,7 +134,7 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
 
 
 def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
-    """A type for each type variable: ``f32`` where it may be that, else the first that it may be."""
+    """Returns a type for each type variable: ``f32`` if it may be that, else its first choice."""
     variables: dict[str, tuple[ScalarType, ...]] = {}
     for parameter in declared:
         if isinstance(parameter, OpenParameter):
@@ -145,7 +148,7 @@ def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
 
 
 def _argument_type(kernel: str, name: str, given: Mapping[str, Any]) -> ArgumentType:
-    """What was said of a parameter without an annotation."""
+    """Returns the type that was given for an unannotated parameter."""
     kind = given[name]
     if isinstance(kind, ScalarType):
         return NumberType(kind.dtype)
@@ -167,7 +170,7 @@ def _closed(
     functions: Mapping[str, Any],
     typed: Mapping[str, ArgumentType],
 ) -> tuple[Closed, ...]:
-    """The parameters, once all is decided."""
+    """Returns the parameters with all types, functions and variables filled in."""
     closed: list[Closed] = []
     for parameter in declared:
         if isinstance(parameter, OpenParameter):
@@ -203,7 +206,7 @@ def _known(
 
 
 def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
-    """The type that a dtype stands for, if the variable may be that."""
+    """Returns the scalar type of a dtype, if the variable may be that type."""
     assert evidence.dtype is not None
     scalar = _BY_DTYPE.get(evidence.dtype)
     if scalar in parameter.choices:
@@ -215,7 +218,7 @@ def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
 
 
 def _plain(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
-    """The type of a plain number."""
+    """Returns the type for a plain number."""
     assert evidence.number is not None
     name, kinds = _PLAIN[evidence.number]
     if SCALARS[name] in parameter.choices:

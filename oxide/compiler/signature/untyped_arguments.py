@@ -1,8 +1,8 @@
-"""The types of arguments without an annotation: what numba-cuda calls ``typeof``, and the words that are passed.
+"""The types of unannotated arguments (numba-cuda's ``typeof``), and the words that are passed for them.
 
-A launch looks at each argument and gets its type, hashable and equal for arguments that the same machine code takes;
-the types of all of them pick the specialisation. Nothing here loads numba: the front end turns these descriptions into
-numba's types.
+A launch gets the type of each argument. Types are hashable, and equal for arguments that the same machine code takes.
+The types of all arguments select the specialisation. Nothing here loads numba: the front end turns these descriptions
+into numba's types.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _FORMATS = {"b": "?", "i": "bhiq", "u": "BHIQ", "f": " efd", "m": "   q", "M": "
 
 
 class _Described:
-    """A type that its fields say all of. A plain class, as making a dataclass takes a millisecond of `import oxide`."""
+    """A type that is fully described by its fields.
+
+    A plain class, because making a dataclass takes a millisecond of `import oxide`.
+    """
 
     __slots__ = ("_hash",)
     __match_args__: tuple[str, ...] = ()
@@ -79,13 +82,13 @@ class NumberType(_Described):
 
     @property
     def format(self) -> str:
-        """What ``struct`` packs the words with."""
+        """The words' format for ``struct``."""
         if self.dtype.kind == "c":
             return "ff" if self.dtype.itemsize == 8 else "dd"
         return _FORMATS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1]
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The words of a value of this type."""
+        """Returns the words of a value of this type."""
         kind = self.dtype.kind
         if kind == "c":
             return value.real, value.imag
@@ -98,7 +101,7 @@ class NumberType(_Described):
 
 @final
 class ArrayType(_Described):
-    """A box of ``ndim`` axes, with all that numba-cuda does with an array: C-contiguous, or a ``strided`` view."""
+    """A box of ``ndim`` axes, with numba-cuda's array semantics: C-contiguous, or a ``strided`` view."""
 
     __slots__ = ("dtype", "ndim", "strided")
     __match_args__ = ("dtype", "ndim", "strided")
@@ -106,7 +109,8 @@ class ArrayType(_Described):
     SIZE: ClassVar[int] = 2
     ADDRESS: ClassVar[int] = 4
     AXES: ClassVar[int] = 5
-    """Which of the words say how many elements there are, and where; and where the shape begins, before the strides."""
+    """Positions among the words: the number of elements, the address, and the first of the shape's words. The strides
+    follow the shape."""
 
     dtype: np.dtype[Any]
     ndim: int
@@ -128,13 +132,13 @@ class ArrayType(_Described):
         return "QQqqQ" + "q" * (2 * self.ndim)
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The words of a box of this type."""
+        """Returns the words of a box of this type."""
         return 0, 0, value.size, self.dtype.itemsize, value.ptr, *value.shape, *value.strides
 
 
 @final
 class RecordType(_Described):
-    """A box without axes of a structured dtype: a record, passed by its address, whose fields may be assigned to."""
+    """A box of a structured dtype without axes: a record, passed by its address, whose fields may be assigned to."""
 
     __slots__ = ("dtype",)
     __match_args__ = ("dtype",)
@@ -156,7 +160,7 @@ class RecordType(_Described):
         return "Q"
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The address of a box of this type."""
+        """Returns the address of a box of this type."""
         return (value.ptr,)
 
 
@@ -186,7 +190,7 @@ class TupleType(_Described):
         return "".join(element.format for element in self.elements)
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The words of the elements, one after the other."""
+        """Returns the words of the elements, one after the other."""
         return tuple(word for element, part in zip(self.elements, value, strict=True) for word in element.flatten(part))
 
 
@@ -215,13 +219,13 @@ class EnumType(_Described):
         return self.value.format
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The words of the member's value."""
+        """Returns the words of the member's value."""
         return self.value.flatten(value.value)
 
 
 @final
 class NoneType(_Described):
-    """None: numba prunes the branches of ``if x is None`` that are not taken."""
+    """None. numba prunes the branches of ``if x is None`` that are not taken."""
 
     __slots__ = ()
 
@@ -235,7 +239,7 @@ class NoneType(_Described):
     format: ClassVar[str] = "Q"
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The null pointer that numba passes."""
+        """Returns the null pointer that numba passes."""
         return (0,)
 
 
@@ -244,12 +248,13 @@ ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | Enum
 
 @lru_cache(maxsize=256)
 def of_box(dtype: np.dtype[Any], ndim: int, strided: bool = False) -> ArrayType | RecordType:
-    """The type of a box: the same object for each, so that launches compare it quickly."""
+    """Returns the type of a box. Boxes of equal types share one object, so that launches compare it quickly."""
     return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim, strided)
 
 
 def laid_out(kind: ArgumentType, value: Any, strided: Callable[[ArrayType, Any], bool]) -> ArgumentType:
-    """A type with each of its arrays strided or not, as ``strided`` says of that array and of its part of ``value``."""
+    """Returns a type in which each array is strided if ``strided`` says so, given the array type and its part of
+    ``value``."""
     if isinstance(kind, ArrayType):
         wanted = strided(kind, value)
         return kind if wanted is kind.strided else ArrayType(kind.dtype, kind.ndim, wanted)
@@ -273,7 +278,8 @@ _PLAIN: dict[type, ArgumentType] = {
 
 
 def _wrapped(number: int, dtype: np.dtype[Any]) -> int:
-    """An integer as its type holds it: an explicit signature may convert to a narrower one, as a C cast does."""
+    """Returns an integer wrapped to its type. An explicit signature may convert to a narrower type, as a C cast
+    does."""
     bits = 8 * dtype.itemsize
     if dtype.kind == "u":
         return number & (1 << bits) - 1
@@ -282,9 +288,9 @@ def _wrapped(number: int, dtype: np.dtype[Any]) -> int:
 
 
 def type_of(value: Any, array_type: Callable[[Any], ArrayType | RecordType | None]) -> ArgumentType | None:
-    """The type of an argument, by numba-cuda's rules; None for what no kernel takes.
+    """Returns the type of an argument by numba-cuda's rules, or None if no kernel takes it.
 
-    ``array_type`` says what an argument that is no number is, or None if it is no array.
+    ``array_type`` returns the type of an argument that is no number, or None if it is no array.
     """
     kind = type(value)
     if kind is int:
@@ -309,8 +315,10 @@ def type_of(value: Any, array_type: Callable[[Any], ArrayType | RecordType | Non
 
 
 def identity(kind: ArgumentType) -> str:
-    """The same text for the same type in every process, and another for any other: what ``str`` shows leaves out what a
-    reader knows, as the members of an enumeration."""
+    """Returns a text that is the same for the same type in every process, and differs for any other type.
+
+    ``str`` does not suffice: it leaves out details, such as the members of an enumeration.
+    """
     match kind:
         case TupleType(elements, made_of):
             fields = getattr(made_of, "_fields", ())
@@ -324,7 +332,7 @@ def identity(kind: ArgumentType) -> str:
 
 
 def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
-    """The arrays that an argument is or holds."""
+    """Returns the arrays that an argument is or holds."""
     if isinstance(kind, ArrayType | RecordType):
         return (value,)
     if isinstance(kind, TupleType):

@@ -1,1 +1,1 @@
-"""Reads kernels' source, and points into it: places in files, and the faults that name them."""
+"""Reads kernels' source, and refers to it: places in files, and the faults that name them."""

@@ -1,6 +1,6 @@
-"""The fault of threads that wait for one another: what the record says, as an error that names both places.
+"""The fault of threads that wait for one another for ever: turns its record into an error that names both places.
 
-Only the CPU device finds it (``cpu/coroutines``).
+Only the CPU device detects it (``cpu/coroutines``).
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from .faults import FaultSite
 
 DIVERGENT = 2
-"""The fault record's ``claimed`` for it. ``site`` and ``index`` are the two places; ``length`` is 0 where threads wait
-at two barriers, 1 where a warp operation waits for lanes that do not come to it, and 2 where threads of the grid
-have returned while others wait for them at ``site``."""
+"""The value of the fault record's ``claimed`` for this fault.
+
+``site`` and ``index`` are the two places. ``length`` is 0 if threads wait at two barriers, 1 if a warp operation waits
+for lanes that do not come to it, and 2 if threads of the grid have returned while others wait for them at ``site``.
+"""
 
 
 def divergence(entry: Any, kernel: str, sites: Sequence[FaultSite]) -> BarrierError:
-    """The error that a record with ``claimed == DIVERGENT`` stands for."""
+    """Returns the error for a record with ``claimed == DIVERGENT``."""
     first, second = sites[int(entry["site"])], sites[int(entry["index"])]
     x, y, z = (int(number) for number in entry["block"])
     if entry["length"] == 0:

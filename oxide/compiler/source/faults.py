@@ -1,10 +1,10 @@
-"""Kernel faults as data: the record that a failing check fills, and how the host reads it.
+"""Kernel faults as data: the record that a failed check fills, and how the host reads it.
 
-A record is 64 bytes that the host and the device both see, one for each launch in flight, zeroed before the launch.
-The first check or ``assert`` that fails claims it by a compare-exchange and fills it in; later ones find it claimed
-and leave it. Its thread then leaves the kernel, as behind a failed ``assert``: a loop past its slice might never
-end. Only where threads can wait for one another, by a barrier, a warp's operation or an atomic, an access reads zero or
-writes nothing, and its thread goes on. So no memory outside the slice is touched and the device stays usable.
+A record is 64 bytes that the host and the device both see. Each launch in flight has one, zeroed before the launch. The
+first check or ``assert`` that fails claims it by a compare-exchange and fills it in; later ones find it claimed and
+leave it. The thread then leaves the kernel, because a loop past its slice might never end. If threads can wait for one
+another (by a barrier, a warp operation or an atomic), a failed access instead reads zero or writes nothing, and the
+thread goes on. So no memory outside the slice is touched, and the device stays usable.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ RECORD: np.dtype[Any] = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """What may fail, and where in the source: an access to the slice that came in as ``parameter``, or, with
-    ``assertion`` its message or "", an ``assert``."""
+    """A place in the source that may fail: an access to the slice passed as ``parameter``, or an ``assert``.
+
+    For an ``assert``, ``assertion`` is its message or "".
+    """
 
     parameter: str
     file: str
@@ -48,9 +50,9 @@ class FaultSite:
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:
-    """The fault that a launch left in its record (one ``RECORD``, or an array of one), or None if it left none.
+    """Returns the fault in a launch's record (one ``RECORD``, or an array of one), or None if there is none.
 
-    To be called once the launch has run: the device fills the record without any promise before that.
+    Call it only after the launch has ended: until then the record's contents are undefined.
     """
     entry = record.reshape(-1)[0] if record.ndim else record[()]
     if not entry["claimed"]:

@@ -1,8 +1,8 @@
-"""Room on Python's stack while a kernel is compiled.
+"""Raises Python's recursion limit while a kernel is compiled.
 
-numba walks a function's blocks, and oxide the expressions of its syntax tree, by functions that call themselves: at
-Python's limit of 1000 calls that ends with a few hundred branches or terms. Calls from Python to Python take no room on
-the processor's stack, and Python's own compiler has bounded how deeply a source file nests.
+numba walks a function's blocks recursively, and oxide the expressions of its syntax tree. Python's limit of 1000 calls
+would allow only a few hundred branches or terms. A higher limit is safe: calls from Python to Python take no room on
+the processor's stack, and Python's own compiler has already bounded how deeply a source file nests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROOM = 10_000
-"""Calls, as many as a kernel of some thousand branches takes."""
+"""The recursion limit, in calls: enough for a kernel of some thousand branches."""
 
 _lock = threading.Lock()
 _inside = 0
@@ -22,7 +22,7 @@ _before = 0
 
 @contextmanager
 def room_for_recursion() -> Iterator[None]:
-    """Raises Python's limit, which all threads share, until the last of them is done."""
+    """Raises Python's recursion limit, which all threads share, until the last thread inside has left."""
     global _inside, _before
     with _lock:
         if _inside == 0:

@@ -1,4 +1,4 @@
-"""Where a function's source is, and errors that point into it."""
+"""Finds a function's source, and makes errors that point into it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from oxide.dropping import WeakTable
 from oxide.errors import CompileError
 
 Span: TypeAlias = tuple[int, int, int, int]
-"""Where an expression begins and ends: line, column, line, column, as Python has it: lines from 1, bytes from 0."""
+"""The start and end of an expression: line, column, line, column. As in Python, lines count from 1 and columns are
+bytes from 0."""
 
 SourcePlace: TypeAlias = tuple[str, int, Span | None]
-"""A file, a line of it, and what there exactly, if that is known."""
+"""A file, a line in it, and the exact span if it is known."""
 
 trees: WeakTable[Callable[..., Any], ast.FunctionDef] = WeakTable()
-"""The trees of functions that were not compiled from their file as it is, with the lines and columns of the file."""
+"""Syntax trees of functions that were compiled from a changed source, with the lines and columns of their file."""
 
 
 def located(
     function: Callable[..., Any], problem: str, line: int | None = None, column: int | None = None
 ) -> CompileError:
-    """A ``CompileError`` at a line of the function's file, by default its first, with the line and a caret under it."""
+    """Returns a ``CompileError`` at a line of the function's file, by default its first. Shows the line with a caret
+    under it."""
     code = function.__code__
     return located_in(code.co_filename, line if line is not None else code.co_firstlineno, problem, column)
 
 
 def located_in(file: str, line: int, problem: str, column: int | None = None) -> CompileError:
-    """A ``CompileError`` at a line of a file. ``column`` counts characters from 0."""
+    """Returns a ``CompileError`` at a line of a file. ``column`` counts characters from 0."""
     message = f"{file}:{line}: {problem}"
     text = linecache.getline(file, line).rstrip("\n")
     if text.strip():
@@ -45,7 +47,8 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
 
 
 def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
-    """The function's tree, its line numbers those of its file, and the columns that were cut off its lines."""
+    """Returns the function's syntax tree, with the line numbers of its file, and the number of columns cut off its
+    lines."""
     known = trees.get(function)
     if known is not None:
         return known, 0
@@ -66,12 +69,11 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
 
 
 EMPTY = object()
-"""The value of a variable that has none yet."""
+"""The value of a variable that has no value yet."""
 
 
 def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """The variables of the surroundings that a function names, and their values: ``EMPTY`` for one that is assigned
-    later, or never."""
+    """Yields a function's closure variables and their values: ``EMPTY`` for a variable that is not assigned yet."""
     for name, cell in zip(function.__code__.co_freevars, getattr(function, "__closure__", None) or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -80,8 +82,11 @@ def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function as its file says it, where pytest has rewritten the asserts in it: they call functions of
-    pytest's, which no kernel can. Any other function is returned as it is, and one whose file has changed since."""
+    """Returns a function as its file has it, if pytest has rewritten its asserts: they call pytest's functions, which
+    no kernel can call.
+
+    Returns any other function unchanged, and also a function whose file has changed since.
+    """
     code = getattr(function, "__code__", None)
     if not isinstance(function, FunctionType) or not isinstance(code, CodeType) or not _is_rewritten(code):
         return function
@@ -99,7 +104,7 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_rewritten(code: CodeType) -> bool:
-    # pytest's own names cannot be written in Python: "@py_assert1", "@pytest_ar".
+    # pytest's own names are no Python identifiers: "@py_assert1", "@pytest_ar".
     if any(name.startswith("@py") for names in (code.co_names, code.co_varnames, code.co_cellvars) for name in names):
         return True
     return any(isinstance(constant, CodeType) and _is_rewritten(constant) for constant in code.co_consts)
@@ -107,7 +112,7 @@ def _is_rewritten(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _codes(source: str, file: str) -> tuple[CodeType, ...]:
-    """The code of all functions in a file; none where it cannot be compiled."""
+    """Returns the code of all functions in a file, or nothing if it cannot be compiled."""
     try:
         module = compile(source, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -123,23 +128,23 @@ def _codes(source: str, file: str) -> tuple[CodeType, ...]:
 
 
 def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
-    """The expression, or the statement, that begins and ends there, or None where the source cannot be read."""
+    """Returns the expression or statement with this span, or None if there is none or the source cannot be read."""
     tree = None if span is None else _tree_of(file)
     if tree is None:
         return None
     text: ast.JoinedStr | None = None
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) and any(isinstance(p, ast.expr) and _span(p) == span for p in node.values):
-            text = node  # a part of it stands for the whole
+            text = node  # a part of an f-string stands for the whole
         if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Expr) and _span(node) == span:
             return text or node
     return None
 
 
 def statement_at(file: str, line: int) -> ast.stmt | None:
-    """The innermost statement of which a line is a part, or None where the source cannot be read."""
+    """Returns the innermost statement that covers a line, or None if there is none or the source cannot be read."""
     found: ast.stmt | None = None
-    for node in ast.walk(_tree_of(file) or ast.Module([], [])):  # outer ones come before those in them
+    for node in ast.walk(_tree_of(file) or ast.Module([], [])):  # outer statements come before inner ones
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
             found = node
     return found
@@ -157,16 +162,16 @@ def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int | None, int | None]:
 
 
 def column_of(file: str, span: Span | None) -> int | None:
-    """The column at which an expression begins, in characters."""
+    """Returns the column at which an expression begins, in characters."""
     if span is None:
         return None
     return len(linecache.getline(file, span[0]).encode()[: span[1]].decode(errors="ignore"))
 
 
 def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None, int | None]:
-    """The line and column of a parameter in the function's file, or (None, None) where the source cannot be read.
+    """Returns the line and column of a parameter in the function's file, or (None, None) if the source cannot be read.
 
-    ``return`` is the annotation of the result.
+    The name ``return`` stands for the annotation of the result.
     """
     try:
         source = inspect.getsource(function)

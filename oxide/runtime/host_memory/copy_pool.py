@@ -1,15 +1,15 @@
 """Threads that help the device's host-function thread to copy: one core's memcpy has a sixth of the bus's bandwidth.
 
-On an H100's machine one core copies 9 GB/s into page-locked memory and the device reads 55 GB/s from there, so the
+On an H100's machine one core copies 9 GB/s into page-locked memory, and the device reads 55 GB/s from there. So the
 memcpy limits an upload from ordinary memory. CUDA calls all host functions on one thread. Here that thread shares each
-copy with a few helpers, copies too, and returns when all is done. It is fork and join in machine code. The helpers are
-threads of the C library: Python does not know them, they take no lock and never ask for the GIL. None waits for a
-device. After a copy they poll for the next for about 50 µs, as the chunks of one upload follow each other, and then
-sleep in the kernel (a futex).
+copy with a few helpers, copies too, and returns when all is done: fork and join in machine code. The helpers are
+threads of the C library. Python does not know them, they take no lock and never ask for the GIL. None waits for a
+device. After a copy they poll for the next one for about 50 µs, because the chunks of one upload follow each other.
+Then they sleep in the kernel (a futex).
 
-The copying itself is done by ``streaming_copy`` where it is available, else by the C library's ``memcpy``.
+``streaming_copy`` does the copying where it is available, else the C library's ``memcpy``.
 
-The protocol, on a structure in memory that is never freed:
+The protocol works on a structure in memory that is never freed:
 
 - The owner of a copy takes ``busy``. A thread that does not get it copies alone.
 - The owner writes the copy down, zeroes ``next``, opens the copy and wakes the helpers. Every thread claims pieces by
@@ -37,13 +37,15 @@ PIECE_BYTES = 128 << 10
 """The bytes claimed at once: 13 µs of one core's time, so that the others wait little for the last to finish."""
 
 MOST_HELPERS = 11
-"""The largest number of helpers. Uploads of 64 MiB in chunks of 8 MiB on an H100's machine of 16 cores: 6.2 GB/s
-without helpers, 19.7 with 3, 27.7 with 7, 29.7 with 11 (29.8 in chunks of 16 MiB; 18.3 of 4). The program needs the
-other cores.
+"""The largest number of helpers. The program needs the other cores.
 
-The helpers share the memory with the device: next to 11 helpers that store past the cache at 41 GB/s, the device's own
+Uploads of 64 MiB in chunks of 8 MiB on an H100's machine of 16 cores: 6.2 GB/s without helpers, 19.7 with 3, 27.7 with
+7, 29.7 with 11 (29.8 in chunks of 16 MiB; 18.3 of 4).
+
+The helpers share the memory with the device. Next to 11 helpers that store past the cache at 41 GB/s, the device's own
 copy of other memory falls from 54 to 45 GB/s, and faster hand-overs then gain nothing. Fewer helpers are no clear gain:
-four uploads at once were 1 to 9 per cent faster with 5 or 7 in two runs, and 7 per cent slower with 7 in a third."""
+four uploads at once were 1 to 9 per cent faster with 5 or 7 in two runs, and 7 per cent slower with 7 in a third.
+"""
 
 _LOOKS = 200  # polls before a helper sleeps, at about 0.25 µs each
 
@@ -52,7 +54,7 @@ _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 
 @final
 class CopyPool:
-    """The helpers of this process. ``address`` is that of their shared structure, for ``copy_function``."""
+    """The helpers of this process. ``address`` is the address of their shared structure, for ``copy_function``."""
 
     def __init__(self, helpers: int, futex: int) -> None:
         self.helpers = helpers

@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     DType = ScalarType | np.dtype[Any] | type | str
 
 _PAGE = 4096
-"""The smallest request to the driver, which locks whole pages. Smaller buffers share a page: a hundred thousand small
-results that are held would take 400 MB with a page each."""
+"""The smallest request to the driver, which locks whole pages. Smaller buffers share a page: with a page each, a
+hundred thousand small results in use would take 400 MB."""
 
 _SMALLEST = 256
 
 AT_ONCE_BYTES = 1 << 20
 """The largest buffer that is page-locked on an event loop's thread."""
 
-_DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory, where that is less
+_DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory if that is less
 
 
 @final
@@ -94,8 +94,10 @@ _GONE: Final = -1
 @final
 @mypyc_attr(native_class=False)
 class _Held(np.ndarray[Any, Any]):
-    """A buffer's bytes, which keep the buffer alive: the base of every array over it. An array made from
-    an object's array interface also keeps that object, and takes NumPy twice as long, 1.2 µs."""
+    """A buffer's bytes: the base of every array over the buffer. It keeps the buffer alive.
+
+    An array made from an object's array interface also keeps that object, but NumPy takes twice as long, 1.2 µs.
+    """
 
     __slots__ = ("buffer", "visible")
 
@@ -109,8 +111,10 @@ _new_array: Final[Any] = np.ndarray.__new__
 
 @final
 class Block:
-    """Page-locked memory: a whole allocation of the driver's, or a part of a shared ``page``. It holds a ready-made
-    array, as making an array from an address takes NumPy a microsecond."""
+    """Page-locked memory: a whole allocation of the driver's, or a part of a shared ``page``.
+
+    It holds a ready-made array, because NumPy takes a microsecond to make an array from an address.
+    """
 
     __slots__ = ("address", "exported", "memory", "nbytes", "page", "user")
 
@@ -129,19 +133,20 @@ class PinnedPool:
     """Page-locked buffers by size class: from 256 bytes, and from 64 KiB eight classes to each power of two. They take
     ``OXIDE_PINNED_LIMIT`` bytes at most.
 
-    The pool never gives memory back while work may be in flight: on a GPU that call waits for the device (300 ms next
-    to a 300 ms kernel). Only ``reclaim.drain``, which blocks anyway, does it. So at the limit a free buffer is reused,
-    if need be for a smaller size. If there is none, copies go through the device's staging ring.
+    The pool never returns memory to the driver while work may be in flight: on a GPU that call waits for the device
+    (300 ms next to a 300 ms kernel). Only ``reclaim.drain`` returns memory, because it blocks anyway. So at the limit a
+    free buffer is reused, for a smaller size if necessary. If no buffer is free, copies go through the device's staging
+    ring.
 
     An interrupt may come between any two steps. So ``Block.user`` alone says who owns a block. The free lists only
-    suggest candidates: a block that is in use, or that is listed twice, is skipped.
+    suggest candidates: a block that is in use or listed twice is skipped.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = new_lock()
         self._returned: deque[tuple[Block, int]] = deque()  # the block, and the number of the buffer that owned it
-        self.give_back: Callable[[tuple[Block, int]], object] = self._returned.append  # for finalisers: one step of C
+        self.give_back: Callable[[tuple[Block, int]], object] = self._returned.append  # for finalisers: a single C call
         self._free: dict[int, list[Block]] = {}
         self._held = 0
         self._wanted: deque[int] = deque()  # sizes for the background thread to make; it is making the first
@@ -165,8 +170,8 @@ class PinnedPool:
         """Has a background thread make the buffers that ``try_acquire`` refused on an event loop's thread, until
         ``count`` are queued.
 
-        Call it after the copy that had to do without has been submitted: while the driver locks pages, driver calls of
-        other threads wait, 2 ms each on an H100.
+        Call it after submitting the copy that had no buffer: while the driver locks pages, driver calls of other
+        threads wait, 2 ms each on an H100.
         """
         capacity = _capacity(nbytes)
         if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
@@ -174,7 +179,7 @@ class PinnedPool:
                 self._grow(capacity, count)
 
     def acquire(self, nbytes: int) -> PinnedBuffer:
-        """Returns a buffer, page-locked now if need be. Raises ``OutOfMemoryError`` if there is no room."""
+        """Returns a buffer, and page-locks it now if necessary. Raises ``OutOfMemoryError`` if there is no room."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -200,7 +205,7 @@ class PinnedPool:
 
     @property
     def free_bytes(self) -> int:
-        """The bytes that nothing uses."""
+        """The bytes of free buffers."""
         with self._lock:
             self._collect()
             return self._pooled()
@@ -280,7 +285,7 @@ class PinnedPool:
     def _grow(self, capacity: int, wanted: int) -> None:
         """Has the background thread make buffers of a size, until ``wanted`` are queued. Called with the lock held.
 
-        A size is queued at most ``wanted`` times, however often it is asked for.
+        A size is queued at most ``wanted`` times, however often it is requested.
         """
         while self._wanted.count(capacity) < wanted and self._held + capacity <= self.limit:
             self._held += capacity
@@ -336,7 +341,7 @@ class PinnedPool:
             self._returned.popleft()
 
     def _pooled(self) -> int:
-        """Returns the bytes that nothing uses."""
+        """Returns the bytes of free buffers."""
         return sum(
             {block.address: block.nbytes for free in self._free.values() for block in free if not block.user}.values()
         )

@@ -1,25 +1,25 @@
 """Staged copies between host and device: they never block the submitting thread, and use a bounded amount of pinned
 memory.
 
-*Up.* An array in page-locked memory is copied straight from there. A small one is copied into a pinned buffer at once,
-which takes less time than a host function would. A large one is staged in chunks. Host functions on side streams copy
-chunk after chunk into a few pinned slots, and the operation's stream copies each slot to the device. So the memcpy of
-one chunk, shared out to several cores, overlaps the transfer of the chunk before. A slot is reused as soon as its copy
-is done, whatever follows on the operation's stream. The streams wait for each other; no thread waits. Each slot has a
-side stream of its own, see ``_beside``. The uploads in flight on one stream share their slots, a ``Lane``: they run one
-after another anyway, so buffers of their own would only be filled sooner than needed. Sixty-four uploads of 16 MiB at
-once on four streams so hold 64 MiB of page-locked memory, and held 1 GiB without sharing.
+*Up.* An array in page-locked memory is copied from there directly. A small array is copied into a pinned buffer at
+submission, which takes less time than a host function would. A large array is staged in chunks. Host functions on side
+streams copy chunk after chunk into a few pinned slots, and the operation's stream copies each slot to the device. So
+the memcpy of one chunk, shared among several cores, overlaps the transfer of the previous chunk. A slot is reused as
+soon as its copy is done, whatever follows on the operation's stream. The streams wait for each other; no thread waits.
+Each slot has its own side stream (see ``_beside``). The uploads in flight on one stream share their slots, a ``Lane``:
+they run one after another anyway, so separate buffers would only be filled sooner than needed. Sixty-four uploads of 16
+MiB at once on four streams therefore hold 64 MiB of page-locked memory; without sharing they held 1 GiB.
 
-A graph's uploads are the exception: nothing tells when a submitted launch is past its uploads. So each launch copies
-its arrays when it is submitted, whatever their size (``ReadingAtSubmission``).
+A graph's uploads are the exception, because nothing tells when a submitted launch is past its uploads. So each launch
+copies its arrays when it is submitted, whatever their size (``ReadingAtSubmission``).
 
-*Down.* Into a pinned buffer, which becomes the result. If the pool has none, through a slot, chunk by chunk, into an
-ordinary array.
+*Down.* A download goes into a pinned buffer, which becomes the result. If the pool has none, it goes through a slot,
+chunk by chunk, into an ordinary array.
 
 *If the pool has no buffer*, because it is at its limit or because an event loop's thread must not make large ones, the
-copy uses the device's ring: a few slots that all copies of the device take turns with, in the order of submission.
-Copies then wait for one another on the device, but none is refused and none blocks a thread. The ring is small enough
-to be made on an event loop's thread, 3 ms on an H100. A task that awaits a large copy first has a thread make it
+copy uses the device's ring: a few slots that all copies of the device use in turn, in the order of submission. Copies
+then wait for one another on the device, but none is refused and none blocks a thread. The ring is small enough to be
+made on an event loop's thread, 3 ms on an H100. A task that awaits a large copy first has a thread make it
 (``loading``), with everything else that is made once.
 """
 
@@ -56,7 +56,7 @@ SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
 
 _SLOTS = 4  # one being filled, one in transfer, and two in between
-_LANE_BYTES = 16 << 20  # how far uploads of a single chunk are filled ahead
+_LANE_BYTES = 16 << 20  # how far ahead uploads of a single chunk are filled
 _MUCH_LARGER = 8
 _RING_SLOTS = 4
 
@@ -114,7 +114,7 @@ class Slot:
 
 @final
 class Turns:
-    """Slots that copies take in turn. Call ``take`` and use its slots with ``lock`` held."""
+    """Slots that copies use in turn. Call ``take`` and use its slots with ``lock`` held."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -131,8 +131,10 @@ class Turns:
 @final
 @mypyc_attr(native_class=False)  # a stream refers to it weakly
 class Lane:
-    """The slots, of at least ``chunk`` bytes each, that the uploads in flight on one stream share. Each upload holds
-    the lane; with the last of them its memory returns to the pool."""
+    """The slots, of at least ``chunk`` bytes each, that the uploads in flight on one stream share.
+
+    Each upload holds the lane. When the last upload drops it, its memory returns to the pool.
+    """
 
     def __init__(self, chunk: int) -> None:
         self.chunk = chunk
@@ -152,8 +154,11 @@ class Lane:
 
 @final
 class StagingRing:
-    """A device's slots of ``chunk`` bytes, for copies that find no pinned buffer. They are small if made on first use,
-    and larger if made by ``prepare``, which a task that awaits a large copy has a thread call."""
+    """A device's slots of ``chunk`` bytes, for copies that find no pinned buffer.
+
+    The slots are small if made on first use, and larger if made by ``prepare``, which a task that awaits a large copy
+    has a thread call.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -200,8 +205,8 @@ class StagingRing:
         self._turns.lock = threading.Lock()
 
     def take(self, nbytes: int, most: int) -> tuple[list[Slot], int]:
-        """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks, at
-        ``most`` that many bytes."""
+        """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks: at
+        most ``most`` bytes."""
         if not self._turns.slots:
             self._make(CHUNK_BYTES)
         chunk = min(most, self.chunk)
@@ -288,14 +293,15 @@ def _lane(timeline: Timeline, chunk: int) -> Lane:
 
 
 def _chunk_bytes(nbytes: int) -> int:
-    """Returns the chunk size of an upload: a quarter of it, so that the first memcpy and the last copy, which nothing
-    overlaps, stay short. At least 4 MiB, as each chunk costs one more hand-over. At most 8 MiB, unless submitting so
-    many chunks would take milliseconds of the loop's thread.
+    """Returns the chunk size of an upload: a quarter of the upload, so that the first memcpy and the last copy, which
+    nothing overlaps, stay short. At least 4 MiB, because each chunk costs another hand-over. At most 8 MiB, unless
+    submitting so many chunks would take milliseconds of the loop's thread.
 
-    GB/s on an H100, of one upload / of uploads on four streams, in eighths and in quarters: 16 MiB 26.3 / 38.4 and
-    29.4 / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. 4 MiB in four chunks, two and one: 17.3 / 22.0, 19.1 / 32.8, 19.3 /
+    GB/s on an H100, of one upload / of uploads on four streams, in eighths and in quarters: 16 MiB 26.3 / 38.4 and 29.4
+    / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. 4 MiB in four chunks, two and one: 17.3 / 22.0, 19.1 / 32.8, 19.3 /
     40.4. 64 MiB in quarters of 16 MiB were faster on that host (36.1 / 42.6 against 35.2 / 36.2), but on a host with
-    slower memory a single upload took a fifth longer."""
+    slower memory a single upload took a fifth longer.
+    """
     size = 4 * CHUNK_BYTES
     while 4 * size < nbytes and (size < 8 * CHUNK_BYTES or 128 * size < nbytes):
         size *= 2
@@ -303,10 +309,12 @@ def _chunk_bytes(nbytes: int) -> int:
 
 
 def _layout(nbytes: int, chunk: int) -> list[tuple[int, int]]:
-    """Returns the chunks of a copy, as (offset, size). Two variants were measured and left out. Smaller chunks at the
-    start, so that the transfer begins sooner, lose more to the fixed cost of a chunk than they gain. Sending a chunk in
-    parts, each as soon as a word that the helpers write says that it is there (``cuStreamWaitValue32``), gave 39.6 GB/s
-    against 39.8 without for four uploads at once, 29.1 against 28.7 for one, and twice the calls on the loop's thread.
+    """Returns the chunks of a copy, as (offset, size).
+
+    Two variants were measured and left out. Smaller chunks at the start, for an earlier transfer, lose more to the
+    fixed cost of a chunk than they gain. Sending a chunk in parts, each as soon as the helpers write a word that
+    announces it (``cuStreamWaitValue32``), gave 39.6 GB/s against 39.8 without for four uploads at once, 29.1 against
+    28.7 for one, and twice the calls on the loop's thread.
     """
     return [(offset, min(chunk, nbytes - offset)) for offset in range(0, nbytes, chunk)]
 
@@ -327,7 +335,7 @@ def _upload_in_chunks(
     source = array
     with _beside(context, min(len(slots), len(layout)), kept) as stagers:
         if not array.flags.c_contiguous:
-            # A host function gathers it too: NumPy releases the GIL there.
+            # A host function gathers the array too: NumPy releases the GIL there.
             source = np.empty(array.shape, array.dtype)
             kept.append(source)
             driver.launch_host_function(lambda: np.copyto(source, array), stagers[0].handle)
@@ -348,11 +356,11 @@ def _upload_in_chunks(
 
 @contextmanager
 def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[list[Timeline]]:
-    """Takes side streams for the host functions of one copy. If the body raises, ``kept`` is kept alive until they have
+    """Takes side streams for the host functions of one copy. If the body raises, keeps ``kept`` alive until they have
     run.
 
-    One stream for each slot: the next chunk's host function is then ready when one ends. On a single stream each would
-    start 90 µs after the last (on an H100), the time in which the device sees the end and calls the next.
+    Each slot has its own stream, so that the next chunk's host function is ready when one ends. On a single stream each
+    would start 90 µs after the last (on an H100), the time in which the device sees the end and calls the next.
     """
     stagers: list[Timeline] = []
     try:
@@ -394,7 +402,8 @@ def _download_in_chunks(
     kept = [result, moves]
     context.keep(kept)
     if context.visible is not None:
-        context.visible.run.used_by_others = True  # ``kept`` holds the result, so nothing tells who else does
+        # ``kept`` holds the result, so it is unknown whether anything else does
+        context.visible.run.used_by_others = True
     with (
         _beside(context, min(len(slots), len(layout)), kept) as stagers,
         context.submission_lock,

@@ -2,11 +2,12 @@
 
 An ordinary store first reads the line that it will overwrite. So a copy through the cache moves three bytes for each
 byte copied, and evicts the program's data. Non-temporal stores write whole lines and read none of them. ``memcpy`` uses
-them only in copies of megabytes, and the helpers of ``copy_pool`` copy pieces of 128 KiB. On an H100's machine, GB/s
-with ``memcpy`` and with this, medians of 36 by turns: one upload of 64 MiB at a time 21.7 and 30.3, of an array that is
-not in the cache 18.5 and 23.8; four at a time 42.0 and 40.5, and 35.9 and 38.4. Prefetching the source made it slower.
+them only for copies of megabytes, but the helpers of ``copy_pool`` copy pieces of 128 KiB. GB/s on an H100's machine
+with ``memcpy`` and with this copy, medians of 36 alternating runs: one upload of 64 MiB at a time 21.7 and 30.3, of an
+array that is not in the cache 18.5 and 23.8; four at a time 42.0 and 40.5, and 35.9 and 38.4. Prefetching the source
+made it slower.
 
-This is for x86-64, as these stores are a property of the instruction set. Elsewhere the C library's ``memcpy`` is used.
+It exists for x86-64 only, whose instruction set has these stores. Elsewhere the C library's ``memcpy`` is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The event loops that operations are awaited in, and how the device wakes them."""
+"""The event loops in which operations are awaited, and how the device wakes them."""
 
 from oxide.native import compiled_modules
 

@@ -1,8 +1,8 @@
 """The alarm that wakes an event loop: a file descriptor, and the native function that a device's callback calls.
 
-The function is given as machine code, twenty bytes for each of Linux's two processors, because the first task that
-parks must not wait for a compiler: importing LLVM and compiling this takes 30 to 70 ms, which would be the loop's
-longest stall. Elsewhere it is compiled from IR.
+On Linux (x86-64 and AArch64) the function is given as about twenty bytes of machine code, because the first task that
+parks must not wait for a compiler: importing LLVM and compiling the function takes 30 to 70 ms, which would be the
+loop's longest stall. On other systems it is compiled from IR.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, ClassVar, final
 class Alarm:
     """A file descriptor that a native callback makes readable.
 
-    Never closed, since a callback may still be on its way when its loop ends: it is handed to the next loop, for
-    which a late callback is one wake-up too many.
+    It is never closed, because a callback may still be on its way when its loop ends. Instead it is reused by the next
+    loop, where a late callback is only a spurious wake-up.
     """
 
     _spare: ClassVar[list[Alarm]] = []
@@ -45,20 +45,20 @@ class Alarm:
         self._spare.append(self)
 
     def ring(self) -> None:
-        """Makes it readable, as the native callback does."""
-        with contextlib.suppress(BlockingIOError):  # then it is readable already
+        """Makes the descriptor readable, as the native callback does."""
+        with contextlib.suppress(BlockingIOError):  # it is readable already
             os.write(self.argument, (1).to_bytes(8, sys.byteorder))
 
     def clear(self) -> None:
-        """Makes it unreadable until the next callback."""
+        """Makes the descriptor unreadable until the next callback."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.descriptor, 4096)
 
 
 def notify_function() -> int:
-    """The address of ``void notify(void *argument)``: it writes the eight bytes of the number 1 to an alarm.
+    """Returns the address of ``void notify(void *argument)``, which writes the eight bytes of the number 1 to an alarm.
 
-    It takes no lock, allocates nothing and knows nothing of Python.
+    The function takes no lock, allocates nothing and does not use Python.
     """
     global _notify
     if _notify is None:
@@ -67,7 +67,8 @@ def notify_function() -> int:
 
 
 def native_function(machine_code: dict[str, bytes], ir: str, name: str) -> tuple[int, Any]:
-    """The address of a function, and what keeps it: machine code for this processor if there is some, else compiled."""
+    """Returns a function's address, and the object that keeps it alive. Uses machine code for this processor if there
+    is any, else compiles the IR."""
     code = machine_code.get(platform.machine()) if sys.platform == "linux" else None
     mapped = None if code is None else _map(code)
     return mapped if mapped is not None else compiled_function(ir, name)
@@ -94,7 +95,7 @@ _MACHINE_CODE = {
         "0100000000000000"
     ),
 }
-"""The descriptor is the first argument of both the function and the system call, so it stays where it is."""
+"""The descriptor is the first argument of both the function and the system call, so its register stays unchanged."""
 
 _IR = """
 @one = private constant i64 1
@@ -115,12 +116,12 @@ def _map(code: bytes) -> tuple[int, Any] | None:
     libc = ctypes.CDLL(None, use_errno=True)
     protection = mmap.PROT_READ | mmap.PROT_EXEC  # never writable and executable at once
     if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), protection):
-        return None  # a system that forbids it
+        return None  # the system forbids it
     return address, page
 
 
 def compiled_function(ir: str, name: str) -> tuple[int, Any]:
-    """The same function from its IR, for processors without machine code here."""
+    """Compiles the function from its IR, for processors without machine code here."""
     from oxide.compiler.cpu.native import compile_host_function
 
     return compile_host_function(ir, name)

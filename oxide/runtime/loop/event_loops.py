@@ -1,8 +1,8 @@
-"""The two event loops an operation can be awaited in, behind one small interface.
+"""The two event loops in which an operation can be awaited, trio's and asyncio's, behind one small interface.
 
-A loop here can do four things: say whether the task is cancelled, let others run, put the task to sleep until it
-is woken, and call a function when a file descriptor becomes readable. Neither library is imported unless the
-program has imported it: a loop can only run if it has.
+A loop can raise a pending cancellation, let other tasks run, park the current task until it is woken, call a function
+when a file descriptor becomes readable or after a while, run a function in a thread, and hold one object for as long as
+it runs. Neither library is imported here unless the program has imported it: otherwise its loop cannot be running.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-_modules: Final = sys.modules  # compiled, a constant takes no look-up
+_modules: Final = sys.modules  # compiled code reads a constant without a look-up
 
 
 class EventLoop(ABC):
@@ -29,7 +29,7 @@ class EventLoop(ABC):
 
     @abstractmethod
     async def checkpoint_if_cancelled(self) -> None:
-        """Raises the loop's cancellation if the task is cancelled, else goes on at once."""
+        """Raises the loop's cancellation if the task is cancelled, else returns at once."""
 
     @abstractmethod
     async def checkpoint(self) -> None:
@@ -41,40 +41,44 @@ class EventLoop(ABC):
 
     @abstractmethod
     def sleeper(self) -> Sleeper:
-        """A bed for the current task."""
+        """Returns a one-shot parking slot for the current task."""
 
     @abstractmethod
     def local(self, make: Callable[[EventLoop], Any]) -> Any:
-        """The object that belongs to this loop for as long as it runs, made by ``make`` at the first call."""
+        """Returns the object that belongs to this loop for as long as it runs. The first call makes it with
+        ``make``."""
 
     @abstractmethod
     def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
-        """Calls ``callback`` whenever ``descriptor`` is readable, and ``closed`` once the loop is over."""
+        """Calls ``callback`` whenever ``descriptor`` is readable, and ``closed`` after the loop has ended."""
 
     @abstractmethod
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Calls ``callback`` after a while, unless the loop is over by then."""
+        """Calls ``callback`` after ``seconds``, unless the loop has ended by then."""
 
     @abstractmethod
     async def in_thread(self, function: Callable[[], None]) -> None:
-        """Calls ``function`` in a thread and waits for it; the loop's cancellation leaves it running alone."""
+        """Calls ``function`` in a thread and waits for it. The loop's cancellation abandons the thread, which runs
+        on."""
 
 
 class Sleeper(ABC):
-    """Lets one task sleep until it is woken. ``wake`` is called on the loop's thread, once or more, at any time."""
+    """A one-shot parking slot: ``wake`` resumes the task. ``wake`` is called on the loop's thread, once or more, at any
+    time."""
 
     @abstractmethod
     async def sleep(self) -> None:
-        """Returns after ``wake``, also if that came first; raises the loop's cancellation."""
+        """Returns after ``wake``, even if ``wake`` came first. Raises the loop's cancellation."""
 
     @abstractmethod
     def wake(self) -> None: ...
 
 
 def current_loop() -> EventLoop:
-    """The loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
+    """Returns the loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
     loop = _running_asyncio_loop()
-    # Without another loop the name is enough: a coroutine driven by hand outside of tasks is refused by trio itself.
+    # If no asyncio loop runs, the name suffices: trio itself refuses a coroutine that is driven by hand outside of
+    # tasks.
     if _sniffed_name() == "trio" if loop is None else _in_trio() and _trio_is_inside():
         return _trio_loop or _make_trio_loop()
     if loop is not None:
@@ -85,14 +89,14 @@ def current_loop() -> EventLoop:
 
 
 def running_loop_name() -> str | None:
-    """``"trio"`` or ``"asyncio"`` if the calling thread is running one, else None."""
+    """Returns ``"trio"`` or ``"asyncio"`` if the calling thread is running one, else None."""
     if _in_trio():
         return "trio"
     return "asyncio" if _running_asyncio_loop() is not None else None
 
 
 def _sniffed_name() -> str | None:
-    """The loop that the calling thread runs, as sniffio is told by trio."""
+    """Returns the name of the loop that the calling thread runs, as trio tells sniffio."""
     sniffed = _found.sniffed
     if sniffed is None:
         sniffed = _found.sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
@@ -103,8 +107,8 @@ def _sniffed_name() -> str | None:
 
 
 def _in_trio() -> bool:
-    # sniffio knows it too, where trio finds out by an exception that it does not run, and while another thread is still
-    # importing trio.
+    # Asks sniffio first. trio itself finds out by an exception that it does not run, and another thread may still be
+    # importing it.
     if _sniffed_name() is None:
         return False
     if _found.in_trio_task is None:
@@ -122,7 +126,8 @@ def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
         module = _modules.get("asyncio")
         if module is None:
             return None
-        # The package has it once asyncio.events is whole, whose own is another one until then.
+        # The package has this function only once asyncio.events is fully imported. Until then asyncio.events has
+        # another version of it.
         get_running_loop = _found.get_running_loop = getattr(module, "_get_running_loop", None)
         if get_running_loop is None:
             return None
@@ -132,7 +137,7 @@ def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 @final
 class _Found:
-    """What is asked for each operation that is run, found once in modules that the program has imported."""
+    """Functions that every operation calls, found once in modules that the program has imported."""
 
     __slots__ = ("get_running_loop", "in_trio_task", "sniffed")
 
@@ -146,8 +151,10 @@ _found: Final = _Found()
 
 
 def _trio_is_inside() -> bool:
-    """Which of two loops runs the calling task, where one was run inside the other: each says that it does, and so the
-    stack is asked, from its end."""
+    """Returns whether trio's loop is the inner one, if one loop was run inside the other.
+
+    Both libraries then say that their loop runs, so this searches the stack from its innermost frame.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
@@ -161,8 +168,10 @@ def _trio_is_inside() -> bool:
 
 @final
 class _TrioLoop(EventLoop):
-    """One for all: which run is meant, trio knows. Its checkpoints are handed on as they are, without a coroutine
-    around each."""
+    """The single object for all of trio's runs: trio knows which run is meant.
+
+    Its checkpoints are returned as they are, without a coroutine around each.
+    """
 
     def __init__(self) -> None:
         import trio
@@ -244,7 +253,7 @@ class _TrioSleeper(Sleeper):
         try:
             await trio.lowlevel.wait_task_rescheduled(abort)
         finally:
-            self._asleep = False  # an interrupt may come before the task sleeps, which must not be woken then
+            self._asleep = False  # an interrupt may come before the task sleeps: wake must not reschedule it then
 
     def wake(self) -> None:
         import trio
@@ -277,16 +286,19 @@ def _trio_variable() -> Any:
 
 
 _asyncio_locals: WeakTable[Any, Any] = WeakTable()
-_closing: Final[dict[weakref.ref[Any], Callable[[], None]]] = {}  # what is to be called when a loop is gone
-_gone: Final[deque[weakref.ref[Any]]] = deque()  # loops that are
+_closing: Final[dict[weakref.ref[Any], Callable[[], None]]] = {}  # the callbacks for loops that have ended
+_gone: Final[deque[weakref.ref[Any]]] = deque()  # the loops that have been collected
 
 
 def _call_closed() -> None:
-    """Calls what loops that are gone left, before another begins. Not as they go: a finaliser runs no Python."""
+    """Calls the ``closed`` callbacks of loops that have been collected, before another loop is watched.
+
+    The weak reference's callback does not call them: a finaliser must not run Python code.
+    """
     while _gone:
         try:
             closed = _closing.pop(_gone.popleft(), None)
-        except IndexError:  # another thread took it
+        except IndexError:  # another thread took the last one
             return
         if closed is not None:
             closed()
@@ -298,7 +310,7 @@ class _AsyncioLoop(EventLoop):
         self._loop = loop
 
     async def checkpoint_if_cancelled(self) -> None:
-        """asyncio delivers a cancellation at the next real suspension; there is nothing to ask."""
+        """Does nothing: asyncio delivers a cancellation at the next real suspension."""
 
     async def checkpoint(self) -> None:
         import asyncio
@@ -306,7 +318,7 @@ class _AsyncioLoop(EventLoop):
         await asyncio.sleep(0)
 
     def let_run(self) -> Coroutine[Any, Any, None]:
-        """asyncio cannot put off a cancellation that comes meanwhile."""
+        """Lets other tasks run. asyncio cannot defer a cancellation that comes meanwhile."""
         return self.checkpoint()
 
     def sleeper(self) -> Sleeper:
@@ -320,7 +332,7 @@ class _AsyncioLoop(EventLoop):
         return made
 
     def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
-        # A closed loop has dropped its readers, so the descriptor is free again when the loop object goes.
+        # A closed loop has dropped its readers, so the descriptor is free again when the loop object is collected.
         self._loop.add_reader(descriptor, callback)
         _closing[weakref.ref(self._loop, _gone.append)] = closed
 

@@ -1,13 +1,14 @@
-"""How long the waits on one stream last, learned, and what a new wait should do: spin, poll or park.
+"""Learns how long the waits on a stream last, and decides whether a new wait spins, polls or parks.
 
-Waiting for the device has three prices. *Spinning* asks the event again and again: the result is seen within 1.4 µs,
-and no other task runs meanwhile. *Polling* lets other tasks run between two looks: 5 µs a look under trio. *Parking*
-costs nothing while it lasts and 39 µs at the end. Spinning pays for an empty kernel, parking for a long one, and no
-kernel says beforehand which it is; but those of one stream resemble each other. So each stream keeps the running mean
-of how long its waits lasted, each one counting as much as all before it, which forgets within a few operations.
+Each way to wait for the device has its price. *Spinning* queries the event in a loop: it sees the result within 1.4 µs,
+but no other task runs meanwhile. *Polling* lets other tasks run between two queries: 5 µs a query under trio. *Parking*
+costs nothing while it lasts and 39 µs at the end. Spinning pays for an empty kernel, parking for a long one. No kernel
+says beforehand how long it runs, but the kernels of one stream resemble each other. So each stream keeps a running mean
+of its waits' lengths. Each wait counts as much as all before it, so the mean forgets within a few operations.
 
-The budgets are bounded, so a wrong guess is cheap: a wait spins for 10 µs at most and polls for 50 at most, about what
-parking would have cost, and one in sixteen waits of a stream that parks polls again, in case its work has become short.
+The budgets are bounded, so a wrong guess is cheap. A wait spins for at most 10 µs and polls for at most 50 µs, about
+what parking would have cost. On a stream that parks, one wait in sixteen polls again, in case its work has become
+short.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ from typing import Final, final
 from oxide.runtime.locks import new_lock
 
 SPIN_SECONDS: Final = 10e-6
-"""The most that a wait spins, and up to which mean a stream's waits do."""
+"""The longest that a wait spins. A stream's waits spin only while their mean is at most this."""
 
 POLL_SECONDS: Final = 50e-6
-"""The most that a wait polls: what a parked wait costs more than a polled one, so none costs more than twice."""
+"""The longest that a wait polls: what parking costs more than polling. So no wait costs more than twice the minimum."""
 
 PARK_SECONDS: Final = 40e-6
-"""What parking adds to a wait on an H100; taken off before a parked wait is learned from."""
+"""What parking adds to a wait on an H100. ``learn`` subtracts it from a parked wait."""
 
-_LONGEST: Final = 2 * POLL_SECONDS  # a wait counts as no longer than this, so that one of an hour is forgotten too
+_LONGEST: Final = 2 * POLL_SECONDS  # an upper bound on what a wait counts, so that a wait of an hour is forgotten too
 _PROBE_EVERY: Final = 16
 
 
 @final
 class Pace:
-    """What one stream's waits were like. Methods may be called from any thread."""
+    """The running mean of one stream's waits. Methods may be called from any thread."""
 
     __slots__ = ("_lock", "_since_probe", "expected", "parked", "polled_seconds", "waits")
 
     def __init__(self) -> None:
         self._lock = new_lock()
         self._since_probe = 0
-        self.expected = POLL_SECONDS / 2  # seconds: nothing is known yet, so poll with the whole budget
+        self.expected = POLL_SECONDS / 2  # seconds; nothing is known yet, so the first wait polls with the whole budget
         self.waits = 0
         self.parked = 0
         self.polled_seconds = 0.0
@@ -56,7 +57,8 @@ class Pace:
         return min(POLL_SECONDS, 2 * self.expected + SPIN_SECONDS)
 
     def budget(self) -> float:
-        """``poll_budget`` of the wait that begins now; one in sixteen that would park at once polls."""
+        """Returns ``poll_budget`` for a wait that begins now. One in sixteen waits that would park at once polls
+        instead."""
         budget = self.poll_budget
         if not budget:
             with self._lock:
@@ -67,7 +69,7 @@ class Pace:
         return budget
 
     def learn(self, seconds: float, polled: float, *, parked: bool) -> None:
-        """A wait lasted ``seconds``, of which it spun and polled for ``polled``."""
+        """Records a wait of ``seconds``, of which ``polled`` seconds were spent spinning and polling."""
         if parked:
             seconds = max(0.0, seconds - PARK_SECONDS)
         with self._lock:

@@ -1,11 +1,12 @@
-"""How much of an event loop's time the runtime takes before it lets others run.
+"""Limits the share of an event loop's time that the runtime takes before it lets others run.
 
-A loop runs every task that is ready before it looks at anything else, so a thousand tasks that submit at once are one
-long turn in which no timer fires and no socket is read. Here the submissions of a turn are added up, and when they have
-taken their share, the tasks that come next wait in line for one of the loop's next turns (``Reactor.next_turn``).
+A loop runs every ready task before it looks at anything else. So a thousand tasks that submit at once are one long
+turn, in which no timer fires and no socket is read. This file adds up the time of a turn's submissions. When they have
+used their share, further tasks queue for one of the loop's next turns (``Reactor.next_turn``).
 
-How a turn's end is noticed, at no cost: a task that comes back from the loop was scheduled in the turn before, so if
-nobody has noticed since it went, it does. A loop has its thread for itself, so the count is the thread's.
+The end of a turn is detected at no cost. A task that the loop resumes was scheduled in an earlier turn. If the turn's
+number is still the one that the task last saw, the task starts a new turn. Each loop has a thread for itself, so the
+count is kept per thread.
 """
 
 from __future__ import annotations
@@ -15,47 +16,47 @@ import time
 from typing import Final, final
 
 SHARE_SECONDS: Final = 2e-3
-"""What submissions take of one turn, and sweeping and waking each."""
+"""The share of one turn for submissions, and as much for sweeping and for waking."""
 
-_MOST: Final = 128  # tasks let go on in one turn, which costs about 10 µs each under trio, whatever they then do
+_MOST: Final = 128  # the most tasks admitted in one turn: each costs about 10 µs under trio, whatever it then does
 
-_clock: Final = time.perf_counter  # compiled, a constant takes no look-up
+_clock: Final = time.perf_counter  # compiled code reads a constant without a look-up
 
 
 @final
 class Turn:
-    """The present turn of a thread's loop."""
+    """The current turn of a thread's loop."""
 
     def __init__(self) -> None:
         self.number = 0
-        self.gives_up = False  # while a future submits: it must not wait for another thread (``once``)
-        self.spent = 0.0  # seconds of this turn that submissions took
-        self._usual = 20e-6  # seconds that a submission takes, as a running mean
+        self.gives_up = False  # while a future submits: the submission must not wait for another thread (``once``)
+        self.spent = 0.0  # seconds that submissions took in this turn
+        self._usual = 20e-6  # running mean of a submission's seconds
 
     def over(self, number: int) -> None:
-        """Called by who last saw turn ``number`` and comes back from the loop."""
+        """Starts a new turn if the current one is still ``number``, which the caller saw before the loop resumed it."""
         if self.number == number:
             self.next()
 
     def next(self) -> None:
-        """A new turn has begun."""
+        """Starts a new turn."""
         self.number += 1
         self.spent = 0.0
 
     @property
     def used_up(self) -> bool:
-        """Whether who wants to submit should wait for another turn."""
+        """True if a task that wants to submit should wait for another turn."""
         return self.spent >= SHARE_SECONDS
 
     def spend(self, begun: float) -> None:
-        """A submission that began at ``begun`` (of ``time.perf_counter``) has been made."""
+        """Adds a submission that began at ``begun``, a time of ``time.perf_counter``."""
         seconds = _clock() - begun
         self.spent += seconds
         self._usual += (seconds - self._usual) / 8
 
     @property
     def admitted(self) -> int:
-        """How many that wait in line may submit in one turn."""
+        """The number of queued tasks that may submit in one turn."""
         return max(1, min(_MOST, int(SHARE_SECONDS / self._usual)))
 
 
@@ -63,7 +64,7 @@ _of_thread: Final = threading.local()
 
 
 def current_turn() -> Turn:
-    """The calling thread's."""
+    """Returns the calling thread's turn."""
     try:
         turn: Turn = _of_thread.turn
     except AttributeError:

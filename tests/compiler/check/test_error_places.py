@@ -152,7 +152,7 @@ def test_a_failure_of_a_later_step_names_the_kernel_and_its_line(monkeypatch: py
     def broken(*args: Any) -> None:
         raise RuntimeError("LLVM IR parsing error\n<string>:76:33: error: invalid")
 
-    monkeypatch.setattr(ir, "link", broken)
+    monkeypatch.setattr(ir, "parse", broken)
     with pytest.raises(CompileError, match=r"kernel fine cannot be compiled.*RuntimeError: LLVM IR parsing") as raised:
         fine.specialize()
     assert str(raised.value).startswith(f"{__file__}:{fine.function.__code__.co_firstlineno}: ")

@@ -10,6 +10,7 @@ from numba import cuda
 
 from oxide import Array, DisjointSlice, SharedArray, Slice, device, f32, i32, kernel, thread, warp
 from oxide.compiler.cpu.loop_free import is_loop_free
+from oxide.compiler.ir.parser import parse
 from oxide.driver.cpu.code import host_target
 
 
@@ -131,4 +132,4 @@ out:
     ids=["branches", "back", "to itself", "call", "recursion", "recursion by another", "switch"],
 )
 def test_loops_are_found_in_the_text(text: str, loop_free: bool) -> None:
-    assert is_loop_free(text) == loop_free
+    assert is_loop_free(parse(text)) == loop_free

@@ -26,7 +26,6 @@ of exchange slots. All state belongs to the worker; none of it is atomic.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from oxide.compiler.cpu import primitives
@@ -34,6 +33,8 @@ from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
 from oxide.compiler.ir.files import ir_file
 from oxide.compiler.ir.llvm import run_passes
+from oxide.compiler.ir.module import FALSE, Branch, Call, Constant, Module, Switch, number
+from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed
@@ -77,22 +78,18 @@ _BLOCK = "{ " + ", ".join(_FIELDS.values()) + " }"
 _NUMBER = {name: number for number, name in enumerate(_FIELDS)}
 
 SUSPENSION = "oxide.suspension"
-_SUSPENSION = re.compile(
-    r"  (?P<how>%\S+) = call i1 @oxide\.suspension\(\)\n  br i1 (?P=how), label (?P<target>%\S+), label %\S+\n"
-)
-_FIELD = re.compile(r"\{\{(?P<name>[\w.]+)(?:\[(?P<index>[^\]]+)\])?\}\}")
 
 
-def split_points(text: str) -> str:
+def split_points(module: Module) -> None:
     """Turns each suspension in the coroutine into a suspend point. All calls must be inlined."""
-    start = text.index("define internal ptr @oxide.thread(")
-    end = text.index("\n}\n", start)
-    coroutine = _SUSPENSION.sub(
-        r"  \g<how> = call i8 @llvm.coro.suspend(token none, i1 false)\n"
-        r"  switch i8 \g<how>, label %suspended [ i8 0, label \g<target> i8 1, label %suspended ]\n",
-        text[start:end],
-    )
-    return text[:start] + coroutine + text[end:]
+    coroutine = module.functions["oxide.thread"]
+    end = coroutine.blocks["%suspended"]
+    for block in coroutine.blocks.values():
+        match block.instructions[-2:]:
+            case [Call(called="oxide.suspension") as call, Branch(condition=how, yes=resumed)] if how is call:
+                point = Call(call.name, "i8", Constant("@llvm.coro.suspend", "ptr"), (Constant("none", "token"), FALSE))
+                del block.instructions[-2:]
+                block.extend((point, Switch((point, end, number(0, "i8"), resumed, number(1, "i8"), end))))
 
 
 def inline_all(module: Any, machine: Any) -> Any:
@@ -101,10 +98,12 @@ def inline_all(module: Any, machine: Any) -> Any:
         if function.name.startswith("oxide.block.") or function.name.startswith("oxide.warp."):
             function.linkage = "internal"
     run_passes(module, machine, ("always_inliner",))
-    return link([split_points(str(module))])
+    inlined = parse(str(module))
+    split_points(inlined)
+    return link([str(inlined)])
 
 
-def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:
+def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:
     """Returns the primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
     words = parameters.word_types(signature)
     values = {
@@ -118,36 +117,35 @@ def definitions(kernel: PortableKernel, module: Any, signature: tuple[Closed, ..
         "divergent": str(DIVERGENT),
         "kernel_id": str(kernel_id),
     }
-    texts = [_PRIMITIVES, *warps.definitions(kernel.text)]
+    texts = [_PRIMITIVES, *warps.definitions(kernel.module.functions)]
     files = ("schedule.ll", "grid.ll" if kernel.cooperative else "entry.ll")
     texts += [ir_file(__file__, name) for name in files]
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
-    return declared_once("\n".join([*map(_render, texts), _thread(kernel, module, signature)]))
+    return declared_once("\n".join([*map(_render, texts), _thread(kernel, signature)]))
 
 
 def _render(text: str) -> str:
     """Replaces ``{{name}}`` and ``{{name[index]}}`` by the addresses of fields of ``%block``, at constant offsets."""
     lines: list[str] = []
     for line in text.split("\n"):
-        match = _FIELD.search(line)
-        while match is not None:
+        while "{{" in line:
+            before, _, rest = line.partition("{{")
+            field, _, after = rest.partition("}}")
+            name, _, index = field.removesuffix("]").partition("[")
+            place = ", ".join(filter(None, (str(_NUMBER[name]), index)))
             address = f"%field.{len(lines)}"
-            index = f", {match['index']}" if match["index"] is not None else ""
-            lines.append(
-                f"  {address} = getelementptr {_BLOCK}, ptr %block, i32 0, i32 {_NUMBER[match['name']]}{index}"
-            )
-            line = line[: match.start()] + f"ptr {address}" + line[match.end() :]
-            match = _FIELD.search(line)
+            lines.append(f"  {address} = getelementptr {_BLOCK}, ptr %block, i32 0, i32 {place}")
+            line = f"{before}ptr {address}{after}"
         lines.append(line)
     return "\n".join(lines)
 
 
-def _thread(kernel: PortableKernel, module: Any, signature: tuple[Closed, ...]) -> str:
+def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
     """Returns the coroutine, which fills in a context and calls the kernel."""
     types = parameters.word_types(signature)
     words = [f"%word.{number}" for number in range(len(types))]
-    declaration, call = parameters.call(kernel, module, "%context", words, types)
+    declaration, call = parameters.call(kernel, "%context", words, types)
     structure = "{ " + ", ".join([*types, "ptr"]) + " }"
     loads = "\n".join(
         f"  %word.at.{number} = getelementptr {structure}, ptr %params, i32 0, i32 {number}\n"

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from oxide.compiler.ir import reductions
 
 
-def definitions(text: str) -> list[str]:
-    """Returns the warp operations for a kernel's IR, not yet rendered; none if it calls none."""
-    if "@oxide.warp." not in text:
+def definitions(symbols: Collection[str]) -> list[str]:
+    """Returns the warp operations for a kernel with these symbols, not yet rendered; none if it calls none."""
+    if not any(symbol.startswith("oxide.warp.") for symbol in symbols):
         return []
-    return [_WARP, *(_reduction(*found) for found in reductions.used(text))]
+    return [_WARP, *(_reduction(*found) for found in reductions.used(symbols))]
 
 
 _SHUFFLE = """

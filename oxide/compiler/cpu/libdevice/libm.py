@@ -7,10 +7,8 @@ differ in the last bit. The fast approximations are the ordinary functions here.
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 from oxide.compiler.ir.instructions import QUOTIENTS, quotient
+from oxide.compiler.ir.module import Module
 from oxide.errors import CompileError
 
 from . import plain_math, rounding, special, words
@@ -34,16 +32,17 @@ _SHAPES = {
 }
 """Result and parameters of the functions that C has under the same name; ``{t}`` is double, or float in the f form."""
 
-_FAST = re.compile(r"__nv_fast_(sin|cos|tan|exp|log|log2|log10|pow|tanh|sincos|exp10)f")
+_FAST = "sin cos tan exp log log2 log10 pow tanh sincos exp10"
 
 
-def definitions(kernel: str, module: Any) -> str:
+def definitions(kernel: str, module: Module) -> str:
     """Returns definitions of the ``__nv_*`` functions that a module only declares.
 
     Raises ``CompileError`` for a function without a counterpart on the CPU."""
-    open_functions = [f.name for f in module.functions if f.is_declaration and f.name.startswith("__nv_")]
     texts: list[str] = []
-    for symbol in open_functions:
+    for symbol, function in module.functions.items():
+        if not (function.is_declaration and symbol.startswith("__nv_")):
+            continue
         parts = _definitions(symbol)
         if not parts:
             raise CompileError(
@@ -73,8 +72,9 @@ def _of_special(symbol: str) -> list[str]:
 
 
 def _of_c(symbol: str) -> list[str]:
-    plain = _FAST.sub(r"__nv_\1f", symbol)
-    for base, kind in special.forms(plain.removeprefix("__nv_")):
+    name = symbol.removeprefix("__nv_")
+    fast = name.removeprefix("fast_")
+    for base, kind in special.forms(fast if fast.removesuffix("f") in _FAST.split() else name):
         if base in _SHAPES:
             return _call(symbol, base, kind)
         if base in _COMPOSED:

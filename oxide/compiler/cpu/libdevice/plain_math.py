@@ -13,20 +13,18 @@ Functions of doubles would need twice the precision, and stay calls of the C lib
 from __future__ import annotations
 
 import math
-import re
 import struct
 
-_FUNCTION = re.compile(r"__nv_(?:fast_)?(?P<name>exp|exp2|exp10|tanh|log|log2|log10|erf)f$")
+_NAMES = {"exp", "exp2", "exp10", "tanh", "log", "log2", "log10", "erf"}
 _ROUNDING = 1.5 * 2.0**52
 """Adding this to a double rounds it to a whole number, which is then in the lowest bits of the sum."""
 
 
 def definitions(symbol: str) -> list[str]:
     """Returns the IR of ``symbol`` and of its callees, one text each; none for any other function."""
-    match = _FUNCTION.match(symbol)
-    if match is None:
+    name = symbol.removeprefix("__nv_").removeprefix("fast_").removesuffix("f")
+    if name not in _NAMES or not symbol.endswith("f"):
         return []
-    name = match["name"]
     bodies = {"tanh": _tanh, "erf": _erf}
     body = bodies[name]() if name in bodies else _exp(name) if name.startswith("exp") else _log(name)
     declared = ["declare float @llvm.copysign.f32(float, float)"] if name == "tanh" else []

@@ -12,23 +12,25 @@ Only ``fma`` of doubles has an error that is no double. It calls the C library's
 from __future__ import annotations
 
 import platform
-import re
 
-_ARITHMETIC = re.compile(r"__nv_(?P<kind>[fd])(?P<operation>add|sub|mul|div|rcp|sqrt)_r(?P<how>[nzdu])")
-_FUSED = re.compile(r"__nv_fma(?P<kind>f?)_r(?P<how>[nzdu])")
-_CONVERSION = re.compile(r"__nv_(?P<source>double|int|uint|ll|ull)2(?P<target>double|float)_r(?P<how>[zdu])")
+_OPERATIONS = ("add", "sub", "mul", "div", "rcp", "sqrt")
+_SOURCES = ("double", "int", "uint", "ll", "ull")
 
 
 def definitions(symbol: str) -> list[str]:
     """Returns the IR of ``symbol`` and of its callees, one text each; none for any other function."""
     if symbol == "__nv_frsqrt_rn":
         return [*_DECLARATIONS, _RECIPROCAL_ROOT]
-    if match := _ARITHMETIC.fullmatch(symbol):
-        return _arithmetic(symbol, **match.groupdict())
-    if match := _FUSED.fullmatch(symbol):
-        return _fused(symbol, **match.groupdict())
-    if match := _CONVERSION.fullmatch(symbol):
-        return _conversion(symbol, **match.groupdict())
+    name, _, how = symbol.removeprefix("__nv_").rpartition("_r")
+    source, _, target = name.partition("2")
+    if how not in ("n", "z", "d", "u"):
+        return []
+    if name[:1] in ("f", "d") and name[1:] in _OPERATIONS:
+        return _arithmetic(symbol, name[0], name[1:], how)
+    if name in ("fma", "fmaf"):
+        return _fused(symbol, name.removeprefix("fma"), how)
+    if source in _SOURCES and target in ("double", "float") and how != "n":
+        return _conversion(symbol, source, target, how)
     return []
 
 

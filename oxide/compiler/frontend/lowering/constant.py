@@ -6,6 +6,7 @@ The numbers are copied into the kernel at compile time. The index is checked as 
 from __future__ import annotations
 
 import operator
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,14 @@ def _lower_constant(context: Any, builder: Any, kind: Any, array: Any) -> Any:
         array = array.view(np.uint16)
     numbers = [ir.Constant(element, _plain(number)) for number in np.ravel(array, order="C").tolist()]
     constant = ir.Constant(ir.ArrayType(element, len(numbers)), numbers)
-    symbol = cgutils.global_constant(builder.module, "oxide.constant", constant)
-    return builder.bitcast(symbol, element.as_pointer())
+    return builder.bitcast(constant_of(builder, "oxide.constant", constant), element.as_pointer())
+
+
+def constant_of(builder: Any, name: str, constant: Any) -> Any:
+    """Returns a variable with a constant's content, which is part of its name: the modules of a kernel become one."""
+    name = f"{name}.{blake2b(str(constant).encode(), digest_size=8).hexdigest()}"
+    known = builder.module.globals.get(name)
+    return known or cgutils.global_constant(builder.module, name, constant)
 
 
 def _plain(number: int | float | bool) -> int | float:

@@ -13,6 +13,7 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language import debug
 
+from .constant import constant_of
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, typing_registry
 from .types import HalfType, display
@@ -71,7 +72,7 @@ def _format(context: Any, builder: Any, kind: Any, value: Any, letters: list[str
 
 def _text(builder: Any, text: str) -> Any:
     """Returns the address of a constant string in the generic address space, which the GPU's vprintf needs."""
-    constant = cgutils.global_constant(builder.module, "oxide.text", cgutils.make_bytearray(f"{text}\0".encode()))
+    constant = constant_of(builder, "oxide.text", cgutils.make_bytearray(f"{text}\0".encode()))
     return builder.bitcast(constant, ir.IntType(8).as_pointer())
 
 

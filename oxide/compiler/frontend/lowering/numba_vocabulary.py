@@ -27,6 +27,7 @@ from .numba_half import CONVERSIONS
 from .primitives import call_primitive, site
 from .registry import lowering_registry
 from .shared import local_memory, static_memory
+from .total import TotalBuilder
 
 _BIT = ir.IntType(1)
 _INT = ir.IntType(32)
@@ -50,7 +51,7 @@ def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-class PrimitiveBuilder(ir.IRBuilder):  # type: ignore[misc]
+class PrimitiveBuilder(TotalBuilder):
     """A builder that replaces calls of NVVM intrinsics with calls of primitives that each back end defines."""
 
     def call(self, fn: Any, args: Any, *rest: Any, **options: Any) -> Any:
