@@ -30,7 +30,8 @@ from oxide import (
     u8,
     zeros,
 )
-from oxide.compiler.cpu.positions.scalarise import scalarised
+from oxide.compiler.cpu.positions.scalarise import scalarise
+from oxide.compiler.ir.parser import parse_function
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)
 
@@ -307,8 +308,15 @@ def test_an_unchecked_output_takes_any_integer_and_reads_back() -> None:
 
 
 def test_a_vector_stored_twice_in_one_place_is_taken_apart_twice() -> None:
-    stores = ["  store <2 x float> %v, ptr %q, align 8", "  store <2 x float> %v, ptr %q, align 8"]
-    taken = scalarised({"%entry": ["  %v = load <2 x float>, ptr %p, align 8", *stores, "  ret void"]})["%entry"]
-    module = llvm.parse_assembly("\n".join(["define void @f(ptr %p, ptr %q) {", *taken, "}"]))
+    store = "store <2 x float> %v, ptr %q, align 8"
+    function = parse_function(f"""define void @f(ptr %p, ptr %q) {{
+entry:
+  %v = load <2 x float>, ptr %p, align 8
+  {store}
+  {store}
+  ret void
+}}""")
+    scalarise(function)
+    module = llvm.parse_assembly(str(function))
     module.verify()
     assert str(module).count("store float") == 4

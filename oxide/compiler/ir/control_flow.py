@@ -7,7 +7,7 @@ function as it was when it was made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import final
 
@@ -133,16 +133,18 @@ class ControlFlow:
         return spans
 
 
-def postorder(entry: Block) -> Iterator[Block]:
+def postorder(
+    entry: Block, successors: Callable[[Block], list[Block]] = lambda block: block.successors
+) -> Iterator[Block]:
     """Yields the reachable blocks in postorder of a depth-first search; the entry is last."""
     seen = {entry}
-    pending = [(entry, iter(entry.successors))]
+    pending = [(entry, iter(successors(entry)))]
     while pending:
         block, targets = pending[-1]
         for target in targets:
             if target not in seen:
                 seen.add(target)
-                pending.append((target, iter(target.successors)))
+                pending.append((target, iter(successors(target))))
                 break
         else:
             yield block

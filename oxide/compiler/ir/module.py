@@ -708,6 +708,12 @@ class Function:
     def calls(self) -> Iterator[Call]:
         return (instruction for instruction in self.instructions if isinstance(instruction, Call))
 
+    @property
+    def values(self) -> dict[str, Value]:
+        """The arguments, instructions and blocks by name."""
+        found = (*self.arguments, *self.instructions, *self.blocks.values())
+        return {value.name: value for value in found if value.name}
+
     def add(self, block: Block) -> Block:
         """Adds a block at the end. Its name must be new."""
         assert block.name not in self.blocks, block.name

@@ -6,69 +6,66 @@ loads are split, and LLVM combines the elements that are contiguous.
 
 from __future__ import annotations
 
-import itertools
-import re
+from oxide.compiler.ir.module import (
+    Constant,
+    Function,
+    GetElementPtr,
+    Instruction,
+    Load,
+    Operation,
+    Phi,
+    Store,
+    Value,
+    number,
+)
 
-from oxide.compiler.ir.ssa import NAME
-
-_LOAD = re.compile(
-    rf"^  (?P<name>{NAME}) = load <(?P<count>\d+) x (?P<type>\w+)>, ptr (?P<at>{NAME}), align \d+(?P<more>.*)$"
-)
-_STORE = re.compile(
-    rf"^  store <(?P<count>\d+) x (?P<type>\w+)> (?P<name>{NAME}), ptr (?P<at>{NAME}), align \d+(?P<more>.*)$"
-)
-_TAKE = re.compile(
-    rf"^  (?P<name>{NAME}) = extractelement <\d+ x (?P<type>\w+)> (?P<from>{NAME}), i\d+ (?P<place>\d+)$"
-)
-_PUT = re.compile(
-    rf"^  (?P<name>{NAME}) = insertelement <(?P<count>\d+) x \w+> (?P<into>poison|{NAME}), \w+ (?P<value>[^,]+), "
-    r"i\d+ (?P<place>\d+)$"
-)
-_SAME = re.compile(rf"^  (?P<name>{NAME}) = phi <\d+ x \w+> \[ (?P<from>{NAME}), {NAME} \]$")
 _BYTES = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2}
 
 
-def scalarised(blocks: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Returns the blocks without vectors, or unchanged if they use a vector in any other way. Their order must define
-    each value before its use."""
-    elements: dict[str, list[str]] = {}
-    result: dict[str, list[str]] = {}
-    places = itertools.count()
-    for block, body in blocks.items():
-        result[block] = []
-        for line in body:
-            lines = _line(line, elements, next(places))
-            if lines is None:
-                return blocks
-            result[block] += lines
-    return result
+def scalarise(function: Function) -> None:
+    """Splits a function's vectors, or leaves it unchanged if it uses a vector in any other way. The order of its blocks
+    must define each value before its use."""
+    elements: dict[Value, list[Value]] = {}
+    taken: dict[Value, Value] = {}
+    split: dict[Instruction, list[Instruction]] = {}
+    for place, instruction in enumerate(function.instructions):
+        types = (each.type for each in (instruction, *instruction.operands))
+        vector = next((type_ for type_ in types if type_.startswith("<")), None)
+        if vector is None:
+            continue
+        count, _, kind = vector[1:-1].partition(" x ")
+        parts = split[instruction] = []
+        match instruction:
+            case Load(pointer=pointer, before="") if kind in _BYTES:
+                parts += _accesses(instruction, kind, pointer, [None] * int(count), f"%oxide.part.{place}")
+                elements[instruction] = [*parts[1::2]]
+            case Store(value=value, pointer=pointer, before="") if kind in _BYTES and value in elements:
+                parts += _accesses(instruction, kind, pointer, elements[value], f"%oxide.part.{place}")
+            case Operation(opcode="extractelement", operands=[whole, Value(integer=int(index))]) if whole in elements:
+                taken[instruction] = elements[whole][index]
+            case Operation(opcode="insertelement", operands=[whole, element, Value(integer=int(index))]) if (
+                whole in elements or whole.name == "poison"
+            ):
+                elements[instruction] = list(elements.get(whole, [Constant("poison", kind)] * int(count)))
+                elements[instruction][index] = taken.get(element, element)
+            case Phi(operands=[whole, _]) if whole in elements:
+                elements[instruction] = elements[whole]
+            case _:
+                return
+    for instruction, parts in split.items():
+        instruction.block.replace(instruction, parts)
+    function.replace(taken)
 
 
-def _line(line: str, elements: dict[str, list[str]], place: int) -> list[str] | None:
-    """Returns a line's scalar form, or None. ``place`` is the line's number, which names its new values."""
-    if (match := _LOAD.match(line)) and match["type"] in _BYTES:
-        kind, lines = match["type"], []
-        names = elements[match["name"]] = [f"%oxide.part.{place}.{number}" for number in range(int(match["count"]))]
-        for number, name in enumerate(names):
-            lines.append(f"  {name}.at = getelementptr {kind}, ptr {match['at']}, i64 {number}")
-            lines.append(f"  {name} = load {kind}, ptr {name}.at, align {_BYTES[kind]}{match['more']}")
-        return lines
-    if (match := _STORE.match(line)) and match["type"] in _BYTES and match["name"] in elements:
-        kind, lines = match["type"], []
-        for number, value in enumerate(elements[match["name"]]):
-            at = f"%oxide.part.{place}.{number}.at"
-            lines.append(f"  {at} = getelementptr {kind}, ptr {match['at']}, i64 {number}")
-            lines.append(f"  store {kind} {value}, ptr {at}, align {_BYTES[kind]}{match['more']}")
-        return lines
-    if (match := _TAKE.match(line)) and match["from"] in elements:
-        value = elements[match["from"]][int(match["place"])]
-        return [f"  {match['name']} = select i1 true, {match['type']} {value}, {match['type']} {value}"]
-    if (match := _PUT.match(line)) and (match["into"] == "poison" or match["into"] in elements):
-        values = list(elements.get(match["into"], ["poison"] * int(match["count"])))
-        values[int(match["place"])] = match["value"]
-        elements[match["name"]] = values
-        return []
-    if (match := _SAME.match(line)) and match["from"] in elements:
-        elements[match["name"]] = elements[match["from"]]
-        return []
-    return None if re.search(r"<\d+ x ", line) else [line]
+def _accesses(
+    whole: Instruction, kind: str, pointer: Value, stored: list[Value] | list[None], name: str
+) -> list[Instruction]:
+    """Returns the accesses to a vector's elements, each behind its address: stores of values, or loads for None."""
+    after = f", align {_BYTES[kind]}"
+    code: list[Instruction] = []
+    for place, value in enumerate(stored):
+        at = GetElementPtr(f"{name}.{place}.at", kind, pointer, [number(place)])
+        access = Load(f"{name}.{place}", kind, at, after) if value is None else Store(value, at, after)
+        access.metadata = dict(whole.metadata)
+        code += [at, access]
+    return code
