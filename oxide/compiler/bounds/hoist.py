@@ -212,11 +212,7 @@ class _Hoister:
         for around in inner.chain(loop):
             if point is around.header:
                 inside = around.blocks.issuperset(point.successors)
-                match point.terminator:
-                    case Branch(condition=condition):
-                        ends_thread = condition is check.call  # if the check fails
-                    case _:
-                        ends_thread = False
+                ends_thread = check.call in point.terminator.operands  # if the check fails
                 if around.header is around.latch or inside or ends_thread:
                     return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"
