@@ -14,7 +14,7 @@ from oxide.driver.base import Target
 from oxide.errors import CompileError
 
 from .control_flow import suffixed
-from .module import Call, Cast, Module
+from .module import Call, Cast, Module, Value
 
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
 """What the symbols begin with that need the conversions of f16: libdevice's functions call them on the CPU."""
@@ -43,17 +43,12 @@ def hide_integers(module: Module) -> None:
     if "oxide.f16.narrow" not in module.functions:
         return
     for function in module.defined:
-        hidden: list[tuple[Cast, Call]] = []
         for cast in function.instructions:
             match cast:
-                case Cast(opcode="sitofp" | "uitofp", type="float" | "double" as kind, value=number):
-                    if number.type in ("i32", "i64"):
-                        counted = module.declare(kind, f"oxide.f16.counted.{kind}", (kind,))
-                        hidden.append((cast, Call(cast.name, kind, counted, (cast,))))
-                        cast.name = suffixed(cast.name, ".counted")
-        function.replace(dict(hidden))
-        for cast, call in hidden:
-            cast.block.insert(cast.block.instructions.index(cast) + 1, (call,))
+                case Cast(opcode="sitofp" | "uitofp", value=Value(type="i32" | "i64"), type="float" | "double" as kind):
+                    counted = module.declare(kind, f"oxide.f16.counted.{kind}", (kind,))
+                    function.substitute(cast, cast, Call(cast.name, kind, counted, (cast,)))
+                    cast.name = suffixed(cast.name, ".counted")
 
 
 def portable_definitions(symbols: Collection[str]) -> str:

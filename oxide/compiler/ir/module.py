@@ -693,10 +693,10 @@ class Function:
                     instruction.replace_operands(replaced)
                     break
 
-    def substitute(self, old: Instruction, new: Instruction) -> None:
-        """Replaces an instruction and its uses by another."""
-        old.block.replace(old, (new,))
-        self.replace({old: new})
+    def substitute(self, old: Instruction, *new: Instruction) -> None:
+        """Replaces an instruction by others, and its uses by the last of them. The others may use it."""
+        self.replace({old: new[-1]})
+        old.block.replace(old, new)
 
     def split(self, before: Instruction, name: str) -> Block:
         """Moves an instruction and those after it to a new block, behind its own, and fixes the phis of the successors.
@@ -753,6 +753,22 @@ class Module:
     @property
     def defined(self) -> list[Function]:
         return [function for function in self.functions.values() if not function.is_declaration]
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        return (instruction for function in self.defined for instruction in function.instructions)
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        return (call for function in self.defined for call in function.calls)
+
+    def rename(self, symbol: str, new: str) -> None:
+        """Renames a function, also where it is used."""
+        renamed: dict[Value, Value] = {Constant(f"@{quoted(symbol)}", "ptr"): Constant(f"@{quoted(new)}", "ptr")}
+        self.functions[new] = self.functions.pop(symbol)
+        self.functions[new].symbol = new
+        for function in self.defined:
+            function.replace(renamed)
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
         """Adds a node, or one that is a function of its own number. Returns the reference to it, such as ``!7``."""
