@@ -694,7 +694,7 @@ class Function:
                     break
 
     def substitute(self, old: Instruction, *new: Instruction) -> None:
-        """Replaces an instruction by others, and its uses by the last of them. The others may use it."""
+        """Replaces an instruction by others, and its uses by the last of them. The new ones may use the old one."""
         self.replace({old: new[-1]})
         old.block.replace(old, new)
 
