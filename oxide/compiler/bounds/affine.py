@@ -384,26 +384,9 @@ class Range:
     def _find_moved(self, value: Value) -> Value | None:
         if not isinstance(value, Instruction) or self.flow.dominates(value.block, self.loop.preheader):
             return value
-        if register_of(value):
-            return self.emit(_always_defined(value.copy({}, "")))
-        operands = value.operands
-        match value:
-            case Call(arguments=arguments) if integer_intrinsic(value):
-                operands = arguments
-            case Binary(opcode=opcode) if opcode in _ARITHMETIC:
-                pass
-            case Cast(opcode="zext" | "sext" | "trunc") | Cast(opcode="ptrtoint", type="i64", value=Value(type="ptr")):
-                pass
-            case Compare() | Select() if _integer(operands[-1]):
-                pass
-            case _:
-                return None
+        operands = _recomputable(value)
         moved = {operand: before for operand in operands if (before := self.before(operand)) is not None}
-        if not moved.keys() >= set(operands):
-            return None
-        if value.opcode in ("shl", "lshr", "ashr") and moved[operands[1]].integer is None:
-            return None  # the shift amount may be out of range in a case in which the loop would never execute it
-        return self.emit(_always_defined(value.copy(moved, "")))
+        return self.emit(_always_defined(value.copy(moved, ""))) if moved and moved.keys() >= set(operands) else None
 
     def _word(self, value: Value, extension: str) -> Coefficient:
         constant = value.integer
@@ -468,6 +451,22 @@ def _plain(form: Affine) -> Affine:
 def _signed(word: int) -> int:
     """Returns the signed 64-bit word congruent to a whole number."""
     return (word + 2**63) % 2**64 - 2**63
+
+
+def _recomputable(value: Instruction) -> list[Value]:
+    """Returns the operands of an instruction that may be executed before the loop, [] for any other."""
+    match value:
+        case Binary(opcode="shl" | "lshr" | "ashr", right=right) if right.integer is None:
+            return []  # the shift amount may be out of range in a case in which the loop would never execute it
+        case Binary(opcode=opcode) if opcode in _ARITHMETIC:
+            return value.operands
+        case Cast(opcode="zext" | "sext" | "trunc") | Cast(opcode="ptrtoint", type="i64", value=Value(type="ptr")):
+            return value.operands
+        case Compare() | Select() if _integer(value.operands[-1]):
+            return value.operands
+        case Call() if register_of(value) or integer_intrinsic(value):
+            return value.arguments
+    return []
 
 
 def _always_defined(instruction: Instruction) -> Instruction:

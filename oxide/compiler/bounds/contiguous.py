@@ -34,9 +34,9 @@ from oxide.compiler.ir.module import (
     Load,
     Module,
     Store,
+    Value,
     number,
 )
-from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 
 from .affine import Range, Undecidable
@@ -49,7 +49,7 @@ _TYPES = ("float", "i32", "double", "i64")
 
 def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel with second versions of loops that read consecutive elements; itself if there are none."""
-    module = parse(str(kernel.module))
+    module = kernel.module.copy()
     flow = ControlFlow(module.functions[kernel.symbol])
     versions = 0
     for loop in flow.loops:
@@ -77,26 +77,10 @@ def _may_write(instruction: Instruction) -> bool:
 def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool:
     """Adds a second version of the loop and returns True, if a load advances by one element in each iteration."""
     ranges = Range(flow, loop, prefix)
-    addresses: dict[str, GetElementPtr] = {}
-    for block in flow.function.blocks.values():  # in block order, which decides the order of the emitted code
-        for instruction in block.instructions if block in loop.blocks else ():
-            match instruction:
-                case GetElementPtr(source=source, pointer=base, indices=[index]) if source in _TYPES:
-                    pass
-                case _:
-                    continue
-            if isinstance(base, Constant) or isinstance(index, Constant) or (base.type, index.type) != ("ptr", "i64"):
-                continue
-            if isinstance(base, Instruction) and base.block in loop.blocks:
-                continue  # a view's base is computed before the loop
-            try:
-                start = ranges.start_of_consecutive(index)
-            except Undecidable:
-                continue
-            if start is not None:
-                start = number(start) if isinstance(start, int) else start
-                address = GetElementPtr("", source, base, [start])
-                addresses[address.body] = address
+    # In block order, which decides the order of the emitted code.
+    ordered = (block for block in flow.function.blocks.values() if block in loop.blocks)
+    firsts = [_first_of_consecutive(ranges, address) for block in ordered for address in block.instructions]
+    addresses = {first.body: first for first in firsts if first is not None}
     if not addresses:
         return False
     function = flow.function
@@ -124,6 +108,22 @@ def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool
     function.add(choose)
     function.add(entered)
     return True
+
+
+def _first_of_consecutive(ranges: Range, address: Instruction) -> GetElementPtr | None:
+    """Returns the address of an element as it is before the loop, if it advances by one element in each iteration."""
+    match address:
+        case GetElementPtr(type="ptr", source=source, pointer=base, indices=[Value(type="i64") as index]):
+            inside = isinstance(base, Instruction) and base.block in ranges.loop.blocks  # a view's is not
+            if source not in _TYPES or isinstance(base, Constant) or inside:
+                return None
+            try:
+                start = ranges.start_of_consecutive(index)
+            except Undecidable:
+                return None
+            if start is not None:
+                return GetElementPtr("", source, base, [number(start) if isinstance(start, int) else start])
+    return None
 
 
 def _unrolling(module: Module) -> str:

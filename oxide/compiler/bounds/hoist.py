@@ -69,7 +69,7 @@ def hoist_checks(
     kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """Returns the kernel with its checks proved or hoisted where possible, and the placement of each access's check."""
-    module = parse(str(kernel.module))
+    module = kernel.module.copy()
     leave_after_faults(module, kernel)
     module = _inlined(module, kernel.symbol)
     hoister = _Hoister(module, kernel.symbol)
@@ -91,7 +91,7 @@ def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
 
 def leave_assertions_out(kernel: PortableKernel) -> PortableKernel:
     """Returns the kernel with each branch to a failing assert replaced by a jump to the branch's other target."""
-    module = parse(str(kernel.module))
+    module = kernel.module.copy()
     for function in module.defined:
         failing = {call.block for call in function.calls if fails_an_assert(call)}
         for block in function.blocks.values():
@@ -212,11 +212,7 @@ class _Hoister:
         for around in inner.chain(loop):
             if point is around.header:
                 inside = around.blocks.issuperset(point.successors)
-                match point.terminator:
-                    case Branch(condition=condition):
-                        ends_thread = condition is check.call  # if the check fails
-                    case _:
-                        ends_thread = False
+                ends_thread = check.call in point.terminator.operands  # if the check fails
                 if around.header is around.latch or inside or ends_thread:
                     return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"

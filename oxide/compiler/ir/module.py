@@ -676,6 +676,21 @@ class Function:
     def is_declaration(self) -> bool:
         return not self.blocks
 
+    def copy(self) -> Function:
+        """Returns a function with arguments, blocks and instructions of its own, of the same names."""
+        arguments = [Argument(each.name, each.type, each.attributes) for each in self.arguments]
+        result = Function(self.symbol, self.head, arguments, self.after, variadic=self.variadic)
+        copies: dict[Value, Value] = dict(zip(self.arguments, arguments, strict=True))
+        for block in self.blocks.values():
+            copies[block] = result.add(Block(block.name))
+        for block, copied in zip(self.blocks.values(), result.blocks.values(), strict=True):
+            for instruction in block.instructions:
+                copy = copies[instruction] = instruction.copy({}, instruction.name)
+                copied.append(copy)
+        for copy in result.instructions:
+            copy.replace_operands(copies)
+        return result
+
     def add_attributes(self, *words: str) -> None:
         present = self.after.split()
         self.after = " ".join([*present, *(word for word in words if word not in present)])
@@ -713,10 +728,10 @@ class Function:
                     instruction.replace_operands(replaced)
                     break
 
-    def substitute(self, old: Instruction, new: Instruction) -> None:
-        """Replaces an instruction and its uses by another."""
-        old.block.replace(old, (new,))
-        self.replace({old: new})
+    def substitute(self, old: Instruction, *new: Instruction) -> None:
+        """Replaces an instruction by others, and its uses by the last of them. The new ones may use the old one."""
+        self.replace({old: new[-1]})
+        old.block.replace(old, new)
 
     def split(self, before: Instruction, name: str) -> Block:
         """Moves an instruction and those after it to a new block, behind its own, and fixes the phis of the successors.
@@ -783,6 +798,14 @@ class Module:
                 if call.called == symbol:
                     call.operands[0] = callee
 
+    def copy(self) -> Module:
+        """Returns a module with functions of its own, for a pass to edit."""
+        result = Module()
+        result.globals, result.metadata = dict(self.globals), dict(self.metadata)
+        result.attributes, result.named_metadata = list(self.attributes), list(self.named_metadata)
+        result.functions = {symbol: function.copy() for symbol, function in self.functions.items()}
+        return result
+
     @property
     def defined(self) -> list[Function]:
         return [function for function in self.functions.values() if not function.is_declaration]
@@ -821,6 +844,14 @@ class Module:
     def keep_reachable(self, symbol: str) -> None:
         """Removes the functions that one function does not reach."""
         self.functions = {function.symbol: function for function in self.reached(symbol)}
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        return (instruction for function in self.defined for instruction in function.instructions)
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        return (call for function in self.defined for call in function.calls)
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
         """Adds a node, or one that is a function of its own number. Returns the reference to it, such as ``!7``."""

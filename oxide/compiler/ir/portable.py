@@ -194,10 +194,10 @@ def _define_known_functions(kernel: Callable[..., Any], module: Module) -> None:
         clearing.portable_definitions(symbols),
         decimal_rounding.portable_definitions(symbols),
         atomics.definitions(symbols),
+        total.definitions(symbols),
     ):
         if text:
             module.adopt(parse(text))
-    module.adopt(parse(total.definitions(symbols)))
     for symbol in [symbol for symbol, function in symbols.items() if function.is_declaration]:
         if symbol.startswith(("llvm.", "oxide.")):
             continue
