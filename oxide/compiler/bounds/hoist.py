@@ -20,10 +20,13 @@ from typing import Any, Literal
 
 import llvmlite.binding as llvm
 
+from oxide.compiler.ir.control_flow import ControlFlow
 from oxide.compiler.ir.llvm import run_passes
+from oxide.compiler.ir.module import Block, Value
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.patterns import BOUNDS_CHECK, BRANCH, called_by, fails_an_assert
 from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.recognise import is_bounds_check
 from oxide.compiler.ir.ssa import LABEL, Function, Loop
 from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed
@@ -71,7 +74,7 @@ def hoist_checks(
     """Returns the kernel with its checks proved or hoisted where possible, and the placement of each access's check."""
     text = leaving_after_a_fault(_inlined(kernel), kernel)
     function = Function(_run(llvm.parse_assembly(text), _PASSES), kernel.symbol)
-    hoister = _Hoister(function)
+    hoister = _Hoister(function, kernel.symbol)
     hoister.prove(parameters, contracts)
     placements = hoister.run()
     module = llvm.parse_assembly(function.text() + hoister.metadata())
@@ -151,8 +154,16 @@ class _Check:
     site: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Access:
+    block: Block
+    index: Value
+    length: Value
+
+
 class _Hoister:
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, symbol: str) -> None:
+        self.symbol = symbol
         self.function = function
         self.loops = function.loops()
         self.checks = [
@@ -168,8 +179,15 @@ class _Hoister:
 
     def prove(self, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         """Removes the checks of accesses that are proved to be in bounds."""
-        prover = Prover(self.function, self.loops, parameters, contracts)
-        for check in list(prover.proven(self.checks)):
+        function = parse(self.function.text()).functions[self.symbol]
+        calls = [call for call in function.calls if is_bounds_check(call)]
+        places = {
+            id(a := _Access(call.block, call.arguments[1], call.arguments[2])): (a, check)
+            for call, check in zip(calls, self.checks, strict=True)
+        }
+        prover = Prover(ControlFlow(function), parameters, contracts)
+        for access in list(prover.proven([a for a, _ in places.values()])):
+            check = places[id(access)][1]
             self._leave_out(check)
             self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
 
