@@ -785,3 +785,12 @@ def quoted(symbol: str) -> str:
 
 def unquoted(name: str) -> str:
     return name[1:-1] if name.startswith('"') else name
+
+
+_ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
+
+
+def unescaped(text: str) -> str:
+    """Returns a string as it was before LLVM printed it: bytes that are no printable ASCII have escapes."""
+    plain = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
+    return plain.encode("latin-1").decode("utf-8", "replace")
