@@ -229,7 +229,7 @@ class Module:
     """A module that leaves functions open, as much of one as ``libm`` looks at."""
 
     def __init__(self, names: list[str]) -> None:
-        self.functions = [Function(name) for name in names]
+        self.functions = {name: Function(name) for name in names}
 
 
 class Function:

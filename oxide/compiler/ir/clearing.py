@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .module import Module
-
 LARGE = 256
 """Arrays of at least this many elements are cleared by a loop. No thread has so many registers."""
 
@@ -29,13 +27,6 @@ def function_name(bits: int) -> str:
 def portable_definitions(symbols: Collection[str]) -> str:
     """Returns definitions of the clearing functions among a kernel's symbols."""
     return "\n".join(_definition(bits) for bits in (8, 16, 32, 64) if function_name(bits) in symbols)
-
-
-def leave_out(module: Module) -> None:
-    """Removes the calls of the clearing functions, for the detection of uninitialised reads."""
-    for call in module.calls:
-        if call.called.startswith("oxide.clear."):
-            call.block.replace(call, ())
 
 
 def _definition(bits: int) -> str:

@@ -812,16 +812,23 @@ class Module:
 
     def adopt(self, other: Module) -> None:
         """Adds another module's functions and variables, and the metadata that they refer to. A definition takes the
-        place of a declaration. Of two definitions, and of two variables, the first stays."""
+        place of a declaration. Of two definitions the first stays. A variable that has another content than this
+        module's of the same name gets a new name."""
         nodes: dict[str, str] = {}
+        renamed: dict[str, str] = {}
         for name, line in other.globals.items():
-            self.globals.setdefault(name, line)
+            new, content = name, line.partition(" = ")[2]
+            while name[0] != "%" and self.globals.get(new, line).partition(" = ")[2] != content:
+                new = renamed[name] = f"{name}.{len(self.globals)}.{len(renamed)}"
+            self.globals.setdefault(new, line if new == name else f"@{quoted(new)} = {content}")
         for symbol, function in other.functions.items():
             known = self.functions.get(symbol)
             if known is not None and (function.is_declaration or not known.is_declaration):
                 continue
             self.functions[symbol] = function
             for instruction in function.instructions:
+                if renamed:
+                    instruction.operands = [_with_names(operand, renamed) for operand in instruction.operands]
                 for kind, node in instruction.metadata.items():
                     if node not in nodes:
                         nodes[node] = self.add_metadata(other.metadata[int(node[1:])])
@@ -870,6 +877,14 @@ class Module:
         return "\n".join([*parts, ""])
 
 
+def _with_names(operand: Value, renamed: Mapping[str, str]) -> Value:
+    """Returns an operand with new names of variables."""
+    if "@" not in operand.name:
+        return operand
+    text = _SYMBOL.sub(lambda match: f"@{quoted(renamed.get(unquoted(match[1]), unquoted(match[1])))}", operand.name)
+    return Constant(text, operand.type)
+
+
 def spaced(words: str) -> str:
     return f"{words} " if words else ""
 
@@ -889,3 +904,12 @@ def quoted(symbol: str) -> str:
 
 def unquoted(name: str) -> str:
     return name[1:-1] if name.startswith('"') else name
+
+
+_ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
+
+
+def unescaped(text: str) -> str:
+    """Returns a string as it was before LLVM printed it: bytes that are no printable ASCII have escapes."""
+    plain = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
+    return plain.encode("latin-1").decode("utf-8", "replace")

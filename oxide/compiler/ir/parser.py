@@ -51,6 +51,17 @@ def parse(text: str) -> Module:
     return _ModuleParser(_opaque_pointers(text) if "*" in text else text).module
 
 
+def constants(module: Module) -> dict[Constant, str]:
+    """Returns the constants among a module's variables, as operands, each with the type of its content."""
+    found: dict[Constant, str] = {}
+    for line in module.globals.values():
+        if match := _CONSTANT_VARIABLE.match(line):
+            simple = _SIMPLE_TYPE.match(line, match.end())
+            content = simple[0] if simple else bracketed(line, match.end())
+            found[_constant(match["name"], " ".join(filter(None, ("ptr", match["space"]))))] = content
+    return found
+
+
 def parse_function(text: str) -> Function:
     """Returns the only function that a text defines."""
     (function,) = parse(text).defined
@@ -89,11 +100,12 @@ def _without_stars(text: str) -> str:
 
 _LABEL = re.compile(r'^((?:"[^"]*"|[-\w$.]+)):')
 _HEADER = re.compile(r'(?P<word>define|declare) (?P<head>.*?)@(?P<name>"[^"]*"|[-\w$.]+)\(')
-_GLOBAL = re.compile(r'(@(?:"[^"]*"|[-\w$.]+)) = ')
+_GLOBAL = re.compile(r'(?P<name>@(?:"[^"]*"|[-\w$.]+)) = ')
+_CONSTANT_VARIABLE = re.compile(rf"{_GLOBAL.pattern}(?:\w+ )*?(?:(?P<space>addrspace\(\d+\)) )?constant ")
 _METADATA = re.compile(r"!(\d+) = (.*)")
 _ATTACHED = re.compile(r", (![\w.]+) (!\d+)(?=, !|$)")
 _RESULT = re.compile(r'\s*(?:(%(?:"[^"]*"|[-\w$.]+)) = )?')
-_STAR = re.compile(r"(?: addrspace\(\d+\))?\*")
+_STAR = re.compile(r"((?: addrspace\(\d+\))?)\*")
 _SPACE = re.compile(r"\s*")
 _SIMPLE_TYPE = re.compile(
     r"(?:i\d+|float|double|half|bfloat|ptr(?: addrspace\(\d+\))?|void|label|token|metadata|x86_fp80|fp128)(?![\w.])"
@@ -534,28 +546,14 @@ class _FunctionParser:
         found = self._bracketed()
         if star := _STAR.match(self._text, self._at):
             self._at = star.end()
-            return "ptr"
+            return f"ptr{star[1]}"
         return _without_stars(found) if "*" in found else found
 
     def _bracketed(self) -> str:
         """Takes a text in brackets, those in it included."""
-        text, start, depth = self._text, self._at, 0
-        at = start
-        while True:
-            letter = text[at : at + 1]
-            if letter in ("(", "[", "{", "<"):
-                depth += 1
-            elif letter in (")", "]", "}", ">"):
-                depth -= 1
-                if depth == 0:
-                    break
-            elif letter == '"':
-                at = text.index('"', at + 1)
-            elif not letter:
-                self._fail()
-            at += 1
-        self._at = at + 1
-        return text[start : at + 1]
+        found = bracketed(self._text, self._at)
+        self._at += len(found)
+        return found
 
     def _value(self, type_: str) -> Value:
         self._space()
@@ -585,6 +583,24 @@ class _FunctionParser:
         if value is None:
             value = self._forward[name] = Block(name) if type_ == "label" else Value(name, type_)
         return value
+
+
+def bracketed(text: str, start: int) -> str:
+    """Returns the text in brackets that begins at a place, its brackets included. Raises ``ValueError`` without end."""
+    at, depth = start, 0
+    while True:
+        letter = text[at : at + 1]
+        if letter in ("(", "[", "{", "<"):
+            depth += 1
+        elif letter in (")", "]", "}", ">"):
+            depth -= 1
+            if depth == 0:
+                return text[start : at + 1]
+        elif letter == '"':
+            at = text.index('"', at + 1)
+        elif not letter:
+            raise ValueError(f"cannot read {text[start:]!r} of {text!r}")
+        at += 1
 
 
 def member_type(whole: str, path: tuple[int, ...]) -> str:

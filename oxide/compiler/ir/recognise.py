@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .module import Binary, Call, Select, Value
+from .module import Binary, Call, Instruction, Module, Select, Value, unescaped
 
 INVERSE = {
     "slt": "sge",
@@ -58,6 +58,15 @@ def register_of(value: Value) -> str:
     ``tid.x``. Returns "" for any other value."""
     symbol = called(value)
     return symbol.removeprefix("oxide.register.") if symbol.startswith("oxide.register.") else ""
+
+
+def source_place(module: Module, instruction: Instruction) -> tuple[str, int] | None:
+    """Returns the file and the line in the source that the front end gave an instruction, or None."""
+    node = instruction.metadata.get("!oxide.place")
+    if node is None:
+        return None
+    file, _, line = module.metadata[int(node[1:])].removeprefix('!{!"').removesuffix("}").rpartition('", i32 ')
+    return unescaped(file), int(line)
 
 
 _EXTREMES = ("smin", "smax", "umin", "umax", "ssub.sat", "usub.sat")

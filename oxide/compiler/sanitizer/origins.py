@@ -7,29 +7,36 @@ the root's number at run time, with a ``phi`` or ``select`` of its own next to t
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from typing import final
 
-from oxide.compiler.ir.brackets import split_list
-from oxide.compiler.ir.ssa import WORD
-
-NAME = f"[%@]{WORD}"
-"""A value of the kernel or a variable of the module, as a regular expression."""
-
-_ASSIGNED = re.compile(rf"^  (?P<name>{NAME}) = (?P<what>.*)$")
-_NOTHING = "null|undef|poison|zeroinitializer"
-_INCOMING = re.compile(rf"\[ (?P<value>{NAME}|{_NOTHING}), (?P<block>{NAME}) \]")
-_MEMORY = re.compile(r"alloca |call ptr @oxide\.(?:shared|held\.local)\b")
-_CASTS = ("bitcast ptr ", "addrspacecast ptr ", "freeze ptr ")
-_SLOT = re.compile(
-    rf"^getelementptr (?:\w+ )*?(?P<type>[{{\[].*[}}\]]), ptr (?P<base>{NAME})(?P<indices>(?:, i\d+ \d+)+)"
+from oxide.compiler.ir.module import (
+    Alloca,
+    Binary,
+    Cast,
+    Extract,
+    Function,
+    GetElementPtr,
+    Insert,
+    Instruction,
+    Load,
+    Operation,
+    Phi,
+    Select,
+    Store,
+    Value,
+    number,
 )
-_POINTER_STORED = re.compile(
-    rf"^  store (?:volatile )?ptr (?P<value>{NAME}|null|undef|poison), ptr (?P<pointer>{NAME}),"
-)
+from oxide.compiler.ir.recognise import called
 
-Slot = tuple[str, tuple[int, ...]]
-"""A place in a variable on the stack: the variable, and the path of member indices, without trailing zeros."""
+HELD_LOCAL = "oxide.held.local"
+"""The function that returns a local array of as many bytes as its argument, while the kernel is simplified."""
+
+_NOTHING = ("null", "undef", "poison", "zeroinitializer")
+
+Member = tuple[Value, tuple[int, ...]]
+"""A pointer in a structure, by the path of its indices; a value that is a pointer has the path (). Also a place in a
+variable on the stack: the variable, and the path without trailing zeros."""
 
 
 @final
@@ -39,188 +46,119 @@ class Origins:
 
     unknown = -1
 
-    def __init__(self, body: list[str], numbered: dict[str, int]) -> None:
-        self._definitions = {match["name"]: match["what"] for line in body if (match := _ASSIGNED.match(line))}
+    def __init__(self, function: Function, numbered: Mapping[Value, int]) -> None:
         self._numbers = dict(numbered)
-        self._known: dict[str, tuple[str, ...]] = {}
-        self._chosen: dict[str, str] = {}
-        self._beside: dict[str, list[str]] = {}
-        self._stored: dict[Slot, set[str]] = {}
-        for line in body:
-            match = _POINTER_STORED.match(line)
-            if match and (slot := self._slot(match["pointer"])):
-                self._stored.setdefault(slot, set()).add(match["value"])
+        self._known: dict[Value, tuple[Value, ...]] = {}
+        self._chosen: dict[Member, Value] = {}
+        self._beside: list[tuple[Instruction, Instruction]] = []
+        self._stored: dict[Member, dict[Value, None]] = {}
+        for instruction in function.instructions:
+            if isinstance(instruction, Store) and instruction.value.type == "ptr":
+                slot = _slot(instruction.pointer)
+                if slot is not None:
+                    self._stored.setdefault(slot, {})[instruction.value] = None
 
-    def definition(self, name: str) -> str:
-        """Returns the instruction that defines a value; empty for a parameter or a variable of the module."""
-        return self._definitions.get(name, "")
-
-    def roots(self, pointer: str) -> tuple[str, ...]:
-        """Returns the roots that a pointer is computed from, sorted so that every process has the same order."""
+    def roots(self, pointer: Value) -> tuple[Value, ...]:
+        """Returns the roots that a pointer is computed from, in an order that is the same in every process."""
         if pointer not in self._known:
-            self._known[pointer] = tuple(sorted(self._roots(pointer, set())))
+            self._known[pointer] = tuple(self._roots((pointer, ()), set()))
         return self._known[pointer]
 
-    def number(self, root: str) -> int:
+    def number(self, root: Value) -> int:
         """Returns the number of a root, or ``unknown``. A new root gets the next number."""
-        if root not in self._numbers and not (root.startswith("@") or _MEMORY.match(self.definition(root))):
+        is_memory = root.symbol or isinstance(root, Alloca) or called(root).startswith(("oxide.shared.", HELD_LOCAL))
+        if root not in self._numbers and not is_memory:
             return self.unknown
         return self._numbers.setdefault(root, len(self._numbers))
 
-    def chosen(self, pointer: str) -> str:
+    def chosen(self, pointer: Value) -> Value:
         """Returns the operand that holds, at run time, the number of the root that a pointer is computed from."""
-        return self._choice(pointer, ())
+        return self._choice((pointer, ()))
 
-    def with_choices(self, lines: list[str]) -> list[str]:
-        """Returns the kernel with what ``chosen`` needs: behind each choice of a pointer, the choice of its root."""
-        result = []
-        for line in lines:
-            result.append(line)
-            if self._beside and (match := _ASSIGNED.match(line)):
-                result += self._beside.get(match["name"], [])
-        return result
+    def add_choices(self) -> None:
+        """Adds what ``chosen`` needs to the kernel: behind each choice of a pointer, the choice of its root."""
+        for instruction, choice in self._beside:
+            block = instruction.block
+            block.insert(block.instructions.index(instruction) + 1, [choice])
 
-    # Roots
+    def _roots(self, member: Member, seen: set[Member]) -> dict[Value, None]:
+        """Returns an ordered set: the roots of a pointer, or the structure that it is in and is not followed from."""
+        if member in seen or member[0].name in _NOTHING:
+            return {}
+        seen.add(member)
+        sources = self._sources(*member)
+        if sources is None:
+            return {member[0]: None}
+        return {root: None for source in sources for root in self._roots(source, seen)}
 
-    def _roots(self, pointer: str, seen: set[str]) -> set[str]:
-        if pointer in seen or pointer in _NOTHING.split("|"):
-            return set()
-        seen.add(pointer)
-        what = self.definition(pointer)
-        if what.startswith("getelementptr "):
-            return self._roots(_based_on(what), seen)
-        if what.startswith("extractvalue "):
-            whole, *place = split_list(what.removeprefix("extractvalue "))
-            return self._member_roots(_value(whole), _places(place), seen)
-        if what.startswith("inttoptr "):
-            return set[str]().union(*(self._roots(each, seen) for each in self._addresses(pointer))) or {pointer}
-        if what.startswith("load ptr, ") and (kept := self._kept(what)):
-            return set[str]().union(*(self._roots(each, seen) for each in kept))
-        if what.startswith("phi ptr "):
-            found = [match["value"] for match in _INCOMING.finditer(what)]
-        elif what.startswith("select "):
-            found = [_value(part) for part in split_list(what)[1:3]]
-        elif what.startswith(_CASTS):
-            found = re.findall(NAME, what)[:1]
-        else:
-            return {pointer}
-        return set[str]().union(*(self._roots(each, seen) for each in found))
-
-    def _addresses(self, number: str) -> list[str]:
-        """Returns the pointers whose addresses are operands of a sum: numba-cuda steps through strided arrays so."""
-        what = self.definition(number)
-        if what.startswith("ptrtoint "):
-            return re.findall(rf"ptr ({NAME})", what)
-        if what.startswith(("inttoptr ", "add ")):
-            return [each for operand in re.findall(NAME, what) for each in self._addresses(operand)]
-        return []
-
-    def _member_roots(self, whole: str, place: tuple[int, ...], seen: set[str]) -> set[str]:
-        """Returns the roots of a structure's member, through the structures that build slices, arrays and tuples."""
-        if not place:
-            return self._roots(whole, seen)
-        key = f"{whole} {place}"
-        if key in seen or whole in _NOTHING.split("|"):
-            return set()
-        seen.add(key)
-        found = self._parts(whole, place)
-        if found is None:
-            return {key}
-        return set[str]().union(*(self._member_roots(part, rest, seen) for part, rest in found))
-
-    def _parts(self, whole: str, place: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]] | None:
-        """Returns where a structure's member comes from, one step back: several sources where paths merge, or None."""
-        what = self.definition(whole)
-        if what.startswith("insertvalue "):
-            base, part, *rest = split_list(what.removeprefix("insertvalue "))
-            inserted = _places(rest)
-            if place[: len(inserted)] == inserted:
-                return [(_value(part), place[len(inserted) :])]
-            if inserted[: len(place)] != place:
-                return [(_value(base), place)]
-        elif what.startswith("extractvalue "):
-            base, *rest = split_list(what.removeprefix("extractvalue "))
-            return [(_value(base), _places(rest) + place)]
-        elif what.startswith("phi "):
-            return [(match["value"], place) for match in _INCOMING.finditer(what)]
-        elif what.startswith("select "):
-            return [(_value(part), place) for part in split_list(what)[1:3]]
+    def _sources(self, value: Value, path: tuple[int, ...]) -> list[Member] | None:
+        """Returns where a pointer comes from, one step back: several sources where paths merge, or None for a root."""
+        match value:
+            case GetElementPtr(pointer=base):
+                return [(base, ())]
+            case Extract(whole=whole, path=inside):
+                return [(whole, inside + path)]
+            case Insert(whole=whole, part=part, path=inserted):
+                if path[: len(inserted)] == inserted:
+                    return [(part, path[len(inserted) :])]
+                return [(whole, path)] if inserted[: len(path)] != path else None
+            case Phi():
+                return [(each, path) for each, _ in value.incoming]
+            case Select(left=left, right=right):
+                return [(left, path), (right, path)]
+            case Cast(opcode="bitcast" | "addrspacecast") | Operation(opcode="freeze"):
+                return [(value.operands[0], path)]
+            case Cast(opcode="inttoptr"):
+                return [(each, ()) for each in _addresses(value)] or None
+            case Load(pointer=pointer, type="ptr", before=""):
+                slot = _slot(pointer)
+                stored = self._stored.get(slot) if slot else None  # whenever it is stored
+                return [(each, ()) for each in stored] if stored else None
         return None
 
-    def _kept(self, load: str) -> set[str]:
-        """Returns all values ever stored to the stack slot that a pointer is loaded from."""
-        slot = self._slot(re.findall(rf"ptr ({NAME})", load)[0])
-        return self._stored.get(slot, set()) if slot else set()
-
-    def _slot(self, pointer: str) -> Slot | None:
-        places: tuple[int, ...] = ()
-        while match := _SLOT.match(self.definition(pointer)):
-            first, *rest = (int(index.split(" ")[-1]) for index in match["indices"].removeprefix(", ").split(", "))
-            if first:
-                return None
-            places, pointer = (*rest, *places), match["base"]
-        while places and not places[-1]:
-            places = places[:-1]
-        return (pointer, places) if self.definition(pointer).startswith("alloca ") else None
-
-    # Choices
-
-    def _choice(self, whole: str, place: tuple[int, ...]) -> str:
-        """Returns the operand with the root's number, of a pointer or of the pointer at a place in a structure."""
-        key = f"{whole} {place}"
-        if key not in self._chosen:
-            roots = self._member_roots(whole, place, set())
-            what = self.definition(whole)
-            if len(roots) == 1:
-                self._chosen[key] = str(self.number(next(iter(roots))))
-            elif roots and what.startswith(("phi ", "select ")):
-                self._chosen[key] = (
-                    f"%origin.{len(self._chosen)}"  # set before its operands are computed: a loop may need it
-                )
-                self._beside.setdefault(whole, []).append(self._among(self._chosen[key], what, place))
-            else:
-                step = self._step(whole, place) if roots else None
-                self._chosen[key] = self._choice(*step) if step else str(self.unknown)
-        return self._chosen[key]
-
-    def _among(self, name: str, what: str, place: tuple[int, ...]) -> str:
-        """Returns the instruction that chooses among root numbers as ``what`` chooses among pointers."""
-        if what.startswith("phi "):
-            found = _INCOMING.finditer(what)
-            return f"  {name} = phi i64 " + ", ".join(
-                f"[ {self._choice(each['value'], place)}, {each['block']} ]" for each in found
-            )
-        condition, *either = split_list(what.removeprefix("select "))
-        one, other = (self._choice(_value(part), place) for part in either[:2])
-        return f"  {name} = select {condition}, i64 {one}, i64 {other}"
-
-    def _step(self, whole: str, place: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
-        """Returns the single value that a value other than a choice is computed from, or None."""
-        if place:
-            parts = self._parts(whole, place) or []
-            return parts[0] if len(parts) == 1 else None
-        what = self.definition(whole)
-        if what.startswith("getelementptr "):
-            return _based_on(what), ()
-        if what.startswith("extractvalue "):
-            base, *rest = split_list(what.removeprefix("extractvalue "))
-            return _value(base), _places(rest)
-        if what.startswith("inttoptr "):
-            found = self._addresses(whole)
+    def _choice(self, member: Member) -> Value:
+        """Returns the operand with the number of a pointer's root."""
+        if member in self._chosen:
+            return self._chosen[member]
+        value, path = member
+        roots = list(self._roots(member, set()))
+        if len(roots) == 1:
+            self._chosen[member] = number(self.number(roots[0]))
+        elif roots and isinstance(value, Phi | Select):
+            choice = value.copy({}, f"%origin.{len(self._chosen)}")
+            choice.type = "i64"
+            self._chosen[member] = choice  # before its operands are computed: a loop may need it
+            choice.operands = [
+                self._choice((each, path)) if each.type == value.type else each for each in value.operands
+            ]
+            self._beside.append((value, choice))
         else:
-            found = re.findall(NAME, what)[:1] if what.startswith(_CASTS) else []
-        return (found[0], ()) if len(found) == 1 else None
+            # A pointer in memory is one of several at run time, and no instruction chooses among them.
+            sources = self._sources(*member) if roots and not isinstance(value, Load) else None
+            one = sources[0] if sources is not None and len(sources) == 1 else None
+            self._chosen[member] = self._choice(one) if one else number(self.unknown)
+        return self._chosen[member]
 
 
-def _based_on(gep: str) -> str:
-    return str(re.findall(rf"ptr ({NAME}|null|undef|poison)", gep)[0])
+def _addresses(value: Value) -> list[Value]:
+    """Returns the pointers whose addresses are operands of a sum: numba-cuda steps through strided arrays so."""
+    match value:
+        case Cast(opcode="ptrtoint", value=pointer):
+            return [pointer]
+        case Cast(opcode="inttoptr") | Binary(opcode="add"):
+            return [address for operand in value.operands for address in _addresses(operand)]
+    return []
 
 
-def _value(operand: str) -> str:
-    """Returns an operand without its type."""
-    return operand.split(" ")[-1]
-
-
-def _places(parts: list[str]) -> tuple[int, ...]:
-    """Returns the indices among an instruction's operands; metadata follows them."""
-    return tuple(int(part) for part in parts if part.isdecimal())
+def _slot(pointer: Value) -> Member | None:
+    """Returns the place in a variable on the stack that a pointer goes to, or None."""
+    path: tuple[int, ...] = ()
+    while isinstance(pointer, GetElementPtr) and pointer.source.startswith(("{", "[")):
+        first, *rest = (index.integer for index in pointer.indices)
+        if first != 0 or None in rest:
+            return None
+        path = (*(index for index in rest if index is not None), *path)
+        pointer = pointer.pointer
+    while path and not path[-1]:
+        path = path[:-1]
+    return (pointer, path) if isinstance(pointer, Alloca) else None

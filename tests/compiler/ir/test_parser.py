@@ -127,7 +127,7 @@ B0:
 """
     )
     first, load, store, phi, _, total, _ = function.instructions
-    assert [argument.type for argument in function.arguments] == ["ptr", "ptr"]
+    assert [argument.type for argument in function.arguments] == ["ptr", "ptr addrspace(3)"]
     assert str(first) == "  %.4 = getelementptr inbounds {ptr, {i64, i64}}, ptr %p, i32 0, i32 1"
     assert isinstance(load, Load)
     assert load.pointer is first

@@ -10,6 +10,7 @@ from numba import cuda, float32
 from numba.cuda.misc.special import literal_unroll
 
 from oxide import LaunchConfig, d2h, h2d, kernel, zeros
+from oxide.compiler.ir.parser import parse_function
 from oxide.compiler.sanitizer.origins import Origins
 from tests.compiler.sanitizer.sanitized import BOTH, error_of, on_the_cpu_device
 from tests.source_lines import line_of
@@ -278,8 +279,17 @@ def test_what_the_sanitizer_does_not_look_for_is_refused() -> None:
         kernel(sanitize="leaks")(nothing)
 
 
+CHOICE = """define void @f(ptr %x.0, i1 %c) {
+entry:
+  %v = select i1 %c, ptr getelementptr inbounds (i8, ptr @table, i64 4), ptr %x.0, !oxide.place !3
+  ret void
+}"""
+
+
 def test_an_address_computed_from_a_constant_array_is_one_operand_of_a_choice() -> None:
-    chosen = "  %v = select i1 %c, ptr getelementptr inbounds (i8, ptr @table, i64 4), ptr %x.0, !oxide.place !3"
-    roots = Origins(["entry:", chosen], {"%x.0": 0}).roots("%v")
+    function = parse_function(CHOICE)
+    choice, _ = function.instructions
+    x = function.arguments[0]
+    roots = Origins(function, {x: 0}).roots(choice)
     assert len(roots) == 2
-    assert "%x.0" in roots
+    assert x in roots

@@ -186,6 +186,25 @@ def test_local_arrays_of_records_are_checked() -> None:
     assert error.line == line_of(in_records_of_its_own, "write")
 
 
+@cuda.jit(device=True)
+def sum_to(n):
+    own = cuda.local.array(4, int32)
+    own[n % 4] = n
+    if n <= 1:
+        return own[n % 4]
+    return sum_to(n - 1) + own[n % 4]
+
+
+@kernel(sanitize=BOTH)
+def summed_by_recursion(out, n):
+    out[0] = sum_to(n)
+
+
+def test_each_call_of_a_recursive_function_has_its_own_local_array() -> None:
+    out, _ = summed_by_recursion[1, 1](zeros(1, np.int64), 9).sync()
+    assert d2h(out).sync()[0] == 45
+
+
 @kernel(sanitize=BOTH)
 def summed_by_the_last_block(x, parts, count, out, fenced_by_each):
     last = cuda.shared.array(1, int32)

@@ -22,8 +22,10 @@ from oxide import (
     SharedArray,
     Slice,
     atomic,
+    bf16,
     d2h,
     device,
+    f16,
     f32,
     h2d,
     i32,
@@ -391,6 +393,17 @@ def half_filled_tile(y: DisjointSlice[f32]) -> None:
 def test_a_read_of_uninitialised_shared_memory_is_found() -> None:
     error = found(half_filled_tile, zeros(64))
     assert (error.kind, error.thread, error.line) == ("uninitialized", (32, 0, 0), line_of(half_filled_tile, "read"))
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
+def test_an_atomic_of_uninitialised_shared_memory_is_found_whatever_its_type(dtype: Any) -> None:
+    @kernel(sanitize=BOTH)
+    def counted(out: DisjointSlice[f32]) -> None:
+        sums = SharedArray(4, dtype)
+        sums.fetch_add(thread.index_1d().get() % 4, dtype(1.0))
+
+    error = found(counted, zeros(4), block=4)
+    assert (error.kind, error.what, error.access) == ("uninitialized", "a SharedArray", "atomic")
 
 
 @kernel(sanitize="memory")
