@@ -15,9 +15,10 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.llvm import host_machine, host_target, optimise, simplify
-from oxide.compiler.ir.module import Binary, Constant, Module, Value
+from oxide.compiler.ir.module import Binary, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import located_in
 from oxide.driver.base import COOPERATIVE_ENTRY, LOOP_FREE_ENTRY, Code, Target
@@ -35,7 +36,6 @@ grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are count
 loops has ``LOOP_FREE_ENTRY`` instead, a cooperative kernel ``COOPERATIVE_ENTRY``. ``coroutines/grid.ll`` describes the
 rest of the latter's record."""
 
-_FAR = 10**18
 _REGISTERS = primitives.REGISTERS
 _CONTEXT = primitives.CONTEXT
 
@@ -89,7 +89,7 @@ def _module(
 ) -> tuple[Any, Any]:
     machine = host_machine(target)
     header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
-    if any(call.is_assembly for function in kernel.module.defined for call in function.calls):
+    if any(call.is_assembly for call in kernel.module.calls):
         raise CompileError(
             f"kernel {kernel.name}: it has inline PTX, which only a GPU runs; launch it on a CUDA device, or write the "
             "same with oxide's or numba-cuda's functions"
@@ -109,7 +109,7 @@ def _module(
     else:
         name = entry if by_position is None else CHECKED_BLOCKS
         support.append(_run_blocks(kernel, signature, name))
-    module = link(header + part for part in (kernel.text, check, "\n".join(support)))
+    module = link(header + part for part in (kernel.text, check, declared_once("\n".join(support))))
     if suspends:
         module = coroutines.inline_all(module, machine)
     packing = not _has_far_addresses(kernel.module)
@@ -148,14 +148,8 @@ def _has_far_addresses(module: Module) -> bool:
     """Returns whether a kernel may compute addresses half the address space apart, such as those of x[i] and
     x[i + 2**62]. Their distance equals the empty key of a hash table in LLVM 22's SLP vectoriser, which aborts. No such
     access is in bounds, but its code may be present."""
-    return any(
-        isinstance(each, Binary)
-        and each.opcode == "add"
-        and each.type == "i64"
-        and abs(each.right.integer or 0) >= _FAR
-        for function in module.defined
-        for each in function.instructions
-    )
+    binary = (each for each in module.instructions if isinstance(each, Binary))
+    return any((each.opcode, each.type) == ("add", "i64") and abs(each.right.integer or 0) >= 10**18 for each in binary)
 
 
 def _with_plain_extremes(kernel: PortableKernel) -> tuple[PortableKernel, list[str]]:
@@ -169,13 +163,7 @@ def _with_plain_extremes(kernel: PortableKernel) -> tuple[PortableKernel, list[s
         return kernel, []
     module = parse(kernel.text)
     for name in found:
-        module.functions[f"oxide.{name}"] = declared = module.functions.pop(f"llvm.{name}")
-        declared.symbol = f"oxide.{name}"
-    renamed: dict[Value, Value] = {
-        Constant(f"@llvm.{name}", "ptr"): Constant(f"@oxide.{name}", "ptr") for name in found
-    }
-    for function in module.defined:
-        function.replace(renamed)
+        module.rename(f"llvm.{name}", f"oxide.{name}")
     return replace(kernel, module=module), [_plain_extreme(*name.split(".")) for name in found]
 
 

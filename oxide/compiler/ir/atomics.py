@@ -7,7 +7,7 @@ ordering, as in C++'s own mapping, in PTX and on x86.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from . import reductions
 from .primitives import declared_once
@@ -19,7 +19,7 @@ _TYPES |= _HALVES
 _ORDERINGS = {1: "acquire", 2: "release", 3: "acq_rel", 4: "seq_cst"}
 
 
-def definitions(symbols: Iterable[str]) -> str:
+def definitions(symbols: Collection[str]) -> str:
     """Returns definitions of the atomic operations and fences among a kernel's symbols."""
     operations = sorted(symbol for symbol in symbols if symbol.startswith("oxide.atomic."))
     fences = sorted(symbol for symbol in symbols if symbol.startswith("oxide.fence."))

@@ -33,10 +33,9 @@ def portable_definitions(symbols: Collection[str]) -> str:
 
 def leave_out(module: Module) -> None:
     """Removes the calls of the clearing functions, for the detection of uninitialised reads."""
-    for function in module.defined:
-        for call in function.calls:
-            if call.called.startswith("oxide.clear."):
-                call.block.replace(call, ())
+    for call in module.calls:
+        if call.called.startswith("oxide.clear."):
+            call.block.replace(call, ())
 
 
 def _definition(bits: int) -> str:

@@ -8,16 +8,16 @@ to odd, so that double rounding does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from oxide.driver.base import Target
 from oxide.errors import CompileError
 
 from .control_flow import suffixed
-from .module import Call, Cast, Module
+from .module import Call, Cast, Module, Value
 
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
-"""What the symbols begin with that need the conversions of f16: libdevice's functions call them on the CPU."""
+"""What the symbols begin with that need the conversions of f16. libdevice's functions call them on the CPU."""
 
 _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
   %near = fptrunc double %x to float
@@ -43,17 +43,12 @@ def hide_integers(module: Module) -> None:
     if "oxide.f16.narrow" not in module.functions:
         return
     for function in module.defined:
-        hidden: list[tuple[Cast, Call]] = []
         for cast in function.instructions:
             match cast:
-                case Cast(opcode="sitofp" | "uitofp", type="float" | "double" as kind, value=number):
-                    if number.type in ("i32", "i64"):
-                        counted = module.declare(kind, f"oxide.f16.counted.{kind}", (kind,))
-                        hidden.append((cast, Call(cast.name, kind, counted, (cast,))))
-                        cast.name = suffixed(cast.name, ".counted")
-        function.replace(dict(hidden))
-        for cast, call in hidden:
-            cast.block.insert(cast.block.instructions.index(cast) + 1, (call,))
+                case Cast(opcode="sitofp" | "uitofp", value=Value(type="i32" | "i64"), type="float" | "double" as kind):
+                    counted = module.declare(kind, f"oxide.f16.counted.{kind}", (kind,))
+                    function.substitute(cast, cast, Call(cast.name, kind, counted, (cast,)))
+                    cast.name = suffixed(cast.name, ".counted")
 
 
 def portable_definitions(symbols: Collection[str]) -> str:
@@ -61,7 +56,7 @@ def portable_definitions(symbols: Collection[str]) -> str:
     return _ROUND_TO_ODD if "oxide.round_to_odd" in symbols else ""
 
 
-def native_definitions(kernel: str, symbols: Iterable[str], target: Target) -> str:
+def native_definitions(kernel: str, symbols: Collection[str], target: Target) -> str:
     """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on a CPU without the instructions."""
     texts = [_BF16_BY_BITS] if any(symbol.startswith("oxide.bf16.") for symbol in symbols) else []
     if any(symbol.startswith(_F16) for symbol in symbols):
@@ -71,7 +66,7 @@ def native_definitions(kernel: str, symbols: Iterable[str], target: Target) -> s
     return "\n".join(texts)
 
 
-def ptx_definitions(symbols: Iterable[str], capability: int) -> str:
+def ptx_definitions(symbols: Collection[str], capability: int) -> str:
     """Returns the conversions for a GPU: instructions for f16, and for bf16 from compute capability 9.0 on."""
     texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
     if any(symbol.startswith("oxide.bf16.") for symbol in symbols):

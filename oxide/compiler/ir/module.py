@@ -728,10 +728,10 @@ class Function:
                     instruction.replace_operands(replaced)
                     break
 
-    def substitute(self, old: Instruction, new: Instruction) -> None:
-        """Replaces an instruction and its uses by another."""
-        old.block.replace(old, (new,))
-        self.replace({old: new})
+    def substitute(self, old: Instruction, *new: Instruction) -> None:
+        """Replaces an instruction by others, and its uses by the last of them. The new ones may use the old one."""
+        self.replace({old: new[-1]})
+        old.block.replace(old, new)
 
     def split(self, before: Instruction, name: str) -> Block:
         """Moves an instruction and those after it to a new block, behind its own, and fixes the phis of the successors.
@@ -844,6 +844,14 @@ class Module:
     def keep_reachable(self, symbol: str) -> None:
         """Removes the functions that one function does not reach."""
         self.functions = {function.symbol: function for function in self.reached(symbol)}
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        return (instruction for function in self.defined for instruction in function.instructions)
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        return (call for function in self.defined for call in function.calls)
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
         """Adds a node, or one that is a function of its own number. Returns the reference to it, such as ``!7``."""

@@ -39,25 +39,18 @@ from oxide.compiler.ir.module import Binary, Call, Cast, Constant, Instruction, 
 _SAME = Constant('asm "mov.b32 $0, $1;", "=r,r"', "ptr")
 
 
-def _shifts(module: Module) -> Iterator[Binary]:
+def shifts(module: Module) -> Iterator[Binary]:
     """Yields the shifts whose amount is not a constant."""
-    for function in module.defined:
-        for each in function.instructions:
-            match each:
-                case Binary(opcode="shl" | "lshr", type="i32" | "i64", right=amount):
-                    if not isinstance(amount, Constant):
-                        yield each
-
-
-def has_shifts(module: Module) -> bool:
-    """Returns whether any shift has an amount that is not a constant."""
-    return any(True for _ in _shifts(module))
+    for each in module.instructions:
+        match each:
+            case Binary(opcode="shl" | "lshr", type="i32" | "i64", right=amount) if not isinstance(amount, Constant):
+                yield each
 
 
 def hide_amounts(module: Module) -> None:
     """Hides the amounts of an optimised module's shifts from the back end's analysis: amounts of 64 bits, and amounts
     truncated from 64 bits."""
-    for number, shift in enumerate(_shifts(module)):
+    for number, shift in enumerate(shifts(module)):
         amount, place = shift.right, f"%oxide.amount.{number}"
         match amount:
             case Value(type="i64"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oxide.compiler.ir import reductions
-from oxide.compiler.ir.primitives import GRID_BARRIER, SharedMemory, declared_once
+from oxide.compiler.ir.primitives import GRID_BARRIER, SharedMemory
 
 
 def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> str:
@@ -23,7 +23,7 @@ def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> st
     found = reductions.used(symbols)
     if found:
         texts.append("declare i32 @llvm.cttz.i32(i32, i1)")
-    return declared_once("\n".join([*texts, *(_reduction(*reduction, arch) for reduction in found)]))
+    return "\n".join([*texts, *(_reduction(*reduction, arch) for reduction in found)])
 
 
 def _shared(shared: SharedMemory) -> str:

@@ -21,7 +21,7 @@ from oxide.driver.base import Code, Target
 from oxide.errors import CompileError
 
 from . import primitives, streaming
-from .as_specified import as_specified, has_shifts, hide_amounts
+from .as_specified import as_specified, hide_amounts, shifts
 from .libdevice import link_libdevice
 from .remainder import make_exact
 
@@ -72,7 +72,7 @@ def compile_ptx(
     entry = re.sub(r"\W", "_", name)
     check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
     module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
-    if has_shifts(kernel.module):
+    if any(shifts(kernel.module)):
         optimised = parse(str(module))
         hide_amounts(optimised)
         module = llvm.parse_assembly(str(optimised))
@@ -83,9 +83,8 @@ def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...])
     """Returns the sites of the accesses that LLVM could not prove to be in bounds."""
     entry = re.sub(r"\W", "_", name)
     module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None)
-    calls = (call for function in parse(str(module)).defined for call in function.calls)
-    sites = (call.arguments[0].integer for call in calls if call.called == "oxide.report")
-    return frozenset(site for site in sites if site is not None)
+    reports = (call for call in parse(str(module)).calls if call.called == "oxide.report")
+    return frozenset(site for call in reports if (site := call.arguments[0].integer) is not None)
 
 
 def _module(
@@ -124,9 +123,7 @@ def _module(
 def _needs_edits(module: Module) -> bool:
     """Returns whether a kernel has constant arrays, streaming accesses or remainders, which a GPU treats specially."""
     return any(symbol.startswith("oxide.constant") for symbol in module.globals) or any(
-        each.opcode == "frem" or "!oxide.streaming" in each.metadata
-        for function in module.defined
-        for each in function.instructions
+        each.opcode == "frem" or "!oxide.streaming" in each.metadata for each in module.instructions
     )
 
 
@@ -147,13 +144,10 @@ def _quotients(symbols: Collection[str]) -> list[str]:
 def _place_constants(module: Module) -> None:
     """Moves the kernel's constant arrays to constant memory, which all threads of a warp read in one access."""
     for symbol, line in module.globals.items():
-        head, constant, rest = line.partition(" constant ")
-        if not (symbol.startswith("oxide.constant") and constant):
-            continue
-        module.globals[symbol] = f"{head} addrspace(4) constant {rest}"
-        for function in module.defined:
-            for instruction in function.instructions:
-                instruction.operands = [_in_bank(operand, f"@{symbol}") for operand in instruction.operands]
+        if symbol.startswith("oxide.constant"):
+            module.globals[symbol] = line.replace(" constant ", " addrspace(4) constant ", 1)
+            for each in module.instructions:
+                each.operands = [_in_bank(operand, f"@{symbol}") for operand in each.operands]
 
 
 def _in_bank(operand: Value, constant: str) -> Value:

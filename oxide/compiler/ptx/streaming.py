@@ -6,7 +6,7 @@ comes last: the sanitizer and the bounds checks see ordinary loads and stores, w
 
 from __future__ import annotations
 
-from oxide.compiler.ir.module import Call, Load, Module, Store
+from oxide.compiler.ir.module import Call, Load, Module, Store, Value
 
 _BITS = {"float": 32, "double": 64}
 _WIDEST = 4
@@ -19,23 +19,19 @@ def hint(module: Module) -> list[str]:
     definitions: dict[str, str] = {}
     for function in module.defined:
         for access in function.instructions:
-            if not (isinstance(access, Load | Store) and _is_streaming(access)):
+            if "!oxide.streaming" not in access.metadata:
                 continue
-            vector = access.type if isinstance(access, Load) else access.value.type
-            count, _, element = vector.strip("<>").partition(" x ")
-            bits = int(count) * (_BITS.get(element) or int(element[1:]))
-            if bits % 32:
-                continue
-            name = f"oxide.streaming.{access.opcode}.v{count}{element}"
-            definitions[name] = (_load if isinstance(access, Load) else _store)(name, vector, bits // 32)
-            called = module.declare(access.type, name, [operand.type for operand in access.operands])
-            function.substitute(access, Call(access.name, access.type, called, access.operands))
+            match access:
+                case Load(type=vector) | Store(value=Value(type=vector)) if vector.startswith("<"):
+                    count, _, element = vector.strip("<>").partition(" x ")
+                    bits = int(count) * (_BITS.get(element) or int(element[1:]))
+                    if bits % 32 == 0:
+                        name = f"oxide.streaming.{access.opcode}.v{count}{element}"
+                        make = _load if isinstance(access, Load) else _store
+                        definitions[name] = make(name, vector, bits // 32)
+                        called = module.declare(access.type, name, [operand.type for operand in access.operands])
+                        function.substitute(access, Call(access.name, access.type, called, access.operands))
     return list(definitions.values())
-
-
-def _is_streaming(access: Load | Store) -> bool:
-    vector = access.type if isinstance(access, Load) else access.value.type
-    return "!oxide.streaming" in access.metadata and vector.startswith("<") and access.pointer.type == "ptr"
 
 
 def _load(name: str, vector: str, words: int) -> str:

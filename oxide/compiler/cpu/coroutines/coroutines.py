@@ -36,7 +36,6 @@ from oxide.compiler.ir.llvm import run_passes
 from oxide.compiler.ir.module import FALSE, Branch, Call, Constant, Module, Switch, number
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.divergence import DIVERGENT
 
@@ -122,7 +121,7 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
     texts += [ir_file(__file__, name) for name in files]
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
-    return declared_once("\n".join([*map(_render, texts), _thread(kernel, signature)]))
+    return "\n".join([*map(_render, texts), _thread(kernel, signature)])
 
 
 def _render(text: str) -> str:

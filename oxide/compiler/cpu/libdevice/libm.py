@@ -72,9 +72,9 @@ def _of_special(symbol: str) -> list[str]:
 
 
 def _of_c(symbol: str) -> list[str]:
-    name = symbol.removeprefix("__nv_")
-    fast = name.removeprefix("fast_")
-    for base, kind in special.forms(fast if fast.removesuffix("f") in _FAST.split() else name):
+    fast = symbol.removeprefix("__nv_fast_")
+    plain = fast if fast.removesuffix("f") in _FAST.split() else symbol.removeprefix("__nv_")
+    for base, kind in special.forms(plain):
         if base in _SHAPES:
             return _call(symbol, base, kind)
         if base in _COMPOSED:

@@ -73,15 +73,14 @@ def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...])
     needs more than its threads' positions. The caller defines ``CHECKED_BLOCKS``."""
     if kernel.suspends or kernel.cooperative or kernel.shared.used:
         return None
-    module = parse(str(kernel.module))
-    around = parse(ir_file(__file__, "positions.ll")).functions
-    body = module.functions.pop(kernel.symbol)
+    module, around = parse(str(kernel.module)), parse(ir_file(__file__, "positions.ll"))
+    body, looped = module.functions.pop(kernel.symbol), around.functions.pop("oxide.analysed")
+    around.rename("oxide.entry", entry)
+    module.adopt(around)
     try:
-        _Positions(body, around.pop("oxide.analysed")).put_into(around["oxide.entry"], module, signature)
+        _Positions(body, looped).put_into(module.functions[entry], module, signature)
     except Undecidable:
         return None
-    around["oxide.entry"].symbol = entry
-    module.functions |= around
     return module
 
 
