@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import llvmlite.binding as llvm
 
+from oxide.compiler.ir import verifier
 from oxide.compiler.ir.control_flow import ControlFlow
 from oxide.compiler.ir.llvm import run_passes
 from oxide.compiler.ir.module import Block, Value
@@ -29,11 +30,11 @@ from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import is_bounds_check
 from oxide.compiler.ir.ssa import LABEL, Function, Loop
 from oxide.compiler.signature.contracts import Contract
-from oxide.compiler.signature.signature import Closed
+from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 from .affine import Range, Undecidable
 from .leaving import ALONE, CONVERGENT, leaving_after_a_fault
-from .prove import Prover
+from .prove import Prover, words_of
 
 Place = Literal["proved", "hoisted", "access"]
 
@@ -72,14 +73,31 @@ def hoist_checks(
     kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """Returns the kernel with its checks proved or hoisted where possible, and the placement of each access's check."""
-    text = leaving_after_a_fault(_inlined(kernel), kernel)
+    inlined = _inlined(kernel)
+    if verifier.is_enabled():
+        _verify_accesses(inlined, kernel.symbol, parameters)
+    text = leaving_after_a_fault(inlined, kernel)
     function = Function(_run(llvm.parse_assembly(text), _PASSES), kernel.symbol)
     hoister = _Hoister(function, kernel.symbol)
     hoister.prove(parameters, contracts)
     placements = hoister.run()
     module = llvm.parse_assembly(function.text() + hoister.metadata())
     module.verify()
-    return replace(kernel, module=parse(str(module))), placements
+    hoisted = parse(str(module))
+    if verifier.is_enabled():
+        verifier.verify_structure(hoisted)
+    return replace(kernel, module=hoisted), placements
+
+
+def _verify_accesses(inlined: str, symbol: str, parameters: Sequence[Closed]) -> None:
+    """Verifies the accesses to slices. Those to arrays of numba-cuda have no bounds checks."""
+    module = parse(inlined)
+    slices = [
+        words[0]
+        for parameter, words in words_of(parameters, module.functions[symbol])
+        if not isinstance(parameter, NumbaParameter) and parameter.kind != "scalar"
+    ]
+    verifier.verify_accesses(module, symbol, slices)
 
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:

@@ -29,7 +29,7 @@ import llvmlite.binding as llvm
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located
 
-from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime
+from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, verifier
 from .local_memory import check_local_memory
 from .module import Module
 from .parser import parse
@@ -97,7 +97,10 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, fastmath: bo
     text = _assembly_of_all_threads(_pure_mathematics(_without_layout(module)))
     text, shared = place_shared_memory(function, text, lowered.array_places)
     places = tuple(lowered.sites[number] for number in used)
-    return PortableKernel(parse(text), lowered.symbol, places, shared, waits, function.__name__, cooperative)
+    portable = parse(text)
+    if verifier.is_enabled():
+        verifier.verify(portable)
+    return PortableKernel(portable, lowered.symbol, places, shared, waits, function.__name__, cooperative)
 
 
 def link(texts: Iterable[str]) -> Any:
