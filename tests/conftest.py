@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Cold at the start of a run, and neither read nor written by it: the user's own. Subprocesses inherit it.
     cache = tempfile.TemporaryDirectory(prefix="oxide-tests-")
     os.environ["OXIDE_CACHE_DIR"] = cache.name
+    os.environ.setdefault("OXIDE_VERIFY", "1")  # the IR of every kernel that a test compiles
     for name in ("OXIDE_CACHE", "OXIDE_CACHE_LIMIT"):
         os.environ.pop(name, None)
     config.add_cleanup(cache.cleanup)

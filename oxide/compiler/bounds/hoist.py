@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from oxide.compiler.ir import verifier
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
 from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
 from oxide.compiler.ir.module import TRUE, Block, Branch, Call, Function, Instruction, Module, Value
@@ -24,11 +25,11 @@ from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import fails_an_assert, is_alignment_check, is_bounds_check
 from oxide.compiler.signature.contracts import Contract
-from oxide.compiler.signature.signature import Closed
+from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 from .affine import Range, Undecidable
 from .leaving import ALONE, CONVERGENT, leave_after_faults
-from .prove import Prover
+from .prove import Prover, words_of
 
 Place = Literal["proved", "hoisted", "access"]
 
@@ -48,11 +49,9 @@ class Placement:
 _HARMLESS = (*ALONE, "oxide.atomic.")
 _LARGEST_COPY = 2000
 # `sroa` runs before inlining too, so that functions are copied without their stack variables.
+_INLINING = ("sroa", "always_inliner", "global_dead_code_eliminate", "sroa")
 _PASSES = (
-    "sroa",
-    "always_inliner",
-    "global_dead_code_eliminate",
-    "sroa",
+    *_INLINING,
     "instruction_combine",
     "sroa",
     "simplify_cfg",
@@ -69,13 +68,27 @@ def hoist_checks(
     kernel: PortableKernel, parameters: Sequence[Closed], contracts: Sequence[Contract]
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """Returns the kernel with its checks proved or hoisted where possible, and the placement of each access's check."""
+    if verifier.is_enabled():
+        _verify_accesses(_after(_INLINING, kernel.module.copy(), kernel.symbol), kernel.symbol, parameters)
     module = kernel.module.copy()
     leave_after_faults(module, kernel)
-    module = _inlined(module, kernel.symbol)
+    module = _after(_PASSES, module, kernel.symbol)
     hoister = _Hoister(module, kernel.symbol)
     hoister.prove(parameters, contracts)
     placements = hoister.run()
+    if verifier.is_enabled():
+        verifier.verify_structure(module)
     return replace(kernel, module=module), placements
+
+
+def _verify_accesses(module: Module, symbol: str, parameters: Sequence[Closed]) -> None:
+    """Verifies the accesses to slices. Those to arrays of numba-cuda have no bounds checks."""
+    slices = [
+        words[0]
+        for parameter, words in words_of(parameters, module.functions[symbol])
+        if not isinstance(parameter, NumbaParameter) and parameter.kind != "scalar"
+    ]
+    verifier.verify_accesses(module, symbol, slices)
 
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
@@ -83,7 +96,7 @@ def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
     module = leave_assertions_out(kernel).module
     for function in module.defined:
         _leave_out(function, list(filter(is_alignment_check, function.calls)))
-    module = _inlined(module, kernel.symbol)
+    module = _after(_PASSES, module, kernel.symbol)
     for function in module.defined:
         _leave_out(function, list(filter(is_bounds_check, function.calls)))
     return replace(kernel, module=module)
@@ -111,9 +124,8 @@ def _leave_out(function: Function, checks: Collection[Call]) -> None:
     function.replace(dict.fromkeys(checks, TRUE))
 
 
-def _inlined(module: Module, symbol: str) -> Module:
-    """Returns the module with the kernel inlined into one function, simplified, and with its loops in LLVM's normal
-    forms."""
+def _after(passes: Sequence[str], module: Module, symbol: str) -> Module:
+    """Returns the module after some of LLVM's passes, with which the kernel becomes one function."""
     for function in module.functions.values():
         if function.is_declaration:
             function.add_attributes(*_attributes(function.symbol))
@@ -121,7 +133,7 @@ def _inlined(module: Module, symbol: str) -> Module:
     for defined in read.functions:
         if not defined.is_declaration and defined.name != symbol:
             defined.linkage = "internal"
-    run_passes(read, host_machine(host_target()), _PASSES, speed_level=1)
+    run_passes(read, host_machine(host_target()), passes, speed_level=1)
     return parse(str(read))
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar, final
 
 from oxide.compiler.ir.control_flow import ControlFlow, Loop
@@ -31,6 +32,7 @@ from oxide.compiler.ir.module import (
     Call,
     Cast,
     Compare,
+    Function,
     Phi,
     Select,
     Value,
@@ -131,25 +133,18 @@ class Prover:
             pending += ((child, -1) for child in self.flow.dominated(block))
 
     def _argument_atoms(self, parameters: Sequence[Closed]) -> dict[Value, str]:
-        words = iter(self.flow.function.arguments[1:])
         atoms: dict[Value, str] = {}
-        flat = [part for p in parameters for part in ((p,) if p.lifted is None else p.lifted.parts)]
-        for parameter in flat:
+        for parameter, words in words_of(parameters, self.flow.function):
             if isinstance(parameter, NumbaParameter):
-                for _ in parameter.type.words:
-                    next(words)
                 continue
-            word = next(words)
-            if parameter.kind == "scalar":
-                if parameter.dtype.kind in "iu":
-                    bits, signed = 8 * parameter.dtype.itemsize, parameter.dtype.kind == "i"
-                    atoms[word] = parameter.name
-                    self._ranges[parameter.name] = (
-                        (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-                    )
-            else:
-                atom = atoms[next(words)] = f"len({parameter.name})"
+            if parameter.kind != "scalar":
+                _, length = words
+                atom = atoms[length] = f"len({parameter.name})"
                 self._ranges[atom] = 0, 2**62
+            elif parameter.dtype.kind in "iu":
+                bits, signed = 8 * parameter.dtype.itemsize, parameter.dtype.kind == "i"
+                atoms[words[0]] = parameter.name
+                self._ranges[parameter.name] = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
         return atoms
 
     def _add_contract(self, fact: Polynomial) -> None:
@@ -477,6 +472,19 @@ class Prover:
             ends = [end * other for end in (low, high) for other in (least, greatest)]
             low, high = min(ends), max(ends)
         return low, high
+
+
+def words_of(parameters: Sequence[Closed], function: Function) -> Iterator[tuple[Closed, list[Argument]]]:
+    """Yields each parameter, the parts of tuples one by one, with the arguments of the kernel that hold it: a slice's
+    address and length, or a scalar."""
+    words = iter(function.arguments[1:])
+    for whole in parameters:
+        for parameter in (whole,) if whole.lifted is None else whole.lifted.parts:
+            if isinstance(parameter, NumbaParameter):
+                count = len(parameter.type.words)
+            else:
+                count = 1 if parameter.kind == "scalar" else 2
+            yield parameter, list(islice(words, count))
 
 
 def _facts_of(contract: Contract) -> list[Polynomial]:

@@ -37,7 +37,7 @@ next:
   %word = phi i64 [ 0, %entry ], [ %following, %next ]
   %at = getelementptr inbounds i{bits}, ptr %memory, i64 %word
   store i{bits} 0, ptr %at
-  %following = add nuw nsw i64 %word, 1
+  %following = add i64 %word, 1
   %more = icmp ult i64 %following, %words
   br i1 %more, label %next, label %done
 done:

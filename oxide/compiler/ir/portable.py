@@ -24,7 +24,7 @@ import llvmlite.binding as llvm
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located
 
-from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total
+from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total, verifier
 from .local_memory import place_local_memory
 from .module import Argument, Atomic, Call, Constant, Function, Load, Module, Store, Value, number, quoted
 from .parser import parse
@@ -91,6 +91,8 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel) -> PortableK
             # Libdevice's functions return, and access only memory that an argument points to.
             memory = "argmem: readwrite" if any(each.type == "ptr" for each in each.arguments) else "none"
             each.add_attributes("nounwind", "willreturn", f"memory({memory})")
+    if verifier.is_enabled():
+        verifier.verify(module)
     return PortableKernel(
         module,
         lowered.symbol,

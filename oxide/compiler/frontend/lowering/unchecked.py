@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
@@ -60,4 +61,12 @@ def lower_unchecked_read(context: Any, builder: Any, sig: Any, args: Any) -> Any
     kind = sig.args[0]
     view = proxy(context, builder, kind, args[0])
     index = element_index(builder, sig.args[1], args[1])
-    return context.unpack_value(builder, kind.dtype, builder.gep(view.data, [index]))
+    value = context.unpack_value(builder, kind.dtype, builder.gep(view.data, [index]))
+    mark_unchecked(builder)
+    return value
+
+
+def mark_unchecked(builder: Any) -> None:
+    """Marks the last load or store as one without a bounds check of its own. Only the verifier of the IR reads it."""
+    access = next(each for each in reversed(builder.block.instructions) if each.opname in ("load", "store"))
+    access.set_metadata("oxide.unchecked", builder.module.add_metadata([ir.Constant(ir.IntType(1), 1)]))

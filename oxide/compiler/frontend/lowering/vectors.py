@@ -22,7 +22,7 @@ from .registry import lowering_registry, note, proxy, typing_registry
 from .shared import BlockArrayType, check_index, check_value, locate
 from .slices import SliceModel, SliceType, element_index, in_bounds
 from .types import display
-from .unchecked import UncheckedSliceType, lower_unchecked_read
+from .unchecked import UncheckedSliceType, lower_unchecked_read, mark_unchecked
 
 _WORD = ir.IntType(64)
 _SITE = ir.IntType(32)
@@ -92,6 +92,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = context.cast(builder, args[2], sig.args[2], kind.dtype)
     index = element_index(builder, sig.args[1], args[1])
     context.pack_value(builder, kind.dtype, value, builder.gep(view.data, [index]))
+    mark_unchecked(builder)
     return context.get_dummy_value()
 
 
@@ -259,7 +260,10 @@ def _lower_store(kind: Any, name: str) -> None:
 
 
 def _mark(builder: Any, kind: Any, access: Any) -> None:
-    """Marks a load or store as streaming, a hint that a back end may ignore. Nothing else in the IR depends on it."""
+    """Marks a load or store, the last one, as unchecked and as streaming, if it is. Streaming is a hint that a back end
+    may ignore. Nothing else in the IR depends on it."""
+    if not isinstance(kind, SliceType | BlockArrayType):
+        mark_unchecked(builder)
     if isinstance(kind, StreamingType):
         access.set_metadata("oxide.streaming", builder.module.add_metadata([_BIT(1)]))
 

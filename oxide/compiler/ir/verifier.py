@@ -1,0 +1,418 @@
+"""Checks of the compiler's own work, for tests: with ``OXIDE_VERIFY=1`` every kernel's IR is checked while it compiles.
+
+- ``verify_structure``: the IR is well formed. It holds between any two passes.
+- ``verify_total``: no integer operation has undefined results. It holds for a translated module, before LLVM's passes:
+  these add flags and plain divisions where they have proved that the results are defined.
+- ``verify_accesses``: each access to a slice has a bounds check or says that it needs none. It holds once the kernel is
+  inlined into one function, before any other pass of LLVM and before checks are proved and hoisted.
+
+Each raises ``InvalidIR`` with the function and the instruction at fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NoReturn, TypeAlias, final
+
+from oxide.environment import word
+
+from .brackets import split_list
+from .control_flow import ControlFlow, postorder
+from .module import (
+    Argument,
+    Atomic,
+    Binary,
+    Block,
+    Branch,
+    Call,
+    Cast,
+    Compare,
+    Constant,
+    Extract,
+    Function,
+    GetElementPtr,
+    Insert,
+    Instruction,
+    Load,
+    Module,
+    Phi,
+    Return,
+    Select,
+    Store,
+    Switch,
+    Unreachable,
+    Value,
+    number,
+)
+from .parser import member_type
+from .recognise import called, conditions_of, is_bounds_check
+
+UNCHECKED = "!oxide.unchecked"
+"""The mark of an access without a check of its own: one that the program declares so, or one of a loop over a view,
+which the view's length bounds. Nothing but ``verify_accesses`` reads it."""
+
+
+class InvalidIR(AssertionError):
+    """Raised for IR that the compiler must never make: a fault of the compiler, not of the kernel."""
+
+
+def is_enabled() -> bool:
+    return word("OXIDE_VERIFY", ("0", "1")) == "1"
+
+
+def verify(module: Module) -> None:
+    """Checks a translated module: its structure, and that its arithmetic is total. Raises ``InvalidIR``."""
+    verify_structure(module)
+    verify_total(module)
+
+
+def _refuse(function: Function, at: Value, problem: str) -> NoReturn:
+    shown = str(at).strip() if isinstance(at, Instruction) else at.name
+    raise InvalidIR(f"@{function.symbol}: {problem}: {shown}")
+
+
+# Structure
+
+
+def verify_structure(module: Module) -> None:
+    """Checks blocks, phis, operands, dominance, types, calls and metadata. Raises ``InvalidIR``.
+
+    Types are compared as text. Not checked: attributes, calls of pointers and assembly, constant expressions' contents,
+    the indices of a ``getelementptr``, and in unreachable blocks dominance.
+    """
+    for function in module.defined:
+        _Structure(module, function).verify()
+    for place, node in module.metadata.items():
+        _, _, members = node.partition("{")
+        for member in split_list(members.removesuffix("}")):
+            if member[:1] == "!" and member[1:].isdigit() and int(member[1:]) not in module.metadata:
+                raise InvalidIR(f"metadata !{place} refers to {member}, which does not exist")
+
+
+_TERMINATORS = (Branch, Switch, Return, Unreachable)
+
+
+@final
+class _Structure:
+    def __init__(self, module: Module, function: Function) -> None:
+        self.module = module
+        self.function = function
+        self.places: dict[Value, int] = {}
+        """The place of each instruction in its block."""
+
+    def verify(self) -> None:
+        function = self.function
+        names = Counter(argument.name for argument in function.arguments)
+        for name, block in function.blocks.items():
+            if name != block.name:
+                _refuse(function, block, f"the block is listed as {name}")
+            names[name] += 1
+            self._verify_shape(block)
+            for place, instruction in enumerate(block.instructions):
+                self.places[instruction] = place
+                names[instruction.name] += bool(instruction.name)
+        for name, count in names.items():
+            if count > 1:
+                _refuse(function, Value(name, ""), "the name is defined twice")
+        blocks = {*function.blocks.values()}
+        for block in blocks:
+            if not blocks.issuperset(block.successors):
+                _refuse(function, block.terminator, "a target is no block of the function")
+        self.flow = ControlFlow(function)
+        if self.flow.predecessors[function.entry]:
+            _refuse(function, function.entry, "a branch enters the entry")
+        for instruction in function.instructions:
+            self._verify_operands(instruction)
+            if (problem := self._problem(instruction)) is not None:
+                _refuse(function, instruction, problem)
+
+    def _verify_shape(self, block: Block) -> None:
+        if not block.instructions or not isinstance(block.terminator, _TERMINATORS):
+            _refuse(self.function, block, "the block has no terminator at its end")
+        phis_end = False
+        for instruction in block.instructions:
+            if instruction.block is not block:
+                _refuse(self.function, instruction, "the instruction belongs to another block")
+            if isinstance(instruction, _TERMINATORS) and instruction is not block.terminator:
+                _refuse(self.function, instruction, "a terminator in the middle of a block")
+            if isinstance(instruction, Phi) and phis_end:
+                _refuse(self.function, instruction, "a phi after other instructions")
+            phis_end = not isinstance(instruction, Phi)
+
+    def _verify_operands(self, user: Instruction) -> None:
+        if isinstance(user, Phi):
+            if Counter(before for _, before in user.incoming) != Counter(self.flow.predecessors[user.block]):
+                _refuse(self.function, user, "a phi needs one entry for each predecessor")
+            for value, before in user.incoming:
+                self._verify_operand(user, value, before, len(before.instructions))
+            return
+        for operand in user.operands:
+            if not (isinstance(operand, Block) and isinstance(user, _TERMINATORS)):
+                self._verify_operand(user, operand, user.block, self.places[user])
+
+    def _verify_operand(self, user: Instruction, operand: Value, block: Block, before: int) -> None:
+        """Checks that an operand is defined at a place in a block."""
+        match operand:
+            case Constant():
+                symbol = operand.symbol
+                if symbol and symbol not in self.module.functions and symbol not in self.module.globals:
+                    _refuse(self.function, user, f"@{symbol} is not in the module")
+            case Argument():
+                if not any(operand is argument for argument in self.function.arguments):
+                    _refuse(self.function, user, f"{operand.name} is no parameter of the function")
+            case Instruction():
+                if operand not in self.places:
+                    _refuse(self.function, user, f"{operand.name} is not defined in the function")
+                if not self.flow.is_reachable(block):
+                    return
+                if operand.block is block:
+                    defined = self.places[operand] < before
+                else:
+                    defined = self.flow.dominates(operand.block, block)
+                if not defined:
+                    _refuse(self.function, user, f"{operand.name} does not dominate its use")
+            case _:
+                _refuse(self.function, user, f"{operand.name} is not defined")
+
+    def _problem(self, instruction: Instruction) -> str | None:
+        """Returns what is wrong with the types, the callee or the metadata of an instruction."""
+        for kind, node in instruction.metadata.items():
+            if not (node[1:].isdigit() and int(node[1:]) in self.module.metadata):
+                return f"{kind} refers to {node}, which does not exist"
+        if bool(instruction.name) != (instruction.type != "void") and not (isinstance(instruction, Call)):
+            return "a name without a result, or a result without a name"
+        match instruction:
+            case Binary(left=left, right=right) if not left.type == right.type == instruction.type:
+                return "the operands have two types"
+            case Compare(left=left, right=right) if left.type != right.type:
+                return "the operands have two types"
+            case Select(left=left, right=right) if not left.type == right.type == instruction.type:
+                return "the operands have two types"
+            case Select(condition=Value(type=kind)) | Branch(condition=Value(type=kind)) if not _is_truth(kind):
+                return "the condition is no truth value"
+            case Phi() if any(value.type != instruction.type for value, _ in instruction.incoming):
+                return "an entry has another type"
+            case (
+                Load(pointer=pointer)
+                | Store(pointer=pointer)
+                | GetElementPtr(pointer=pointer)
+                | Atomic(operands=[pointer, *_])
+            ) if not pointer.type.startswith(("ptr", "<")):
+                return "the address is no pointer"
+            case Switch(operands=[value, _, *cases]) if any(case.type != value.type for case in cases[::2]):
+                return "a case has another type"
+            case Return(operands=operands):
+                result = operands[0].type if operands else "void"
+                return None if _returns(self.function, result) else "the function returns another type"
+            case Extract(whole=whole, path=path) if member_type(whole.type, path) != instruction.type:
+                return "the member has another type"
+            case Insert(whole=whole, path=path, part=part) if member_type(whole.type, path) != part.type:
+                return "the member has another type"
+            case Call():
+                return self._problem_of_call(instruction)
+        return None
+
+    def _problem_of_call(self, call: Call) -> str | None:
+        function = self.module.functions.get(call.called)
+        if function is None:
+            return f"@{call.called} is no function of the module" if call.called else None
+        given, expected = [each.type for each in call.arguments], [each.type for each in function.arguments]
+        if given != expected and not (function.variadic and given[: len(expected)] == expected):
+            return f"@{call.called} takes ({', '.join(expected)})"
+        return None if _returns(function, call.type) else f"@{call.called} returns another type"
+
+
+def _is_truth(type_: str) -> bool:
+    return type_ == "i1" or (type_.startswith("<") and type_.endswith(" x i1>"))
+
+
+def _returns(function: Function, type_: str) -> bool:
+    return f" {function.head}".endswith(f" {type_}")
+
+
+# Arithmetic
+
+
+def verify_total(module: Module) -> None:
+    """Checks that every integer operation has a defined result for all operands. Raises ``InvalidIR``.
+
+    It covers division, shifts, conversions of floating point to integers, flags that make poison, and the intrinsics
+    that take such a flag as an argument. The helpers of ``portable.py`` are exempt: they make these operations total.
+    It does not cover loads of uninitialised memory, ``undef`` and flags of floating point.
+    """
+    for function in module.defined:
+        if _is_helper(function):
+            continue
+        for instruction in function.instructions:
+            if (problem := _partial(instruction)) is not None:
+                _refuse(function, instruction, problem)
+
+
+_DIVISIONS = ("sdiv", "udiv", "srem", "urem")
+_SHIFTS = ("shl", "lshr", "ashr")
+_POISON = frozenset(("nsw", "nuw", "exact", "nneg", "samesign"))
+_WITH_POISON = ("llvm.abs.", "llvm.ctlz.", "llvm.cttz.")
+
+
+def _is_helper(function: Function) -> bool:
+    """Returns whether a function is one of ``portable.py``'s that make an operation total, as ``oxide.sdiv.i64``."""
+    first, _, rest = function.symbol.partition(".")
+    return first == "oxide" and rest.partition(".")[0] in _DIVISIONS + _SHIFTS
+
+
+def _partial(instruction: Instruction) -> str | None:
+    match instruction:
+        case Binary(flags=flags) | Cast(flags=flags) | Compare(flags=flags) if not _POISON.isdisjoint(flags.split()):
+            return "a flag makes poison of some results"
+        case Binary(opcode="sdiv" | "udiv" | "srem" | "urem" as opcode, right=right):
+            if right.integer is None or right.integer == 0 or (right.integer == -1 and opcode[0] == "s"):
+                return "the division is undefined for some operands"
+        case Binary(opcode="shl" | "lshr" | "ashr", right=right):
+            if right.integer is None or not 0 <= right.integer < int(right.type[1:]):
+                return "the shift is undefined for some amounts"
+        case Cast(opcode="fptosi" | "fptoui"):
+            return "the conversion is undefined out of range"
+        case Call(operands=[_, _, flag]) if called(instruction).startswith(_WITH_POISON) and flag.integer != 0:
+            return "a flag makes poison of some results"
+    return None
+
+
+# Accesses
+
+_Facts: TypeAlias = frozenset[Value]
+"""Indices that a bounds check found inside, on every path to a place."""
+
+
+def verify_accesses(module: Module, symbol: str, slices: Iterable[Argument]) -> None:
+    """Checks that a load, store or atomic of a slice is guarded by a bounds check of its index. Raises ``InvalidIR``.
+
+    ``slices`` are the parameters with the slices' addresses. An access is an instruction that uses an address which is
+    computed from one of them, and it may be a call. It needs, on every path to it, a check that has found its index
+    inside, or the mark ``UNCHECKED``. The index is the last one that was added to the address. It counts as checked if
+    it is the checked value itself, or a sum of products in which each term has a checked factor: an element of a
+    matrix. Without a last index it is 0.
+
+    What is not covered: the check's length need not be that of the accessed slice; and of an address within a view or a
+    tile only the index in the view is looked at, as the view's own bounds are in its lengths. Addresses that come from
+    memory, or that the kernel computes from numbers otherwise than by alignment, are of no slice.
+    """
+    function = module.functions[symbol]
+    verifier = _Accesses(function, slices)
+    for block in postorder(function.entry):
+        verifier.verify(block)
+
+
+@final
+class _Accesses:
+    def __init__(self, function: Function, slices: Iterable[Argument]) -> None:
+        self.function = function
+        self.slices = frozenset(slices)
+        self._members: dict[tuple[Value, tuple[int, ...]], Value] = {}
+        self.order = list(postorder(function.entry))[::-1]
+        self.inside = self._facts()
+
+    def verify(self, block: Block) -> None:
+        for instruction in block.instructions:
+            for address in _accessed(instruction):
+                if UNCHECKED in instruction.metadata or not self._is_of_slice(address):
+                    continue
+                if not self._is_inside(address, self.inside[block]):
+                    _refuse(self.function, instruction, "no bounds check guards the access")
+
+    def _facts(self) -> dict[Block, _Facts]:
+        """Returns the indices that are known to be inside in each reachable block: the greatest solution."""
+        flow = ControlFlow(self.function)
+        known: dict[Block, _Facts] = {self.function.entry: frozenset()}
+        changed = True
+        while changed:
+            changed = False
+            for block in self.order[1:]:
+                before = [self._on_edge(each, block, known) for each in flow.predecessors[block] if each in known]
+                facts = frozenset.intersection(*before)
+                if known.get(block) != facts:
+                    known[block] = facts
+                    changed = True
+        return known
+
+    def _on_edge(self, before: Block, block: Block, known: dict[Block, _Facts]) -> _Facts:
+        match before.terminator:
+            case Branch(condition=Value() as condition, yes=yes, no=no) if yes is not no:
+                return known[before] | self._implied(condition, block is yes, known)
+        return known[before]
+
+    def _implied(self, condition: Value, truth: bool, known: dict[Block, _Facts]) -> _Facts:
+        """Returns the indices that are inside if a condition has a truth value."""
+        if is_bounds_check(condition) and truth:
+            return frozenset((self._plain(condition.operands[2]),))  # type: ignore[attr-defined]
+        if isinstance(condition, Phi):
+            ways = [
+                known[before] | (frozenset() if isinstance(value, Phi) else self._implied(value, truth, known))
+                for value, before in condition.incoming
+                if value.integer in (None, truth) and before in known
+            ]
+            return frozenset.intersection(*ways) if ways else frozenset()
+        parts = [self._implied(part, expected, known) for part, expected in conditions_of(condition, truth)]
+        return frozenset().union(*parts)
+
+    def _is_of_slice(self, address: Value) -> bool:
+        """Returns whether an address may be computed from a slice's."""
+        seen: set[Value] = set()
+        pending = [address]
+        while pending:
+            value = self._plain(pending.pop())
+            if value in self.slices:
+                return True
+            if value in seen:
+                continue
+            seen.add(value)
+            match value:
+                case GetElementPtr(pointer=pointer):
+                    pending.append(pointer)
+                case Cast() | Binary() | Phi() | Select():
+                    pending += value.operands
+                case Call() if called(value).startswith("llvm.ptrmask."):
+                    pending.append(value.arguments[0])
+        return False
+
+    def _is_inside(self, address: Value, facts: _Facts) -> bool:
+        match self._plain(address):
+            case GetElementPtr(indices=[*_, index]):
+                return self._is_checked(index, facts)
+            case Cast(value=value) | Binary(left=value):  # alignment to a word, of a 16-bit atomic
+                return self._is_inside(value, facts)
+            case Call(operands=[_, value, *_]):
+                return self._is_inside(value, facts)
+        return number(0) in facts
+
+    def _is_checked(self, index: Value, facts: _Facts) -> bool:
+        index = self._plain(index)
+        match index:
+            case _ if index in facts:
+                return True
+            case Binary(opcode="add", left=left, right=right):
+                return self._is_checked(left, facts) and self._is_checked(right, facts)
+            case Binary(opcode="mul", left=left, right=right):
+                return self._is_checked(left, facts) or self._is_checked(right, facts)
+        return False
+
+    def _plain(self, value: Value) -> Value:
+        """Returns the value that a member of a structure was made of, and the same value for the same member."""
+        if not isinstance(value, Extract):
+            return value
+        whole, path = self._plain(value.whole), value.path
+        while isinstance(whole, Insert):
+            if whole.path == path:
+                return self._plain(whole.part)
+            whole = self._plain(whole.whole)
+        return self._members.setdefault((whole, path), value)
+
+
+def _accessed(instruction: Instruction) -> list[Value]:
+    """Returns the addresses that an instruction may access memory at."""
+    match instruction:
+        case Load(pointer=pointer) | Store(pointer=pointer) | Atomic(operands=[pointer, *_]):
+            return [pointer]
+        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.")):
+            return [argument for argument in instruction.arguments if argument.type.startswith("ptr")]
+    return []
