@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits test lint format gpu-test bench bench-quick native test-native clean-native clean
+.PHONY: help docs mlp digits test lint format gpu-test bench bench-quick wheel test-wheel clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -17,8 +17,8 @@ help:
 	@echo 'make test      format, lint, types and every test; GPU tests where there is a GPU'
 	@echo 'make bench     measure oxide beside its peers (python -m benchmarks), with a page and plots'
 	@echo 'make gpu-test  only the GPU tests'
-	@echo 'make native    compile the host path (a minute or two, needs a C compiler); make clean-native undoes it'
-	@echo 'make test-native  compile it, and test the runtime as it then runs'
+	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
+	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
 	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
@@ -57,20 +57,22 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The compiled modules go into oxide/compiled and are used while their sources stay as they are.
-native: $(VENV)/.test
-	@$(BIN)/python -m pip install --quiet 'setuptools>=77'
-	@OXIDE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --build-lib . --build-temp build/native || \
-		{ echo 'make native: nothing was compiled, the interpreted modules run as before' >&2; exit 1; }
-	@$(BIN)/python -m oxide info
+wheel: $(VENV)/.test
+	rm -f dist/oxide_gpu-*.whl
+	OXIDE_NATIVE=1 $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/oxide_gpu-*.whl
 
-test-native: native
-	OXIDE_NATIVE=1 $(PYTEST) tests/runtime tests/driver tests/examples tests/test_native.py
+# The tests run in a folder without the package, so that they import the installed one.
+test-wheel: wheel
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(BIN)/python -m venv "$$folder/.venv"; \
+	"$$folder/.venv/bin/python" -m pip install --quiet "$$(ls $(CURDIR)/dist/oxide_gpu-*.whl)[test]"; \
+	cp -r tests examples benchmarks pyproject.toml build_backend.py "$$folder"; \
+	cd "$$folder"; \
+	.venv/bin/python -m oxide info; \
+	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/examples tests/test_native.py
 
-clean-native:
-	rm -rf oxide/compiled build/native
-
-clean: clean-native
+clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,151 +1,152 @@
-"""The compiled form of the package: when it runs, that an edited source is never hidden by it, and what it promises."""
+"""The two forms of the package: what a wheel compiles, what a checkout runs, and what both promise."""
 
 from __future__ import annotations
 
+import importlib
 import os
-import re
+import pkgutil
 import shutil
 import subprocess
 import sys
+import zipfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
+import oxide.driver.cuda
+import oxide.runtime
 from oxide import DeviceOperation, ExecutionContext, native
 from oxide.__main__ import main
 
 ROOT = Path(__file__).parent.parent
-SHOW = "import oxide.runtime, oxide.native; print(oxide.native.form())"
+CHECKOUT = Path(native.__file__).parent.parent == ROOT
 
-needs_compiled = pytest.mark.skipif(not native.is_compiled(), reason="runs interpreted; make test-native compiles it")
+needs_checkout = pytest.mark.skipif(not CHECKOUT, reason="the tests of an installed wheel")
 
 
-def run_python(program: str, path: Path, oxide_native: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(path)}
-    environment.pop("OXIDE_NATIVE", None)
-    if oxide_native is not None:
-        environment["OXIDE_NATIVE"] = oxide_native
-    return subprocess.run(
-        [sys.executable, "-c", program], cwd=path, env=environment, capture_output=True, text=True, check=False
-    )
+def test_the_form_is_the_one_that_was_asked_for() -> None:
+    """``make test-wheel`` sets the variable for its tests."""
+    assert native.is_compiled() or CHECKOUT or os.environ.get("OXIDE_NATIVE") != "1"
+
+
+def test_every_module_of_the_host_path_is_compiled_in_a_wheel_but_the_exceptions() -> None:
+    build = pytest.importorskip("build_backend")  # needs setuptools
+    package = Path(native.__file__).parent.parent
+    for folder in (oxide.runtime, oxide.driver.cuda):
+        for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
+            if module.ispkg or module.name == "oxide.driver.cuda.call":
+                continue
+            file = Path(module.module_finder.find_spec(module.name, None).origin)  # type: ignore
+            source = file.with_name(f"{module.name.rpartition('.')[2]}.py").relative_to(package).as_posix()
+            compiled = file.name.endswith(tuple(EXTENSION_SUFFIXES))
+            assert compiled == (native.is_compiled() and source not in build.INTERPRETED), source
+
+
+def test_the_compiled_form_is_what_is_imported() -> None:
+    """``is_compiled`` looks for one module's file. The operations' modules must be of that form too."""
+    file = importlib.import_module("oxide.runtime.operations.operation").__file__
+    assert file is not None
+    assert file.endswith(tuple(EXTENSION_SUFFIXES)) == native.is_compiled()
+
+
+@needs_checkout
+def test_a_checkout_has_no_extension_module_that_would_hide_an_edit() -> None:
+    assert not [path for suffix in EXTENSION_SUFFIXES for path in (ROOT / "oxide").rglob(f"*{suffix}")]
+
+
+@needs_checkout
+def test_every_exception_is_a_module() -> None:
+    build = pytest.importorskip("build_backend")
+    assert [path for path in build.INTERPRETED if not (ROOT / path).exists()] == []
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A package like oxide, of two modules, one of which was compiled, and the folder that it is in."""
-    folder = tmp_path / "oxide"
-    (folder / "runtime/loop").mkdir(parents=True)
-    (folder / "__init__.py").touch()
-    shutil.copy(ROOT / "oxide/native.py", folder)
-    for place in ("runtime", "runtime/loop"):
-        shutil.copy(ROOT / f"oxide/{place}/__init__.py", folder / place)
-    (folder / "runtime/loop/turns.py").write_text("NUMBER = 1\n")
-    listing = Path(native.fingerprints_path(str(folder)))
-    listing.parent.mkdir()
-    listing.write_text(native.fingerprints(str(folder), ["runtime/loop/turns.py"]))
+def small_package(tmp_path: Path) -> Path:
+    """The checkout, with one module of ``runtime`` besides what tells the form, so that it builds in seconds."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path / "checkout"
+    for file in (
+        *("build_backend.py", "setup.py", "native.ini", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"),
+        *("oxide/__main__.py", "oxide/native.py", "oxide/runtime/__init__.py", "oxide/runtime/locks.py"),
+        *("oxide/driver/cuda/__init__.py", "oxide/driver/cuda/call.c"),
+    ):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, folder / file)
+    (folder / "oxide/__init__.py").touch()
     return folder
 
 
-def test_a_source_that_was_edited_since_runs_and_a_warning_names_it(package: Path) -> None:
-    (package / "runtime/loop/turns.py").write_text("NUMBER = 2\n")
-    run = run_python(f"{SHOW}\nimport oxide.runtime.loop.turns as t; print(t.NUMBER)", package.parent)
-    assert run.stdout.split() == ["interpreted", "2"]
-    assert "oxide/runtime/loop/turns.py changed since" in run.stderr
-    assert "make native" in run.stderr
-
-
-def test_an_edited_source_is_an_error_where_the_compiled_form_is_asked_for(package: Path) -> None:
-    (package / "runtime/loop/turns.py").write_text("NUMBER = 2\n")
-    run = run_python(SHOW, package.parent, "1")
-    assert "ImportError: OXIDE_NATIVE=1" in run.stderr
-    assert "oxide/runtime/loop/turns.py changed since" in run.stderr
-
-
-def test_an_edited_source_is_no_news_where_the_interpreted_form_is_asked_for(package: Path) -> None:
-    (package / "runtime/loop/turns.py").write_text("NUMBER = 2\n")
-    run = run_python(SHOW, package.parent, "0")
-    assert (run.stdout.strip(), run.stderr) == ("interpreted", "")
-
-
-def test_a_form_that_there_is_not_is_refused_by_name(package: Path) -> None:
-    run = run_python(SHOW, package.parent, "yes")
-    assert "ImportError: OXIDE_NATIVE='yes': 0 or 1 is needed" in run.stderr
-
-
-def test_without_compiled_modules_the_package_is_interpreted_and_says_nothing(package: Path) -> None:
-    shutil.rmtree(package / "compiled")
-    run = run_python(SHOW, package.parent)
-    assert (run.stdout.strip(), run.stderr) == ("interpreted", "")
-    run = run_python(SHOW, package.parent, "1")
-    assert "ImportError: OXIDE_NATIVE=1 asks for compiled modules, and this Python has none" in run.stderr
-    assert (
-        "make native compiles them in a checkout, OXIDE_NATIVE=1 pip install . makes and installs a wheel" in run.stderr
-    )
-
-
-def test_a_compiled_module_beside_its_source_would_have_hidden_the_edit() -> None:
-    """Why they lie elsewhere: none may be where Python looks before the sources."""
-    beside = [path for path in (ROOT / "oxide").rglob("*.so") if "compiled" not in path.parts]
-    assert not beside
-
-
-@needs_compiled
-def test_a_copy_of_the_package_runs_compiled_until_a_source_of_it_is_edited(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "oxide", tmp_path / "oxide", ignore=shutil.ignore_patterns("__pycache__"))
-    where = "import oxide.runtime.launching.launch as launch; print(launch.__file__)"
-    run = run_python(f"{SHOW}\n{where}", tmp_path)
-    assert run.stdout.split()[0] == "compiled"
-    assert run.stdout.split()[1].startswith(str(tmp_path / "oxide/compiled"))
-    with (tmp_path / "oxide/runtime/launching/launch.py").open("a") as file:
-        file.write("# edited\n")
-    run = run_python(f"{SHOW}\n{where}", tmp_path)
-    assert run.stdout.split() == ["interpreted", str(tmp_path / "oxide/runtime/launching/launch.py")]
-    assert "oxide/runtime/launching/launch.py changed since" in run.stderr
-
-
-def test_a_build_that_cannot_be_had_says_so_and_leaves_the_package_as_it_is(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", minversion="77")
-    (tmp_path / "mypyc").mkdir()
-    (tmp_path / "mypyc/__init__.py").write_text("raise ImportError('none here')\n")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OXIDE_NATIVE": "1"}
-    run = subprocess.run(
-        [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(tmp_path / "out")],
-        cwd=ROOT,
-        env=environment,
+def build_wheel(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--verbose", "--no-deps"]
+    variables = {name: value for name, value in os.environ.items() if name not in ("OXIDE_NATIVE", "PYTHONPATH")}
+    return subprocess.run(
+        [*command, "--no-build-isolation", "--wheel-dir", "made", "."],
+        cwd=folder,
+        env=variables | environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert run.returncode == 1
-    assert "oxide: the compiled form is made by mypyc, which is not there (none here)" in run.stderr
-    assert "runs interpreted" in run.stderr
-    assert not (tmp_path / "out").exists()
 
 
-@needs_compiled
-@pytest.mark.parametrize("arguments", [["--inplace"], ["--build-lib", "."]])
-def test_what_was_built_in_a_checkout_runs_compiled(tmp_path: Path, arguments: list[str]) -> None:
-    """``--inplace`` is what an editable installation asks for."""
-    pytest.importorskip("setuptools", minversion="77")
+def form_of(wheel: Path, folder: Path) -> str:
+    """What the runtime's module of an unpacked wheel runs as."""
+    zipfile.ZipFile(wheel).extractall(folder)
+    program = "import oxide.native, oxide.runtime.locks as locks; print(oxide.native.form(), locks.new_lock())"
+    run = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@needs_checkout
+def test_a_wheel_has_compiled_modules_next_to_their_sources(small_package: Path, tmp_path: Path) -> None:
+    build = pytest.importorskip("build_backend")
     pytest.importorskip("mypyc")
-    shutil.copytree(ROOT / "oxide", tmp_path / "oxide", ignore=shutil.ignore_patterns("__pycache__", "compiled"))
-    for name in ("native.ini", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    text, few = re.subn(
-        r"(?s)\nMODULES = \[.*?\n\]", "\nMODULES = ['runtime/loop/turns.py']", (ROOT / "setup.py").read_text()
-    )
-    assert few == 1
-    (tmp_path / "setup.py").write_text(text)
-    subprocess.run(
-        [sys.executable, "setup.py", "--quiet", "build_ext", *arguments, "--build-temp", "temporary"],
-        cwd=tmp_path,
-        env={**os.environ, "OXIDE_NATIVE": "1"},
-        check=True,
-        capture_output=True,
-    )
-    run = run_python(f"{SHOW}\nimport oxide.runtime.loop.turns as t; print(t.__file__)", tmp_path, "1")
-    assert run.stdout.split()[0] == "compiled", run.stderr
-    assert run.stdout.split()[1].startswith(str(tmp_path / "oxide/compiled"))
+    if reason := build.without_c_compiler():
+        pytest.skip(reason)
+    (small_package / "build/lib/oxide").mkdir(parents=True)
+    done = build_wheel(small_package, OXIDE_NATIVE="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (small_package / "made").iterdir()
+    names = set(zipfile.ZipFile(wheel).namelist())
+    suffix = EXTENSION_SUFFIXES[0]
+    assert {"oxide/runtime/locks.py", f"oxide/runtime/locks{suffix}", f"oxide/driver/cuda/call{suffix}"} <= names
+    assert form_of(wheel, tmp_path / "unpacked").startswith("compiled <oxide.runtime.locks.Lock object")
+    assert not list((small_package / "oxide").rglob(f"*{suffix}"))
+
+
+@needs_checkout
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"CC": "/bin/false"}, "no C compiler with Python's headers was found"),
+        ({"PYTHONPATH": "without"}, "mypyc is missing (none here)"),
+        ({"OXIDE_NATIVE": "0"}, "OXIDE_NATIVE=0"),
+    ],
+)
+def test_a_build_that_cannot_compile_says_why_and_makes_an_interpreted_wheel(
+    small_package: Path, tmp_path: Path, environment: dict[str, str], reason: str
+) -> None:
+    if "PYTHONPATH" in environment:
+        (small_package / "without/mypyc").mkdir(parents=True)
+        (small_package / "without/mypyc/__init__.py").write_text("raise ImportError('none here')\n")
+        environment = {"PYTHONPATH": str(small_package / "without")}
+    done = build_wheel(small_package, **environment)
+    said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if "oxide: this wheel" in line]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(said) == 1
+    assert said[0].startswith(f"oxide: this wheel runs interpreted: {reason}")
+    (wheel,) = (small_package / "made").iterdir()
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert form_of(wheel, tmp_path / "unpacked").startswith("interpreted <unlocked _thread.lock")
+
+
+@needs_checkout
+def test_a_compiled_wheel_that_was_asked_for_and_cannot_be_had_is_an_error(small_package: Path) -> None:
+    done = build_wheel(small_package, OXIDE_NATIVE="1", CC="/bin/false")
+    assert done.returncode != 0
+    assert "oxide: OXIDE_NATIVE=1, and nothing is compiled: no C compiler" in done.stdout + done.stderr
 
 
 def test_info_says_which_form_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,1 @@
-"""Operations and what runs them. The compiled modules, where there are any, are found before their sources."""
-
-from oxide.native import compiled_modules
-
-__path__[:0] = compiled_modules("runtime")
+"""Operations and what runs them."""

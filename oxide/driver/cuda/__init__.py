@@ -2,12 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from oxide.native import compiled_modules
-
 if TYPE_CHECKING:
     from .driver import CudaDriver as CudaDriver
-
-__path__[:0] = compiled_modules("driver/cuda")
 
 
 def __getattr__(name: str) -> Any:

@@ -22,12 +22,14 @@ from oxide.driver.cuda.cooperative import CooperativeLimit
 from oxide.driver.cuda.errors import check, failure
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
+from oxide.native import mypyc_attr
 
 _INVALID_IMAGE = driver.CUresult.CUDA_ERROR_INVALID_IMAGE
 _JIT_LOG_BYTES = 16384
 
 
 @final
+@mypyc_attr(native_class=False)  # it can be referred to weakly
 class CudaFunction:
     """A loaded kernel. Dropping the last kernel of a module retires the module.
 

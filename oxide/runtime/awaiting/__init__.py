@@ -1,5 +1,1 @@
 """Futures, completion, and preparation before anything is awaited."""
-
-from oxide.native import compiled_modules
-
-__path__[:0] = compiled_modules("runtime/awaiting")

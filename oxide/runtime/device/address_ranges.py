@@ -13,15 +13,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import final
 
+from oxide.native import mypyc_attr
 from oxide.runtime.device.memory import Allocation
 
 _FEW = 64
 
 
 @final
+@mypyc_attr(native_class=False)  # the ranges refer to it weakly
 class Known:
-    """An allocation that other libraries know. The ranges refer to it weakly, which to a compiled class they cannot:
-    one that can be referred to is made in Python, and three of those cost a batch of async_mlp a twentieth.
+    """An allocation that other libraries know. It is no ``Allocation`` itself: a class with weak references is made
+    in Python, and three of those cost a batch of async_mlp a twentieth.
 
     It is held by the boxes that other libraries have been given or have given, by the boxes that are made of those, by
     the graphs that use them, and by runs in flight that use memory of another library's.

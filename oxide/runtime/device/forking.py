@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from oxide.dropping import WeakTable
 from oxide.errors import DeviceLostError
+from oxide.native import mypyc_attr
 from oxide.runtime.locks import new_lock
 from oxide.runtime.loop.alarm import Alarm
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 
 @final
+@mypyc_attr(native_class=False)  # the table refers to it weakly
 class ForkWatch:
-    """Held by a runtime, so that it is there as long; a compiled class cannot be in the table itself."""
+    """Held by a runtime, so that it is there as long."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime

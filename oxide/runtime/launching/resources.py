@@ -7,6 +7,7 @@ import math
 from oxide.compiler.specialization import Specialization
 from oxide.driver.base import KernelResources
 from oxide.errors import DeviceError
+from oxide.native import Given
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.launching.launch_config import LaunchConfig
@@ -17,7 +18,7 @@ _USUAL_BLOCK = 256
 
 
 def resources_of(
-    special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int
+    special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
 ) -> KernelResources:
     """What ``special.resources(block, shared_mem_bytes=…)`` gives."""
     config = LaunchConfig(1, block or special.kernel.default_block or _USUAL_BLOCK, shared_mem_bytes)

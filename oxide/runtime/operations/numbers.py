@@ -17,7 +17,7 @@ import numpy as np
 
 from oxide.language.types import as_dtype, f32
 from oxide.messages import written
-from oxide.native import Given
+from oxide.native import Given, mypyc_attr
 from oxide.runtime.awaiting.loading import announce_numbers
 from oxide.runtime.device.memory import DeviceBox, parse_shape
 from oxide.runtime.host_memory import staging
@@ -89,6 +89,7 @@ def _float64(name: str, number: Any) -> float:
 
 
 @final
+@mypyc_attr(native_class=False)  # `loading` refers to it weakly
 class HostNumbers:
     """An array that is made when it is first asked for, by whichever thread that is."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from oxide.native import Given
 from oxide.runtime.device.memory import DeviceBox, require_runtime
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.operations.arc import Arc
@@ -21,7 +22,9 @@ from oxide.runtime.submission.submission import ExecutionContext
 class ToDevice(DeviceOperation[DeviceBox]):
     """See ``to_device``."""
 
-    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
+    def __init__(
+        self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]], device: Given[int | Device]
+    ) -> None:
         self._box = box
         parts = [box] if isinstance(box, DeviceOperation) else []
         for part in parts:
@@ -57,7 +60,7 @@ class _Arrival(DeviceOperation[DeviceBox]):
 
 
 def to_device(
-    box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device
+    box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]], device: Given[int | Device]
 ) -> DeviceOperation[DeviceBox]:
     """A box's copy on a device: directly between the two where the hardware can, and within it where the box is on it.
 

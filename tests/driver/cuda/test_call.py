@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-cuda_call: Any = pytest.importorskip("oxide.driver.cuda.call", reason="runs interpreted; make test-native compiles it")
+cuda_call: Any = pytest.importorskip("oxide.driver.cuda.call", reason="runs interpreted; make test-wheel tests it")
 
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
