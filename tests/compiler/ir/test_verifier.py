@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from llvmlite import ir
 
-from oxide import CompileError, DisjointSlice, MatrixView, Slice, f32, i64, kernel, thread
-from oxide.compiler.frontend.lowering import slices, unchecked, vectors, view_loops
+from oxide import CompileError, DisjointSlice, MatrixView, Slice, bool_, f32, i64, kernel, thread
+from oxide.compiler.frontend.lowering import slices, unchecked, vectors
 from oxide.compiler.ir.module import Argument, Binary, Block, Branch, Call, Compare, Constant, Module, Return, number
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.verifier import InvalidIR, verify, verify_accesses, verify_structure, verify_total
@@ -434,7 +434,12 @@ def make_kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
             if element is not None:
                 element.value = total
 
-        return [read, declared, vector, row]
+        @kernel
+        def truths(i: i64, x: Slice[bool_], y: DisjointSlice[bool_]):
+            for a in MatrixView(x, 4).col(i, 4):
+                y.unchecked_mut[i] = a and x.unchecked[i]
+
+        return [read, declared, vector, row, truths]
 
     return make
 
@@ -444,12 +449,12 @@ def test_the_compilers_own_kernels_are_accepted(make_kernels: Any) -> None:
         each.specialize()
 
 
-@pytest.mark.parametrize("place", range(4), ids=["read", "declared", "vector", "row"])
+@pytest.mark.parametrize("place", range(5), ids=["read", "declared", "vector", "row", "truths"])
 def test_a_front_end_without_checks_or_marks_is_refused(
     make_kernels: Any, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "in_bounds", lambda *_: ir.Constant(ir.IntType(1), 1))
-    for module in (unchecked, vectors, view_loops):
-        monkeypatch.setattr(module, "mark_unchecked", lambda builder: None)
+    for module in (unchecked, vectors):
+        monkeypatch.setattr(module, "mark_unchecked", lambda *_: None)
     with pytest.raises(CompileError, match=NAKED):
         make_kernels()[place].specialize()

@@ -61,12 +61,16 @@ def lower_unchecked_read(context: Any, builder: Any, sig: Any, args: Any) -> Any
     kind = sig.args[0]
     view = proxy(context, builder, kind, args[0])
     index = element_index(builder, sig.args[1], args[1])
-    value = context.unpack_value(builder, kind.dtype, builder.gep(view.data, [index]))
-    mark_unchecked(builder)
-    return value
+    return load_unchecked(context, builder, kind.dtype, builder.gep(view.data, [index]))
 
 
-def mark_unchecked(builder: Any) -> None:
-    """Marks the last load or store as one without a bounds check of its own. Only the verifier of the IR reads it."""
-    access = next(each for each in reversed(builder.block.instructions) if each.opname in ("load", "store"))
+def load_unchecked(context: Any, builder: Any, dtype: Any, address: Any) -> Any:
+    """Returns the element at an address, which has no bounds check of its own."""
+    loaded = builder.load(address)
+    mark_unchecked(builder, loaded)
+    return context.data_model_manager[dtype].from_data(builder, loaded)
+
+
+def mark_unchecked(builder: Any, access: Any) -> None:
+    """Marks a load or store as one without a bounds check of its own. Only the verifier of the IR reads the mark."""
     access.set_metadata("oxide.unchecked", builder.module.add_metadata([ir.Constant(ir.IntType(1), 1)]))

@@ -91,8 +91,8 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     view = proxy(context, builder, kind, args[0])
     value = context.cast(builder, args[2], sig.args[2], kind.dtype)
     index = element_index(builder, sig.args[1], args[1])
-    context.pack_value(builder, kind.dtype, value, builder.gep(view.data, [index]))
-    mark_unchecked(builder)
+    stored = context.data_model_manager[kind.dtype].as_data(builder, value)
+    mark_unchecked(builder, builder.store(stored, builder.gep(view.data, [index])))
     return context.get_dummy_value()
 
 
@@ -260,10 +260,10 @@ def _lower_store(kind: Any, name: str) -> None:
 
 
 def _mark(builder: Any, kind: Any, access: Any) -> None:
-    """Marks a load or store, the last one, as unchecked and as streaming, if it is. Streaming is a hint that a back end
+    """Marks a load or store as unchecked and as streaming, if it is. Streaming is a hint that a back end
     may ignore. Nothing else in the IR depends on it."""
     if not isinstance(kind, SliceType | BlockArrayType):
-        mark_unchecked(builder)
+        mark_unchecked(builder, access)
     if isinstance(kind, StreamingType):
         access.set_metadata("oxide.streaming", builder.module.add_metadata([_BIT(1)]))
 

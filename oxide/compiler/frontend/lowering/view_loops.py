@@ -22,7 +22,7 @@ from oxide.language.views import zip_exact
 from .assertions import lower_failure
 from .registry import lowering_registry, note, proxy, typing_registry
 from .types import display
-from .unchecked import mark_unchecked
+from .unchecked import load_unchecked
 from .views import TileViewType, VectorViewType, offset_of, report_none, vector
 
 _WORD = ir.IntType(64)
@@ -139,8 +139,8 @@ def _lower_next_element(context: Any, builder: Any, sig: Any, args: Any, result:
         for number, vector in enumerate(kind.vectors):
             view = proxy(context, builder, vector, getattr(iterator, f"view{number}"))
             place = builder.gep(view.data, [offset_of(builder, vector, view, index)])
-            elements.append(context.unpack_value(builder, vector.dtype, place))
-            mark_unchecked(builder)  # the view's length bounds the loop
+            # The view's length bounds the loop.
+            elements.append(load_unchecked(context, builder, vector.dtype, place))
         result.yield_(context.make_tuple(builder, kind.yield_type, elements) if kind.zipped else elements[0])
 
 
