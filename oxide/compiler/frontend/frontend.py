@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba.core import errors as core_errors
 from numba.cuda import cgutils, types, utils
 from numba.cuda import compiler as numba_compiler
-from numba.cuda.core import errors
+from numba.cuda.core import errors, targetconfig
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
@@ -88,6 +88,7 @@ from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
+from .lowering.total import TotalBuilder
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
 """A kernel's semantics: those of oxide's typed vocabulary, the same with numba-cuda's functions available, or
@@ -117,6 +118,8 @@ def lower(
     session.notes.clear()
     session.failures.clear()
     _contexts()[0].remembered.clear()
+    if session.fastmath != fastmath:
+        _contexts()[1].cached_internal_func.clear()  # numba's own functions have the kernel's arithmetic
     session.fastmath = fastmath
     session.fma = fma and not fastmath  # fastmath lets LLVM choose
     session.located = located
@@ -347,6 +350,20 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         super().load_additional_registries()
         self.install_registry(lowering_registry)
 
+    def _compile_subroutine_no_cache(
+        self, builder: Any, impl: Any, sig: Any, locals: Any = None, flags: Any = None
+    ) -> Any:
+        # numba-cuda's own method, with another pipeline.
+        flags = flags or targetconfig.ConfigStack().top().copy()
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        library, convention = self.codegen().create_library(impl.__name__), CUDACallConv(self)
+        pipeline = _SubroutinePipeline(
+            self.typing_context, self, library, sig.args, sig.return_type, flags, locals or {}, convention, {}
+        )
+        result = pipeline.compile_extra(impl)
+        self.active_code_library.add_linking_library(result.library)
+        return result
+
     def get_ufunc_info(self, ufunc_key: Any) -> Any:
         try:
             return super().get_ufunc_info(ufunc_key)
@@ -373,11 +390,19 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         return llvm.create_target_data(nvvm._datalayout)
 
 
-class _Lower(CUDALower):  # type: ignore[misc]
+class _TotalLower(CUDALower):  # type: ignore[misc]
+    """Lowers numba's own functions, which its lowering of others compiles, with total arithmetic."""
+
+    builder_class: type[TotalBuilder] = TotalBuilder
+
     def setup_function(self, fndesc: Any) -> None:
         super().setup_function(fndesc)
-        self.builder = numba_vocabulary.PrimitiveBuilder(self.entry_block)
+        self.builder = self.builder_class(self.entry_block)
         self.call_helper = self.call_conv.init_call_helper(self.builder)
+
+
+class _Lower(_TotalLower):
+    builder_class = numba_vocabulary.PrimitiveBuilder
 
     def notify_loc(self, loc: Any) -> None:
         inference.follow(loc)
@@ -434,6 +459,14 @@ class _NativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
         return _Lower
 
 
+class _TotalNativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[misc]
+    _name = "oxide_total_native_lowering"
+
+    @property
+    def lowering_class(self) -> Any:
+        return _TotalLower
+
+
 class _CheckReturns(AnalysisPass):  # type: ignore[misc]
     """Refuses a returned value that cannot be converted to the declared type of the result."""
 
@@ -466,16 +499,25 @@ class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
         return managers
 
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
-        passes = super().define_cuda_lowering_pipeline(state)
-        passes.passes = [
-            (_NativeLowering, text) if kind is numba_compiler.CUDANativeLowering else (kind, text)
-            for kind, text in passes.passes
-        ]
+        passes = _with_lowering(super().define_cuda_lowering_pipeline(state), _NativeLowering)
         passes.passes.insert(0, (_CheckReturns, "check the types of returned values"))
         return passes
 
 
+class _SubroutinePipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
+    def define_cuda_lowering_pipeline(self, state: Any) -> Any:
+        return _with_lowering(super().define_cuda_lowering_pipeline(state), _TotalNativeLowering)
+
+
+def _with_lowering(passes: Any, lowering: Any) -> Any:
+    passes.passes = [
+        (lowering, text) if kind is numba_compiler.CUDANativeLowering else (kind, text) for kind, text in passes.passes
+    ]
+    return passes
+
+
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_NativeLowering)
+numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_TotalNativeLowering)
 numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(_CheckReturns)
 
 _context_pair: tuple[Any, Any] | None = None

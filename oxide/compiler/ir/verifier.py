@@ -12,7 +12,7 @@ Each raises ``InvalidIR`` with the function and the instruction at fault.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NoReturn, TypeAlias, final
 
 from oxide.environment import word
@@ -295,18 +295,20 @@ def verify_accesses(module: Module, symbol: str, slices: Iterable[Argument]) -> 
 
     What is not covered: the check's length need not be that of the accessed slice; and of an address within a view or a
     tile only the index in the view is looked at, as the view's own bounds are in its lengths. Addresses that come from
-    memory, or that the kernel computes from numbers otherwise than by alignment, are of no slice.
+    memory, or that the kernel computes from numbers otherwise than by alignment, are of no slice. The accesses of a
+    recursive function, which is not inlined, are not looked at.
     """
     function = module.functions[symbol]
-    verifier = _Accesses(function, slices)
+    verifier = _Accesses(function, slices, {each.symbol for each in module.defined})
     for block in postorder(function.entry):
         verifier.verify(block)
 
 
 @final
 class _Accesses:
-    def __init__(self, function: Function, slices: Iterable[Argument]) -> None:
+    def __init__(self, function: Function, slices: Iterable[Argument], defined: Collection[str]) -> None:
         self.function = function
+        self.defined = defined
         self.slices = frozenset(slices)
         self._members: dict[tuple[Value, tuple[int, ...]], Value] = {}
         self.order = list(postorder(function.entry))[::-1]
@@ -314,6 +316,8 @@ class _Accesses:
 
     def verify(self, block: Block) -> None:
         for instruction in block.instructions:
+            if called(instruction) in self.defined:
+                continue
             for address in _accessed(instruction):
                 if UNCHECKED in instruction.metadata or not self._is_of_slice(address):
                     continue
