@@ -20,7 +20,7 @@ from setuptools.command.build_ext import build_ext
 HERE = Path(__file__).parent.resolve()
 MODULES = [
     *(f"driver/cuda/{name}.py" for name in ("driver", "blocks", "handles", "launch")),
-    "runtime/operations/arc.py",
+    "runtime/device/arc.py",
     "runtime/launching/binding.py",
     "runtime/submission/capture.py",
     "runtime/operations/combinators.py",
@@ -43,9 +43,10 @@ MODULES = [
     "runtime/device/places.py",
     "runtime/device/reclaim.py",
     "runtime/device/scheduling.py",
-    "runtime/host_memory/staging.py",
+    "runtime/submission/staging.py",
+    "runtime/device/staging_ring.py",
     "runtime/device/statistics.py",
-    "runtime/submission/stream.py",
+    "runtime/device/stream.py",
     "runtime/submission/submission.py",
     "runtime/operations/tasks.py",
     "runtime/device/timeline.py",

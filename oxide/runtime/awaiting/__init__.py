@@ -1,4 +1,4 @@
-"""Futures, completion, and preparation before anything is awaited."""
+"""Futures, completion, and preloading before anything is awaited."""
 
 from oxide.native import compiled_modules
 

@@ -1,4 +1,4 @@
-"""Devices as programs use them: the runtime in force, timelines, memory and its reclamation, faults."""
+"""Devices as programs use them: the runtime in force, streams, memory and its reclamation, policies, faults."""
 
 from oxide.native import compiled_modules
 
