@@ -52,9 +52,9 @@ COMPILED = ("oxide/runtime", "oxide/driver/cuda")
 INTERPRETED = {
     "oxide/runtime/awaiting/unrun.py": "it reads the frames of its callers, which compiled functions do not have",
     "oxide/runtime/device/policy.py": "a compiled protocol class is refused by runtime_checkable",
-    "oxide/runtime/operations/dlpack.py": "mypyc's C for a subclass of ctypes.Structure does not compile",
-    "oxide/runtime/operations/foreign_layout.py": "it judges objects of other libraries, of any type, for interop",
-    "oxide/runtime/operations/interop.py": "compiled, it loses errors that objects of other libraries raise",
+    "oxide/runtime/device/dlpack.py": "mypyc's C for a subclass of ctypes.Structure does not compile",
+    "oxide/runtime/device/foreign_layout.py": "it judges objects of other libraries, of any type, for interop",
+    "oxide/runtime/device/interop.py": "compiled, it loses errors that objects of other libraries raise",
     "oxide/runtime/operations/strided_copy.py": "its kernels: the kernel compiler reads the bytecode of functions",
     "oxide/driver/cuda/early.py": "it runs once, and its tests replace functions, which compiled callers do not see",
     "oxide/driver/cuda/graph.py": "its driver calls are tested with stand-ins for streams, which compiled code refuses",

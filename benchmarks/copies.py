@@ -36,7 +36,8 @@ import oxide
 from benchmarks import record
 from oxide import d2h, h2d, pinned_empty
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import copy_pool, staging
+from oxide.runtime.host_memory import copy_pool
+from oxide.runtime.submission import staging
 
 PIPELINED = 4  # copies in flight, so that the time between two is not measured
 

@@ -36,21 +36,19 @@ from oxide.language.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, 
 from oxide.language.unroll import unroll
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.device import reclaim
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.policy import SchedulingPolicy
 from oxide.runtime.device.runtime import Device, devices, init_device_contexts
-from oxide.runtime.device.scheduling import SingleStream, StreamPoolRoundRobin
+from oxide.runtime.device.scheduling import SingleStream, StreamPoolRoundRobin, policy_of
 from oxide.runtime.device.statistics import Statistics, StreamStatistics, statistics
-from oxide.runtime.host_memory.pinned import pinned_empty
+from oxide.runtime.device.stream import Event, Stream
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
-from oxide.runtime.operations.arc import Arc
 from oxide.runtime.operations.combinators import shared, unzip, zip
 from oxide.runtime.operations.operation import DeviceOperation, value, with_context
-from oxide.runtime.operations.placement import policy_of
 from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, spawn
-from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcpy, ones, zeros
-from oxide.runtime.submission.stream import Event, Stream
+from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcpy, ones, pinned_empty, zeros
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -58,12 +56,12 @@ if TYPE_CHECKING:
     from oxide.language import debug, fast, intrinsics
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
-    from oxide.runtime.awaiting.preparing import prepare
+    from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.launching.resources import KernelResources
     from oxide.runtime.operations.graph import CudaGraph, GraphScope
-    from oxide.runtime.operations.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.operations.numbers import arange, randn
     from oxide.runtime.operations.peer import to_device
+    from oxide.runtime.operations.preparing import prepare
 
 __version__ = "0.1.0"
 
@@ -81,11 +79,11 @@ _LATER = {
     "VectorView": "language.views",
     "arange": "runtime.operations.numbers",
     "fast": "language.fast",
-    "from_cuda_array_interface": "runtime.operations.interop",
-    "from_dlpack": "runtime.operations.interop",
+    "from_cuda_array_interface": "runtime.device.interop",
+    "from_dlpack": "runtime.device.interop",
     "intrinsics": "language.intrinsics",
     "numba_cuda": "numba_cuda",
-    "prepare": "runtime.awaiting.preparing",
+    "prepare": "runtime.operations.preparing",
     "randn": "runtime.operations.numbers",
     "to_device": "runtime.operations.peer",
     "zip_exact": "language.views",

@@ -41,3 +41,13 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     for example. So the names of the machine's types are stored from the start."""
     name = _DTYPE_NAMES.get(dtype)
     return str(dtype) if name is None else name
+
+
+def byte_count(nbytes: int) -> str:
+    """Returns an amount of memory as text, such as ``1.5 MiB``."""
+    amount = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} GiB"

@@ -23,8 +23,10 @@ MAY_IMPORT = {
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
-# The compiler's folders, each of which may import those before it; what is in none may import all.
+# The parts of two packages, each of which may import those before it, types included; what is in none may import all.
 COMPILER = ("source", "signature", "ir", "check", "frontend", "bounds", "ptx", "cpu", "sanitizer")
+RUNTIME = ("locks", "loop", "host_memory", "device", "submission", "awaiting", "operations", "launching")
+ORDERS = {"compiler": COMPILER, "runtime": RUNTIME}
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)
 
 
@@ -59,21 +61,30 @@ def test_imports_point_one_way(module: Path) -> None:
     assert not wrong, f"{name} may import only {', '.join(sorted(allowed))}"
 
 
-@pytest.mark.parametrize("folder", COMPILER)
-def test_the_compilers_folders_import_only_those_before_them(folder: str) -> None:
-    allowed = {f"oxide.compiler.{each}" for each in COMPILER[: COMPILER.index(folder) + 1]}
+@pytest.mark.parametrize(("package", "part"), [(name, part) for name, order in ORDERS.items() for part in order])
+def test_the_parts_of_a_package_import_only_those_before_them(package: str, part: str) -> None:
+    place = ROOT / "oxide" / package / part
+    modules = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     wrong = [
         f"{module.relative_to(ROOT)}:{line}: {imported}"
-        for module in sorted((ROOT / "oxide/compiler" / folder).rglob("*.py"))
+        for module in modules
         for line, imported in imports_of(module, types=True)
-        if is_within(imported, "oxide.compiler") and not any(is_within(imported, one) for one in allowed)
+        if is_later(imported, package, part)
     ]
     assert not wrong
 
 
-def test_every_folder_of_the_compiler_has_its_place_in_the_order() -> None:
-    folders = {path.name for path in (ROOT / "oxide/compiler").iterdir() if (path / "__init__.py").exists()}
-    assert folders == set(COMPILER)
+def test_an_import_of_a_later_part_is_found() -> None:
+    assert is_later("oxide.runtime.submission.submission.Submission", "runtime", "device")
+    assert not is_later("oxide.runtime.device.memory", "runtime", "submission")
+    assert not is_later("oxide.compiler.kernel", "runtime", "device")
+
+
+@pytest.mark.parametrize("package", ORDERS)
+def test_every_folder_of_a_package_has_its_place_in_the_order(package: str) -> None:
+    root = ROOT / "oxide" / package
+    folders = {path.name for path in root.iterdir() if (path / "__init__.py").exists()}
+    assert folders == {part for part in ORDERS[package] if not (root / f"{part}.py").exists()}
 
 
 @pytest.mark.parametrize("module", sorted(FOR_EVERYBODY))
@@ -177,6 +188,13 @@ def module_name(path: Path) -> str:
     """The dotted name of a file under the repository's root."""
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_later(imported: str, package: str, part: str) -> bool:
+    """Returns whether a module of ``part`` may not import a name, as it is of the same package and not before it."""
+    order = ORDERS[package]
+    allowed = [f"oxide.{package}.{each}" for each in order[: order.index(part) + 1]]
+    return is_within(imported, f"oxide.{package}") and not any(is_within(imported, one) for one in allowed)
 
 
 def is_within(name: str, package: str) -> bool:

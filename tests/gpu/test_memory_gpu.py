@@ -14,7 +14,8 @@ import oxide
 from oxide import DeviceBox, DeviceOperation, ExecutionContext, d2h, from_dlpack, h2d, pinned_empty, value, with_context
 from oxide.driver.cuda import CudaDriver
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import staging
+from oxide.runtime.device.staging_ring import CHUNK_BYTES
+from oxide.runtime.submission import staging
 from oxide.testing import RecordingDriver, use_driver
 
 RNG = np.random.default_rng(0)
@@ -146,7 +147,7 @@ def test_a_kernel_of_arrays_takes_strided_views() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 0], ids=["pool", "ring"])
-@pytest.mark.parametrize("nbytes", [1, staging.SMALL_BYTES + 1, staging.CHUNK_BYTES, 5 * staging.CHUNK_BYTES + 3])
+@pytest.mark.parametrize("nbytes", [1, staging.SMALL_BYTES + 1, CHUNK_BYTES, 5 * CHUNK_BYTES + 3])
 def test_copies_of_all_sizes_are_right_staged_or_not(nbytes: int, limit: int | None) -> None:
     with use_driver(RecordingDriver(CudaDriver())) as driver:
         if limit is not None:
@@ -159,7 +160,7 @@ def test_copies_of_all_sizes_are_right_staged_or_not(nbytes: int, limit: int | N
 
 
 def test_many_staged_uploads_at_once_on_all_streams() -> None:
-    arrays = [RNG.integers(0, 255, 3 * staging.CHUNK_BYTES + number, np.uint8) for number in range(12)]
+    arrays = [RNG.integers(0, 255, 3 * CHUNK_BYTES + number, np.uint8) for number in range(12)]
 
     async def main() -> None:
         for result, array in zip(await oxide.gather(*[h2d(a).to_host() for a in arrays]), arrays, strict=True):

@@ -25,9 +25,8 @@ from oxide.driver.cpu.streams import BlockRange
 from oxide.dropping import Soon
 from oxide.native import is_compiled
 from oxide.runtime.awaiting import unrun
-from oxide.runtime.device import reclaim
+from oxide.runtime.device import dlpack, reclaim
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.operations import dlpack
 from oxide.testing import use_driver
 from tests.driver.conftest import Gate
 from tests.interrupting import MODES, interrupt_child, interrupts_at_checks, needs_calls
@@ -224,9 +223,9 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
 ) -> None:
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
-    from oxide.runtime.device import address_ranges, fault_records, memory
+    from oxide.runtime.device import address_ranges, fault_records, interop, memory
     from oxide.runtime.host_memory import pinned
-    from oxide.runtime.operations import graph, interop
+    from oxide.runtime.operations import graph
     from oxide.runtime.submission import capture, submission
 
     steps = in_files(

@@ -1,1 +1,1 @@
-"""Futures, completion, and preparation before anything is awaited."""
+"""Futures, completion, and preloading before anything is awaited."""

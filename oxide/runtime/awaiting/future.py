@@ -18,13 +18,12 @@ from oxide.runtime.device.dead_work import Run
 from oxide.runtime.loop.event_loops import EventLoop, current_loop
 from oxide.runtime.loop.turns import Turn, current_turn
 from oxide.runtime.submission.once import Once, StillRunning
-from oxide.runtime.submission.submission import Submission, submit
+from oxide.runtime.submission.submission import Submission, Submittable, submit
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from oxide.runtime.operations.operation import DeviceOperation
-    from oxide.runtime.submission.stream import Stream
+    from oxide.runtime.device.stream import Stream
 
 T = TypeVar("T")
 
@@ -89,8 +88,8 @@ class DeviceFuture(Generic[T]):
     _result: T
     _trace: TracebackType | None  # of the first raise: each awaiting task appends its own frames
 
-    def __init__(self, operation: DeviceOperation[T], stream: Stream) -> None:
-        self._operation: DeviceOperation[T] | None = operation
+    def __init__(self, operation: Submittable[T], stream: Stream) -> None:
+        self._operation: Submittable[T] | None = operation
         self._stream = stream
         self._submission: Submission[T] | None = None
         self._lock: threading.RLock = _new_lock()  # tasks of several loops may await it

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
 from oxide.compiler.specialization import Specialization
 from oxide.native import warn_caller
@@ -24,12 +24,26 @@ from oxide.runtime.awaiting.completion import reactor_of
 from oxide.runtime.loop.event_loops import running_loop_name
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from oxide.driver.base import Code, FunctionHandle
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.loop.event_loops import EventLoop
-    from oxide.runtime.operations.numbers import HostNumbers
+
 
 T = TypeVar("T")
+
+
+class HostNumbers(Protocol):
+    """Numbers that the host makes for the device, once."""
+
+    @property
+    def made(self) -> bool:
+        """Returns whether they are there."""
+
+    def array(self) -> NDArray[Any]:
+        """Returns the numbers; the first call makes them."""
+
 
 _new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # a launch was built, and none was run
 

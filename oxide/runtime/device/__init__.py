@@ -1,1 +1,1 @@
-"""Devices as programs use them: the runtime in force, timelines, memory and its reclamation, faults."""
+"""Devices as programs use them: the runtime in force, streams, memory and its reclamation, policies, faults."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from oxide.messages import byte_count
+
 if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
 
@@ -19,23 +21,13 @@ def holdings(device: Device) -> str:
     count = Counter(live)
     kinds = sorted(count, key=lambda kind: -kind[0] * count[kind])
     boxes = [
-        f"{count[kind]} of {'x'.join(map(str, kind[1])) or 'scalar'} {kind[2]} ({size(kind[0])} each)"
+        f"{count[kind]} of {'x'.join(map(str, kind[1])) or 'scalar'} {kind[2]} ({byte_count(kind[0])} each)"
         for kind in kinds[:_LARGEST]
     ]
     more = len(kinds) - len(boxes)
     named = (": " + ", ".join(boxes) + (f", and {more} smaller kinds" if more else "")) if boxes else ""
     return (
-        f"{device.label} holds {len(live)} boxes, {size(sum(entry[0] for entry in live))}{named}; "
+        f"{device.label} holds {len(live)} boxes, {byte_count(sum(entry[0] for entry in live))}{named}; "
         f"{in_flight} operations are in flight or not yet collected, {cancelled} cancelled ones are still running, "
-        f"{dropped} dropped boxes ({size(dropped_bytes)}) wait to be given back; {runtime.pinned.describe()}"
+        f"{dropped} dropped boxes ({byte_count(dropped_bytes)}) wait to be given back; {runtime.pinned.describe()}"
     )
-
-
-def size(nbytes: int) -> str:
-    """``1.5 MiB`` and the like."""
-    amount = float(nbytes)
-    for unit in ("bytes", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {unit}"
-        amount /= 1024
-    return f"{amount:.4g} GiB"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from oxide.runtime.device.timeline import Timeline
 
 _WORDS: Final = struct.Struct("@QQ")
+_NUMBERS: Final = "biufc"  # the kinds of NumPy's numbers
 _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
 
 
@@ -443,19 +444,19 @@ class DeviceBox:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        from oxide.runtime.operations.interop import cuda_array_interface
+        from oxide.runtime.device.interop import cuda_array_interface
 
         return cuda_array_interface(self)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        from oxide.runtime.operations.interop import array_interface
+        from oxide.runtime.device.interop import array_interface
 
         return array_interface(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's kind of device and its number."""
-        from oxide.runtime.operations.interop import dlpack_device
+        from oxide.runtime.device.interop import dlpack_device
 
         return dlpack_device(self.device)
 
@@ -472,7 +473,7 @@ class DeviceBox:
         Later work of the other library is its own to order: do it on ``ctx.stream`` of a ``with_context`` that
         declares it. Raises ``BufferError`` for another device or a copy.
         """
-        from oxide.runtime.operations.interop import to_dlpack
+        from oxide.runtime.device.interop import to_dlpack
 
         return to_dlpack(self, stream, max_version, dl_device, copy)
 
@@ -527,3 +528,21 @@ def require_device(box: DeviceBox, device: Device, what: str) -> None:
             f"{what}: the box is on {box.device.label}, but the operation runs on {device.label}; "
             f"run it on {box.device.label}, or copy the box with memcpy"
         )
+
+
+def require_number(dtype: np.dtype[Any], what: str) -> None:
+    """Raises ``TypeError`` unless the dtype is a number in the machine's byte order."""
+    if dtype.kind not in _NUMBERS or not dtype.isnative:
+        raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
+
+
+def require_data(dtype: np.dtype[Any], what: str) -> None:
+    """Raises ``TypeError`` unless device memory may hold the dtype: numbers, dates, strings of a fixed length, and
+    structures of these."""
+    if dtype.isbuiltin == 1 and dtype.kind in _NUMBERS:  # the common case first: every upload is checked
+        return
+    if dtype.fields is not None:
+        for field, *_ in dtype.fields.values():
+            require_data(field.base, what)
+    elif dtype.kind not in "mMSU" or not dtype.isnative:
+        require_number(dtype, what)

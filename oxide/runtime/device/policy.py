@@ -1,4 +1,4 @@
-"""SchedulingPolicy: what picks the stream that an operation runs on. ``scheduling.py`` has two of them.
+"""SchedulingPolicy: picks the stream that an operation runs on. ``scheduling.py`` has the policies of oxide.
 
 The idea is cuda-async's ``SchedulingPolicy``. Any object with ``next_stream(device)`` is one.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
-    from oxide.runtime.submission.stream import Stream
+    from oxide.runtime.device.stream import Stream
 
 
 @runtime_checkable

@@ -24,15 +24,15 @@ from oxide.runtime.device.address_ranges import AddressRanges
 from oxide.runtime.device.fault_records import FaultPages, FaultRecordPool
 from oxide.runtime.device.forking import forked_error, watch_forks
 from oxide.runtime.device.reclaim import Reclaimer
+from oxide.runtime.device.staging_ring import StagingRing
 from oxide.runtime.device.statistics import Counters
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.host_memory.pinned import PinnedPool
-from oxide.runtime.host_memory.staging import StagingRing
 from oxide.runtime.locks import new_lock
 
 if TYPE_CHECKING:
     from oxide.runtime.device.policy import SchedulingPolicy
-    from oxide.runtime.submission.stream import LooseResults, Stream
+    from oxide.runtime.device.stream import LooseResults, Stream
 
 CompletionMode = Literal["adaptive", "poll", "callback"]
 _COMPLETION_MODES = ("adaptive", "poll", "callback")
@@ -87,7 +87,7 @@ class Device:
 
     def new_stream(self) -> Stream:
         """A stream of the caller's own, given back when it is dropped."""
-        from oxide.runtime.submission.stream import Stream
+        from oxide.runtime.device.stream import Stream
 
         return Stream(self)
 
@@ -191,8 +191,7 @@ class Runtime:
     ) -> None:
         """What ``init_device_contexts`` says. Raises, changing nothing, if any of it is wrong."""
         from oxide.runtime.device.policy import SchedulingPolicy
-        from oxide.runtime.device.scheduling import StreamPoolRoundRobin
-        from oxide.runtime.operations.placement import PolicyOf
+        from oxide.runtime.device.scheduling import PolicyOf, StreamPoolRoundRobin
 
         found = len(self._found)
         count = found if num_devices is None else num_devices

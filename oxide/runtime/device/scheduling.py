@@ -1,14 +1,16 @@
-"""The policies that oxide brings: which stream an operation runs on. ``policy.py`` says what a policy is."""
+"""Scheduling: which device and which stream an operation runs on. ``policy.py`` declares what a policy is."""
 
 from __future__ import annotations
 
 import threading
-from typing import final
+from typing import Any, final
 
+from oxide.errors import DeviceError
 from oxide.messages import written
 from oxide.native import Given
-from oxide.runtime.device.runtime import Device
-from oxide.runtime.submission.stream import Stream
+from oxide.runtime.device.policy import SchedulingPolicy
+from oxide.runtime.device.runtime import Device, Runtime, current_runtime, not_in_force
+from oxide.runtime.device.stream import Stream
 
 
 @final
@@ -67,3 +69,78 @@ class SingleStream:
 
     def __repr__(self) -> str:
         return "SingleStream()"
+
+
+@final
+class PolicyOf:
+    """See ``policy_of``."""
+
+    def __init__(self, device: Given[int | Device]) -> None:
+        self._placement = require_placement(device, "policy_of")
+
+    def next_stream(self, device: Device) -> Stream:
+        runtime = current_runtime()
+        return picked_stream(runtime.policy, find_device(runtime, self._placement))
+
+    def __repr__(self) -> str:
+        return f"policy_of({written(placed_number(self._placement))})"
+
+
+def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
+    """The runtime's policy, for one device only: ``op.schedule(policy_of(1))`` runs on device 1.
+
+    ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, and ``DeviceError``, when a
+    stream is picked, for a device that is not set up.
+    """
+    return PolicyOf(device)
+
+
+def require_placement(device: Given[int | Device], what: str) -> int | Device:
+    """The device as a user names it. Raises ``TypeError`` or ``DeviceError``."""
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, bool) or not isinstance(device, int):
+        raise TypeError(
+            f"{what} takes a device's number or one of devices(), not {type(device).__name__} {written(device)}"
+        )
+    if device < 0:
+        raise DeviceError(f"{what} was given device {written(device)}; devices are numbered from 0")
+    return device
+
+
+def find_device(runtime: Runtime, placement: int | Device) -> Device:
+    """The device of a runtime's. Raises ``DeviceError`` for one that is not set up there."""
+    device = runtime.device(placed_number(placement))
+    if isinstance(placement, Device) and device is not placement:
+        raise not_in_force(placement.label, "take it from devices()")
+    return device
+
+
+def picked_stream(policy: Any, device: Device) -> Stream:
+    """Returns the stream of ``device`` that the runtime's policy picks. The policy may be the user's own. Raises
+    ``TypeError`` if it returns no stream, ``DeviceError`` if it returns a stream of another device."""
+    stream = require_stream(policy.next_stream(device))
+    if stream.device is not device:
+        raise _wrong_device(type(policy).__name__, stream.device, device)
+    return stream
+
+
+def _wrong_device(policy: str, found: Device, device: Device) -> DeviceError:
+    if found.runtime is not device.runtime:
+        return not_in_force(f"the stream that the policy {policy} returned", "make it with device.new_stream()")
+    return DeviceError(
+        f"the policy {policy} returned a stream of {found.label}, where a stream of {device.label} was asked for; "
+        f"next_stream(device) must return one that device.new_stream() made"
+    )
+
+
+def require_stream(stream: Given[Stream]) -> Stream:
+    if not isinstance(stream, Stream):
+        raise TypeError(f"a Stream is needed, got {type(stream).__name__}; devices()[0].new_stream() makes one")
+    return stream
+
+
+def placed_number(placement: int | Device | None) -> int:
+    """Returns the number of a device that a user named."""
+    assert placement is not None
+    return placement.id if isinstance(placement, Device) else placement

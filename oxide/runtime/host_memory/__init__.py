@@ -1,1 +1,1 @@
-"""Page-locked host memory, and copies from and to it."""
+"""Page-locked host memory, and copies of host memory that the device has threads make."""

@@ -12,7 +12,6 @@ buffers. A background thread makes the larger sizes that were asked for there, f
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 from collections import deque
@@ -27,19 +26,14 @@ from oxide.driver.base import Driver
 from oxide.dropping import calls_drop
 from oxide.environment import whole_number
 from oxide.errors import DeviceError, OutOfMemoryError
-from oxide.language.types import as_dtype, f32
-from oxide.native import Given, mypyc_attr
-from oxide.runtime.device.holdings import size
+from oxide.messages import byte_count
+from oxide.native import mypyc_attr
 from oxide.runtime.locks import new_lock
 from oxide.runtime.loop.event_loops import running_loop_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from oxide.language.types import ScalarType
-    from oxide.runtime.device.dead_work import Visible
-
-    DType = ScalarType | np.dtype[Any] | type | str
 
 _PAGE = 4096
 """The smallest request to the driver, which locks whole pages. Smaller buffers share a page: with a page each, a
@@ -69,7 +63,7 @@ class PinnedBuffer:
         self._drop: Any = partial(pool.give_back, (block, number))
         block.user = number
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: Visible | None = None) -> NDArray[Any]:
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: object | None = None) -> NDArray[Any]:
         """Returns the memory as a C-contiguous array. It holds ``visible``, the token of the run that fills it."""
         held = _new_array(_Held, self._block.nbytes, _BYTES, self._block.exported)
         held.buffer = self
@@ -102,7 +96,7 @@ class _Held(np.ndarray[Any, Any]):
     __slots__ = ("buffer", "visible")
 
     buffer: PinnedBuffer
-    visible: Any  # a ``Visible``: the compiled class looks up the names in its annotations
+    visible: Any
 
 
 _BYTES: Final = np.dtype(np.uint8)
@@ -199,8 +193,8 @@ class PinnedPool:
             self._collect()
             pooled = self._pooled() + sum(self._wanted)
             return (
-                f"page-locked memory: {size(self._held - pooled)} in use by arrays and copies, {size(pooled)} pooled, "
-                f"limit {size(self.limit)}"
+                f"page-locked memory: {byte_count(self._held - pooled)} in use by arrays and copies, "
+                f"{byte_count(pooled)} pooled, limit {byte_count(self.limit)}"
             )
 
     @property
@@ -352,24 +346,6 @@ def _has_unused(blocks: list[Block]) -> bool:
     while blocks and blocks[-1].user:
         blocks.pop()
     return bool(blocks)
-
-
-def pinned_empty(shape: Given[int | tuple[int, ...]], dtype: DType = f32) -> NDArray[Any]:
-    """Returns an uninitialised NumPy array in page-locked memory, which ``h2d`` copies from without staging.
-
-    Its memory returns to the pool when the last array on it is dropped and no copy in flight needs it.
-    Raises ``OutOfMemoryError`` beyond ``OXIDE_PINNED_LIMIT``, ``TypeError`` or ``ValueError`` for a bad shape or dtype.
-    """
-    from oxide.runtime.device.memory import parse_shape
-    from oxide.runtime.device.runtime import current_runtime
-
-    sizes, resolved = parse_shape(shape, "pinned_empty"), as_dtype(dtype, "pinned_empty")
-    if resolved.hasobject:
-        raise TypeError(f"pinned_empty: dtype {resolved} holds Python objects; numbers are supported")
-    nbytes = math.prod(sizes) * resolved.itemsize
-    if not nbytes:
-        return np.empty(sizes, resolved)
-    return current_runtime().pinned.acquire(nbytes).array(sizes, resolved)
 
 
 def is_pinned(array: NDArray[Any]) -> bool:

@@ -15,9 +15,9 @@ from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import is_function
 from oxide.compiler.signature.signature import UntypedParameter
 from oxide.compiler.specialization import Specialization
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.launching.untyped import argument_type_of
-from oxide.runtime.operations.arc import Arc
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 

@@ -26,9 +26,9 @@ import numpy as np
 from oxide.compiler.signature.signature import SAFE_FLOAT, NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import NumberType
 from oxide.errors import ArgumentError
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device
-from oxide.runtime.operations.arc import Arc
 
 if TYPE_CHECKING:
     from oxide.compiler.signature.signature import Closed

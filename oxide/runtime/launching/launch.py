@@ -18,18 +18,18 @@ from oxide.compiler.signature.device_function import is_function
 from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
 from oxide.compiler.signature.untyped_arguments import arrays_in
 from oxide.compiler.specialization import Specialization
-from oxide.driver.base import FunctionHandle, KernelResources
+from oxide.driver.base import KernelResources
 from oxide.errors import ArgumentError, LaunchError
 from oxide.messages import written
 from oxide.native import Given, caused
 from oxide.runtime.awaiting.loading import announce, loaded_function
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.launching.aliasing import refuse_shared_outputs
 from oxide.runtime.launching.argument_kinds import known_specialization
 from oxide.runtime.launching.binding import Plan, bind
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.untyped import check_argument, take_strides
-from oxide.runtime.operations.arc import Arc
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -142,7 +142,16 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         # Nearly every launch finds its function here, and so without a call of ours.
         function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
         params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
-        self._submit(context, function, config, params, binding.reads, binding.writes)
+        context.launch(
+            self._kernel.name,
+            function,
+            config._given_grid,
+            config._given_block,
+            config._shared_mem_bytes,
+            params,
+            binding.reads,
+            binding.writes,
+        )
         return self._arguments
 
     def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
@@ -198,32 +207,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         specialization = take_strides(specialization, results)
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
-        self._submit(context, function, config, params, reads, writes)
+        grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
+        context.launch(kernel.name, function, grid, block, shared_bytes, params, reads, writes)
         return tuple(results)
-
-    def _submit(
-        self,
-        context: ExecutionContext,
-        function: FunctionHandle,
-        config: LaunchConfig,
-        params: bytes,
-        reads: list[Allocation],
-        writes: list[Allocation],
-    ) -> None:
-        driver, stream = context.driver, context.timeline.handle
-        context.keep(function)
-        submitted = False
-        with context.submission_lock:
-            context.begin(reads, writes)
-            try:
-                driver.launch(
-                    function, config._given_grid, config._given_block, config._shared_mem_bytes, params, stream
-                )
-                submitted = True
-            except LaunchError as error:
-                raise caused(LaunchError(f"kernel {self._kernel.name}: {error}"), None) from None
-            finally:
-                context.end(reads, writes, submitted=submitted)
 
     def _require_device(self, device: Device) -> None:
         """Raises for boxes that are all on another device."""

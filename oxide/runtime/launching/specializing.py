@@ -10,10 +10,10 @@ from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
 from oxide.compiler.signature.type_variables import Evidence, close_by_arguments
 from oxide.compiler.specialization import Specialization
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.untyped import untyped_arguments
-from oxide.runtime.operations.arc import Arc
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 

@@ -21,8 +21,8 @@ from oxide.compiler.signature.untyped_arguments import (
 from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError
 from oxide.messages import written
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.operations.arc import Arc
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 

@@ -20,12 +20,13 @@ from oxide.errors import DeviceError, GraphError
 from oxide.native import Given
 from oxide.runtime.device.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage, GraphFaultReport
 from oxide.runtime.device.runtime import Device
-from oxide.runtime.host_memory.staging import ReadingAtSubmission
+from oxide.runtime.device.scheduling import require_stream
+from oxide.runtime.device.stream import Stream
 from oxide.runtime.locks import new_lock
-from oxide.runtime.operations.operation import DeviceOperation, require_stream
+from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
-from oxide.runtime.submission.stream import Stream
+from oxide.runtime.submission.staging import ReadingAtSubmission
 from oxide.runtime.submission.submission import ExecutionContext, Submission, submit
 
 if TYPE_CHECKING:

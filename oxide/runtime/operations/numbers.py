@@ -20,9 +20,9 @@ from oxide.messages import written
 from oxide.native import Given, mypyc_attr
 from oxide.runtime.awaiting.loading import announce_numbers
 from oxide.runtime.device.memory import DeviceBox, parse_shape
-from oxide.runtime.host_memory import staging
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import describe, new_box
+from oxide.runtime.submission import staging
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 import numpy as np
 
 from oxide.dropping import calls_drop, finalise_subclass, nothing
-from oxide.errors import DeviceError
 from oxide.native import Given, is_compiled, mypyc_attr, warn_caller
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.awaiting.unrun import complain, warns_when_called
 from oxide.runtime.device.places import add_note_once, origin, part_note
-from oxide.runtime.device.runtime import current_runtime, not_in_force
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.device.scheduling import find_device, picked_stream, require_stream
+from oxide.runtime.device.stream import Stream
 from oxide.runtime.loop.event_loops import current_loop, running_loop_name
-from oxide.runtime.submission.stream import Stream
 from oxide.runtime.submission.submission import ExecutionContext, run_blocking, submit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from oxide.runtime.device.arc import Arc
     from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.policy import SchedulingPolicy
     from oxide.runtime.device.runtime import Device, Runtime
-    from oxide.runtime.operations.arc import Arc
     from oxide.runtime.operations.graph import CudaGraph
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class DeviceOperation(Generic[T]):
 
     def arc(self) -> DeviceOperation[Arc[T]]:
         """Yields the result in an ``Arc``, to be shared by clones."""
-        from oxide.runtime.operations.arc import Arc
+        from oxide.runtime.device.arc import Arc
 
         return self.map(Arc)
 
@@ -264,7 +264,7 @@ class DeviceOperation(Generic[T]):
         context.levels = levels - 1
         try:
             if self._placed and self._placement is not context.device:
-                from oxide.runtime.operations.placement import find_device, run_placed
+                from oxide.runtime.operations.placement import run_placed
 
                 device = find_device(context.runtime, self._placement)
                 if device is not context.device:
@@ -308,8 +308,6 @@ class DeviceOperation(Generic[T]):
         """Returns the device that the operation runs on if no stream is given."""
         if not self._placed:
             return runtime.default_device
-        from oxide.runtime.operations.placement import find_device
-
         return find_device(runtime, self._placement)
 
     def _complaint(self) -> str | None:
@@ -343,35 +341,6 @@ if not is_compiled():
     warns_when_called(DeviceOperation, "_drop")
 
 
-def named(title: object) -> str:
-    """Returns the name of an operation for messages, from its ``title``."""
-    return f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)
-
-
-def picked_stream(policy: Any, device: Device) -> Stream:
-    """Returns the stream of ``device`` that the runtime's policy picks. The policy may be the user's own. Raises
-    ``TypeError`` if it returns no stream, ``DeviceError`` if it returns a stream of another device."""
-    stream = require_stream(policy.next_stream(device))
-    if stream.device is not device:
-        raise _wrong_device(type(policy).__name__, stream.device, device)
-    return stream
-
-
-def _wrong_device(policy: str, found: Device, device: Device) -> DeviceError:
-    if found.runtime is not device.runtime:
-        return not_in_force(f"the stream that the policy {policy} returned", "make it with device.new_stream()")
-    return DeviceError(
-        f"the policy {policy} returned a stream of {found.label}, where a stream of {device.label} was asked for; "
-        f"next_stream(device) must return one that device.new_stream() made"
-    )
-
-
-def require_stream(stream: Given[Stream]) -> Stream:
-    if not isinstance(stream, Stream):
-        raise TypeError(f"a Stream is needed, got {type(stream).__name__}; devices()[0].new_stream() makes one")
-    return stream
-
-
 @final
 class Value(DeviceOperation[T]):
     """See ``value``."""
@@ -384,8 +353,8 @@ class Value(DeviceOperation[T]):
         return self._result
 
     def spec(self) -> Spec:
+        from oxide.runtime.device.arc import Arc
         from oxide.runtime.device.memory import DeviceBox
-        from oxide.runtime.operations.arc import Arc
 
         result = self._result.value if isinstance(self._result, Arc) else self._result
         return BoxSpec(result.shape, result.dtype) if isinstance(result, DeviceBox) else None

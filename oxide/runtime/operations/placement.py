@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TypeVar, final
 
-from oxide.errors import DeviceError, GraphError
+from oxide.errors import GraphError
 from oxide.messages import written
 from oxide.native import Given
-from oxide.runtime.device.policy import SchedulingPolicy
-from oxide.runtime.device.runtime import Device, Runtime, current_runtime, not_in_force
-from oxide.runtime.operations.operation import DeviceOperation, Spec, picked_stream
-from oxide.runtime.submission.stream import Stream
+from oxide.runtime.device.runtime import Device
+from oxide.runtime.device.scheduling import picked_stream, placed_number, require_placement
+from oxide.runtime.operations.operation import DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
 
 T = TypeVar("T")
@@ -48,52 +47,7 @@ class OnDevice(DeviceOperation[T]):
 
     def __repr__(self) -> str:
         inner = self._innermost()
-        return f"<oxide operation on device {written(_number(inner._placement))}: {inner._source!r}>"
-
-
-@final
-class PolicyOf:
-    """See ``policy_of``."""
-
-    def __init__(self, device: Given[int | Device]) -> None:
-        self._placement = require_placement(device, "policy_of")
-
-    def next_stream(self, device: Device) -> Stream:
-        runtime = current_runtime()
-        return picked_stream(runtime.policy, find_device(runtime, self._placement))
-
-    def __repr__(self) -> str:
-        return f"policy_of({written(_number(self._placement))})"
-
-
-def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
-    """The runtime's policy, for one device only: ``op.schedule(policy_of(1))`` runs on device 1.
-
-    ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, and ``DeviceError``, when a
-    stream is picked, for a device that is not set up.
-    """
-    return PolicyOf(device)
-
-
-def require_placement(device: Given[int | Device], what: str) -> int | Device:
-    """The device as a user names it. Raises ``TypeError`` or ``DeviceError``."""
-    if isinstance(device, Device):
-        return device
-    if isinstance(device, bool) or not isinstance(device, int):
-        raise TypeError(
-            f"{what} takes a device's number or one of devices(), not {type(device).__name__} {written(device)}"
-        )
-    if device < 0:
-        raise DeviceError(f"{what} was given device {written(device)}; devices are numbered from 0")
-    return device
-
-
-def find_device(runtime: Runtime, placement: int | Device) -> Device:
-    """The device of a runtime's. Raises ``DeviceError`` for one that is not set up there."""
-    device = runtime.device(_number(placement))
-    if isinstance(placement, Device) and device is not placement:
-        raise not_in_force(placement.label, "take it from devices()")
-    return device
+        return f"<oxide operation on device {written(placed_number(inner._placement))}: {inner._source!r}>"
 
 
 def run_placed(context: ExecutionContext, device: Device, operation: DeviceOperation[T]) -> T:
@@ -113,8 +67,3 @@ def run_placed(context: ExecutionContext, device: Device, operation: DeviceOpera
         raise
     finally:
         context.join(inner)
-
-
-def _number(placement: int | Device | None) -> int:
-    assert placement is not None
-    return placement.id if isinstance(placement, Device) else placement

@@ -20,8 +20,8 @@ from oxide.compiler.kernel import kernel
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.thread import index_1d
 from oxide.language.types import i64, u8, u16, u32, u64
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.awaiting.loading import loaded_function
+from oxide.runtime.device.memory import DeviceBox, require_device
 
 if TYPE_CHECKING:
     from oxide.runtime.submission.submission import ExecutionContext
@@ -33,7 +33,8 @@ Axes = list[tuple[int, int, int]]
 
 _AXES = 4  # that the kernel takes
 _BLOCK = 256
-_LONGEST_WORD = 8
+_WORDS = {1: u8, 2: u16, 4: u32, 8: u64}
+"""The types of the words that may be moved, by their bytes."""
 
 
 @kernel(unchecked=True)
@@ -73,6 +74,8 @@ copy_strided.sanitizable = False
 
 def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
     """Copies a box into one of its shape and dtype on the same device, whose bytes are others."""
+    require_device(destination, context.device, "a strided copy")
+    require_device(source, context.device, "a strided copy")
     axes = _merged(destination, source)
     word = _word(axes, destination, source)
     *outer, (run, _, _) = axes
@@ -83,13 +86,16 @@ def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source:
     words, source_start = _words(source, word)
     sizes = [size for size, _, _ in axes]
     count = math.prod(sizes)
-    config = LaunchConfig.for_num_elems(count, _BLOCK)
     out_steps, source_steps = ([step // word for step in steps] for steps in list(zip(*axes, strict=True))[1:])
+    special = copy_strided.specialize(T=_WORDS[word])
+    function = loaded_function(special, context.device)
+    grid, block = (-(-count // _BLOCK), 1, 1), (_BLOCK, 1, 1)
     for place in itertools.product(*(range(size) for size, _, _ in beyond)):
         moved = [sum(at * axis[side] for at, axis in zip(place, beyond, strict=True)) // word for side in (1, 2)]
-        copy_strided[config](
-            out, words, count, *sizes[1:], out_start + moved[0], *out_steps, source_start + moved[1], *source_steps
-        ).run(context)
+        starts = (out_start + moved[0], *out_steps, source_start + moved[1], *source_steps)
+        values = [(out.ptr, out.size), (words.ptr, words.size), count, *sizes[1:], *starts]
+        params = special.pack(values, context.fault_address(special) if function.reports else 0)
+        context.launch("copy_strided", function, grid, block, 0, params, [words._allocation], [out._allocation])
 
 
 def _merged(destination: DeviceBox, source: DeviceBox) -> Axes:
@@ -109,7 +115,7 @@ def _word(axes: Axes, destination: DeviceBox, source: DeviceBox) -> int:
     """The bytes that are moved at once: the longest word that all is a multiple of."""
     *outer, (run, _, _) = axes
     steps = [step for _, *both in outer for step in both]
-    return math.gcd(_LONGEST_WORD, run, destination.ptr, source.ptr, *steps)
+    return math.gcd(max(_WORDS), run, destination.ptr, source.ptr, *steps)
 
 
 def _words(box: DeviceBox, word: int) -> tuple[DeviceBox, int]:

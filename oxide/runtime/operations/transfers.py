@@ -15,19 +15,22 @@ from oxide.language.types import as_dtype, f32
 from oxide.messages import dtype_name, written
 from oxide.native import Given
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import (
     Allocation,
     DeviceBox,
     number_of_elements,
     parse_shape,
+    require_data,
     require_device,
+    require_number,
     require_runtime,
 )
-from oxide.runtime.host_memory import staging
+from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
-from oxide.runtime.host_memory.staging import download, upload
-from oxide.runtime.operations.arc import Arc
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.submission import staging
+from oxide.runtime.submission.staging import download, upload
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
     DType = ScalarType | np.dtype[Any] | type | str
     Shape = Given[int | tuple[int, ...]]
 
-_KINDS: Final = "biufc"
 _F32: Final = f32
 _FLOAT32: Final = np.dtype(np.float32)
 
@@ -193,6 +195,21 @@ class Empty(DeviceOperation[DeviceBox]):
         return f"<oxide operation empty of {describe(self._shape, self._dtype)}>"
 
 
+def pinned_empty(shape: Shape, dtype: DType = f32) -> NDArray[Any]:
+    """Returns an uninitialised NumPy array in page-locked memory, which ``h2d`` copies from without staging.
+
+    Its memory returns to the pool when the last array on it is dropped and no copy in flight needs it.
+    Raises ``OutOfMemoryError`` beyond ``OXIDE_PINNED_LIMIT``, ``TypeError`` or ``ValueError`` for a bad shape or dtype.
+    """
+    sizes, resolved = parse_shape(shape, "pinned_empty"), as_dtype(dtype, "pinned_empty")
+    if resolved.hasobject:
+        raise TypeError(f"pinned_empty: dtype {resolved} holds Python objects; numbers are supported")
+    nbytes = number_of_elements(sizes) * resolved.itemsize
+    if not nbytes:
+        return np.empty(sizes, resolved)
+    return current_runtime().pinned.acquire(nbytes).array(sizes, resolved)
+
+
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """Makes a box with uninitialised elements, for an output that a kernel writes in full."""
     return Empty(parse_shape(shape, "empty"), _data_dtype(dtype, "empty"))
@@ -202,7 +219,7 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
     """Makes a box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not
     fit."""
     resolved = as_dtype(dtype, "full")
-    _require_number(resolved, "full")
+    require_number(resolved, "full")
     if not isinstance(x, (int, float, complex, np.number, np.bool_)):
         raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
     if resolved.itemsize > 8:
@@ -428,11 +445,6 @@ def _overlap(destination: DeviceBox, source: DeviceBox) -> bool:
     return destination.device is source.device and low < end and begin < high
 
 
-def _require_number(dtype: np.dtype[Any], what: str) -> None:
-    if dtype.kind not in _KINDS or not dtype.isnative:
-        raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
-
-
 def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     """Returns the shape and dtype of an array for messages."""
     return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype_name(dtype)}"
@@ -443,15 +455,3 @@ def _data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
     resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
     require_data(resolved, what)
     return resolved
-
-
-def require_data(dtype: np.dtype[Any], what: str) -> None:
-    """Raises ``TypeError`` unless device memory may hold the dtype: numbers, dates, strings of a fixed length, and
-    structures of these."""
-    if dtype.isbuiltin == 1 and dtype.kind in _KINDS:  # the common case first: every upload is checked
-        return
-    if dtype.fields is not None:
-        for field, *_ in dtype.fields.values():
-            require_data(field.base, what)
-    elif dtype.kind not in "mMSU" or not dtype.isnative:
-        _require_number(dtype, what)

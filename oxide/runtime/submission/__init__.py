@@ -1,1 +1,1 @@
-"""One execution of an operation on a stream, or its capture into a graph."""
+"""One execution of an operation on a stream, its capture into a graph, and its staged copies."""

@@ -12,13 +12,12 @@ handle.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from oxide.errors import GraphError
+from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.device.places import identity
@@ -28,11 +27,8 @@ if TYPE_CHECKING:
     from oxide.driver.base import Dim3, Driver, FunctionHandle, StreamHandle
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.places import Place
-    from oxide.runtime.submission.stream import Stream
+    from oxide.runtime.device.stream import Stream
     from oxide.runtime.submission.submission import ExecutionContext
-
-# A context variable, so that it belongs to the task or the thread: others run operations meanwhile.
-_current: Final[ContextVar[Recording | None]] = ContextVar("oxide_capture", default=None)
 
 
 @final
@@ -54,20 +50,20 @@ class Recording:
         self.kernels: dict[int, tuple[Specialization, dict[object, Place | None]]] = {}
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}
-        self._before: Recording | None = None
+        self._before: Capture | None = None
 
     def __enter__(self) -> Recording:
         refuse_in_capture("capturing a graph")
-        before = _current.get()
+        before = current_capture.get()
         self._before = before if before is not None and before.is_open else None  # an interrupt may leave a closed one
-        _current.set(self)
+        current_capture.set(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.is_open = False
-        _current.set(self._before)
+        current_capture.set(self._before)
 
     # Used by contexts
 
@@ -149,15 +145,3 @@ class Recording:
         if self.fault_record is not None:
             record = self.fault_record.address
             driver.report(record, record + RECORD_BYTES, RECORD_BYTES, stream)
-
-
-def refuse_in_capture(what: str, stream: Stream | None = None) -> None:
-    """Raises ``GraphError`` in a capture of this task or thread; with ``stream``, only if it captures ``stream``."""
-    recording = _current.get()
-    if recording is not None and recording.is_open and (stream is None or recording.stream is stream):
-        raise GraphError(
-            f"{what} is not possible while a graph is captured"
-            + (f" on thread {threading.current_thread().name}" if stream is None else " on the stream")
-            + ": nothing runs before the graph is launched. Do it before the capture or after it; "
-            "inside CudaGraph.scope, hand operations to record"
-        )

@@ -8,10 +8,6 @@ The structures that programs build without a bound are walked iteratively and ma
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from oxide.runtime.operations.operation import DeviceOperation
 
 _RUN_FILE = "runtime/operations/operation.py"  # the file of DeviceOperation.run: one frame for each level
 
@@ -19,7 +15,7 @@ _LEAST = 30
 """The fewest levels that explain a full stack: with fewer, a function of the program used it up."""
 
 
-def raise_if_nested(error: BaseException, operation: DeviceOperation[Any]) -> None:
+def raise_if_nested(error: BaseException, operation: object) -> None:
     """Raises a ``RecursionError`` with advice if ``error`` is one that nested operations caused."""
     if not isinstance(error, RecursionError):
         return

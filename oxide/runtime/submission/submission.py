@@ -13,33 +13,47 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, final
 
 from oxide.dropping import calls_drop, nothing
-from oxide.errors import DeviceError, DeviceLostError, GraphError, OrderingError
-from oxide.native import Given
+from oxide.errors import DeviceError, DeviceLostError, GraphError, LaunchError, OrderingError
+from oxide.native import Given, caused
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.fault_records import REPORT_RECORDS
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.places import add_note_once
-from oxide.runtime.operations.arc import Arc
-from oxide.runtime.submission.capture import Recording, refuse_in_capture
+from oxide.runtime.device.stream import Stream
+from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
-from oxide.runtime.submission.stream import Stream
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
-    from oxide.driver.base import Driver
+    from oxide.driver.base import Driver, FunctionHandle
     from oxide.runtime.device.dead_work import Run, Visible
     from oxide.runtime.device.fault_records import FaultReport, Report
     from oxide.runtime.device.places import Place
     from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.device.timeline import Mark, Timeline
-    from oxide.runtime.operations.operation import DeviceOperation
 
 T = TypeVar("T")
+Result = TypeVar("Result", covariant=True)
 
 _WORD: Final = struct.Struct("@Q")
 _recursion_limit: Final = sys.getrecursionlimit  # compiled, a constant needs no look-up
+
+
+class Submittable(Protocol[Result]):
+    """What a submission asks of an operation."""
+
+    def run(self, context: ExecutionContext) -> Result:
+        """Executes as part of a run."""
+
+    def consume(self) -> None:
+        """Notes that the operation was used: dropping it does not warn."""
+
+    def title(self) -> object:
+        """Returns what messages name the operation by after it was dropped: its class, or the operation."""
 
 
 @final
@@ -166,6 +180,33 @@ class ExecutionContext:
                 if allocation.reads:
                     allocation.reads.clear()
             self._using = None
+
+    def launch(
+        self,
+        kernel: str,
+        function: FunctionHandle,
+        grid: Any,
+        block: Any,
+        shared_bytes: int,
+        params: bytes,
+        reads: list[Allocation],
+        writes: list[Allocation],
+    ) -> None:
+        """Submits a launch of a kernel that reads and writes these buffers. Raises ``LaunchError`` with its name.
+
+        ``grid`` and ``block`` are tuples as drivers are given them: typed, compiled code would make new ones.
+        """
+        self._kept.append(function)
+        submitted = False
+        with self.submission_lock:
+            self.begin(reads, writes)
+            try:
+                self.driver.launch(function, grid, block, shared_bytes, params, self.timeline.handle)
+                submitted = True
+            except LaunchError as error:
+                raise caused(LaunchError(f"kernel {kernel}: {error}"), None) from None
+            finally:
+                self.end(reads, writes, submitted=submitted)
 
     def interrupted(self) -> None:
         """Notes the uses that an interrupt kept from being noted. The work may have been submitted before it, and
@@ -377,7 +418,7 @@ class Submission(Generic[T]):
 calls_drop(Submission)
 
 
-def submit(operation: DeviceOperation[T], stream: Stream, run: Run | None = None) -> Submission[T]:
+def submit(operation: Submittable[T], stream: Stream, run: Run | None = None) -> Submission[T]:
     """Executes ``operation`` on ``stream``. When this returns, everything is submitted and nothing has been waited for.
     With a ``run``, work whose results nothing can see any more is skipped once the submission is abandoned.
 
@@ -391,7 +432,7 @@ def submit(operation: DeviceOperation[T], stream: Stream, run: Run | None = None
         raise
 
 
-def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
+def run_blocking(operation: Submittable[T], stream: Stream) -> T:
     """Submits ``operation``, waits and returns its result. This call itself holds what the device uses and ends when
     the device is past it. So nothing is handed over and no mark is kept, which would take a fifth of a short run's
     time."""
@@ -426,7 +467,7 @@ def run_blocking(operation: DeviceOperation[T], stream: Stream) -> T:
     return result
 
 
-def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
+def _context_for(operation: Submittable[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
     """Returns the context for a run of ``operation`` on ``stream``. Raises if nothing can run there."""
     operation.consume()
     refuse_in_capture("running an operation")
@@ -439,7 +480,7 @@ def _context_for(operation: DeviceOperation[T], stream: Stream, visible: Visible
     return ExecutionContext(stream, None, visible)
 
 
-def _give_up(context: ExecutionContext, operation: DeviceOperation[T], error: BaseException) -> None:
+def _give_up(context: ExecutionContext, operation: Submittable[T], error: BaseException) -> None:
     """Keeps the memory of what was submitted before ``error``, and adds a note about the operation to the error."""
     device = context.device
     if not isinstance(error, Exception):
@@ -468,6 +509,9 @@ def _raise_fault(report: Report, title: object, timeline: Timeline) -> None:
 
 
 def _explain(error: BaseException, title: object, timeline: Timeline) -> None:
-    from oxide.runtime.operations.operation import named
+    add_note_once(error, f"found when {_named(title)} had run on {timeline.label}")
 
-    add_note_once(error, f"found when {named(title)} had run on {timeline.label}")
+
+def _named(title: object) -> str:
+    """Returns the name of an operation for messages, from its ``title``."""
+    return f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)

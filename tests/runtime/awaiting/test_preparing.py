@@ -16,7 +16,7 @@ from oxide import CompileError, DisjointSlice, Slice, d2h, f32, h2d, kernel, mem
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.awaiting import loading
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import staging
+from oxide.runtime.submission import staging
 from oxide.testing import RecordingDriver, use_driver
 from oxide_kernels import relu
 from tests.runtime.awaiting.conftest import Runner

@@ -19,7 +19,7 @@ from oxide import Arc, DisjointSlice, Slice, Stream, as_completed, d2h, devices,
 from oxide.driver.cpu.code import CpuFunction
 from oxide.driver.cpu.streams import BlockRange
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import staging
+from oxide.runtime.submission import staging
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 from tests.on_stream import On
 

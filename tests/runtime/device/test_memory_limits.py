@@ -15,9 +15,12 @@ import pytest
 import oxide
 from oxide import d2h, h2d, pinned_empty, zeros
 from oxide.driver.cpu import CpuDriver
+from oxide.runtime.device import staging_ring
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import moves, staging
+from oxide.runtime.device.staging_ring import CHUNK_BYTES
+from oxide.runtime.host_memory import moves
 from oxide.runtime.loop.alarm import compiled_function
+from oxide.runtime.submission import staging
 from oxide.testing import RecordingDriver, step_driver, use_driver
 
 MIB = 1 << 20
@@ -81,7 +84,7 @@ def test_pinned_memory_stays_within_its_limit_and_results_beyond_it_are_ordinary
         results = [d2h(box).sync() for _ in range(6)]
         for result in results:
             np.testing.assert_array_equal(result, np.arange(MIB // 8))
-        ring = staging._RING_SLOTS * staging.CHUNK_BYTES
+        ring = staging_ring._RING_SLOTS * CHUNK_BYTES
         assert driver.live_allocations.host_bytes <= 2 * MIB + ring
         assert driver.count("free_host") == 0  # which would block until the device is idle
         with pytest.raises(oxide.OutOfMemoryError, match=r"in use .* limit 2 MiB.*OXIDE_PINNED_LIMIT"):
@@ -131,7 +134,7 @@ def test_pinned_empty_makes_arrays_of_any_shape(shape: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 0], ids=["pool", "ring"])
-@pytest.mark.parametrize("nbytes", [staging.SMALL_BYTES + 1, staging.CHUNK_BYTES, 3 * staging.CHUNK_BYTES + 5])
+@pytest.mark.parametrize("nbytes", [staging.SMALL_BYTES + 1, CHUNK_BYTES, 3 * CHUNK_BYTES + 5])
 def test_large_copies_are_right_at_odd_sizes_and_from_strided_arrays(nbytes: int, limit: int | None) -> None:
     with use_driver(CpuDriver()):
         if limit is not None:
@@ -144,12 +147,12 @@ def test_large_copies_are_right_at_odd_sizes_and_from_strided_arrays(nbytes: int
 def test_a_large_upload_is_read_while_the_device_works_and_its_array_is_kept() -> None:
     with use_driver(step_driver()):
         stream = oxide.devices()[0].new_stream()
-        array = np.ones(staging.CHUNK_BYTES)
+        array = np.ones(CHUNK_BYTES)
         box = h2d(array).async_on(stream)
         del array
         gc.collect()
         stream.synchronize()
-        assert np.asarray(box).sum() == staging.CHUNK_BYTES
+        assert np.asarray(box).sum() == CHUNK_BYTES
 
 
 LARGE_COPIES = """

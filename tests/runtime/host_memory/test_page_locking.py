@@ -16,9 +16,10 @@ from oxide import gather, h2d, pinned_empty
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
 from oxide.native import is_compiled
+from oxide.runtime.device import staging_ring
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import staging
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, PinnedPool, pinned_buffer_of
+from oxide.runtime.submission import staging
 from oxide.testing import DelegatingDriver, use_driver
 from tests.runtime.waiting import until
 
@@ -78,7 +79,7 @@ def test_large_copies_page_lock_little_on_the_loops_thread_and_find_more_the_nex
         np.testing.assert_array_equal(second, DATA)
         assert is_pinned(second)
         on_loop = driver.by("MainThread")
-        assert sum(on_loop) <= staging._RING_SLOTS * staging.CHUNK_BYTES + AT_ONCE_BYTES
+        assert sum(on_loop) <= staging_ring._RING_SLOTS * staging_ring.CHUNK_BYTES + AT_ONCE_BYTES
         assert sum(driver.by("oxide page-locking")) >= DATA.nbytes
 
     with page_locking() as driver:
@@ -240,5 +241,5 @@ def test_page_locking_beside_begins_when_the_copy_that_does_without_has_been_sub
 
     with use_driver(Counting()):
         trio.run(main)
-    chunk = min(staging._chunk_bytes(DATA.nbytes), staging.PREPARED_CHUNK_BYTES)
+    chunk = min(staging._chunk_bytes(DATA.nbytes), staging_ring.PREPARED_CHUNK_BYTES)
     assert submitted == [len(staging._layout(DATA.nbytes, chunk))]

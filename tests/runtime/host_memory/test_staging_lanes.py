@@ -15,8 +15,9 @@ import oxide
 from oxide import DeviceBox, DisjointSlice, h2d, kernel, thread, u8
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu.streams import BlockRange, CpuStream
+from oxide.runtime.device import staging_ring
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import staging
+from oxide.runtime.submission import staging
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 MIB = 1 << 20
@@ -111,7 +112,7 @@ def test_copies_of_one_chunk_take_the_rings_slots_in_turn() -> None:
     with use_driver(RecordingDriver(step_driver())) as driver:
         current_runtime().pinned.limit = 0
         stream = oxide.devices()[0].new_stream()
-        data = [random_bytes(MIB - 5) for _ in range(staging._RING_SLOTS)]
+        data = [random_bytes(MIB - 5) for _ in range(staging_ring._RING_SLOTS)]
         boxes = [h2d(array).async_on(stream) for array in data]
         sources = [call.arguments[1] for call in driver.calls if call.method == "copy_to_device"]
         assert len(set(sources)) == len(data) == len(sources)
@@ -156,7 +157,7 @@ def test_threads_upload_on_one_stream() -> None:
 def test_what_a_failed_upload_had_submitted_writes_into_no_slot_that_is_used_again(
     monkeypatch: pytest.MonkeyPatch, limit: int, nbytes: int
 ) -> None:
-    monkeypatch.setattr(staging, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(staging_ring, "CHUNK_BYTES", 16)
     monkeypatch.setattr(staging, "SMALL_BYTES", 0)
     data = random_bytes(nbytes)
 

@@ -14,11 +14,13 @@ import oxide
 from oxide import d2h, h2d, memcpy, pinned_empty, value, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
-from oxide.runtime.host_memory import staging
+from oxide.runtime.device import staging_ring
+from oxide.runtime.device.staging_ring import CHUNK_BYTES
+from oxide.runtime.submission import staging
 from oxide.testing import DelegatingDriver, use_driver
 from tests.runtime.waiting import until
 
-DATA = np.random.default_rng(0).integers(0, 255, 9 * staging.CHUNK_BYTES + 3, np.uint8)
+DATA = np.random.default_rng(0).integers(0, 255, 9 * CHUNK_BYTES + 3, np.uint8)
 
 
 class Calls(DelegatingDriver):
@@ -119,7 +121,7 @@ def test_a_copy_that_a_function_builds_makes_a_small_ring_in_place(driver: Calls
         np.testing.assert_array_equal(await value(DATA).and_then(h2d).and_then(d2h), DATA)
 
     trio.run(main)
-    assert 0 < driver.locked_on_loop() <= (staging._RING_SLOTS + 1) * staging.CHUNK_BYTES
+    assert 0 < driver.locked_on_loop() <= (staging_ring._RING_SLOTS + 1) * CHUNK_BYTES
 
 
 def test_a_ring_that_drain_gave_back_is_prepared_again(driver: Calls) -> None:
@@ -134,7 +136,7 @@ def test_a_ring_that_drain_gave_back_is_prepared_again(driver: Calls) -> None:
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-@pytest.mark.parametrize("nbytes", [staging.SMALL_BYTES + 1, 5 * staging.CHUNK_BYTES - 1, 40 * staging.CHUNK_BYTES + 7])
+@pytest.mark.parametrize("nbytes", [staging.SMALL_BYTES + 1, 5 * CHUNK_BYTES - 1, 40 * CHUNK_BYTES + 7])
 def test_the_ring_carries_copies_of_any_size_both_ways(driver: Calls, prepared: bool, nbytes: int) -> None:
     oxide.runtime.device.runtime.current_runtime().pinned.limit = 0
     if prepared:
@@ -144,8 +146,8 @@ def test_the_ring_carries_copies_of_any_size_both_ways(driver: Calls, prepared: 
         np.testing.assert_array_equal(h2d(array).to_host().sync(), array)
 
 
-@pytest.mark.parametrize("nbytes", [1, staging.CHUNK_BYTES, 100 * staging.CHUNK_BYTES + 5])
-@pytest.mark.parametrize("chunk", [staging.CHUNK_BYTES // 2, staging.CHUNK_BYTES, 8 * staging.CHUNK_BYTES])
+@pytest.mark.parametrize("nbytes", [1, CHUNK_BYTES, 100 * CHUNK_BYTES + 5])
+@pytest.mark.parametrize("chunk", [CHUNK_BYTES // 2, CHUNK_BYTES, 8 * CHUNK_BYTES])
 def test_chunks_cover_a_copy_once(nbytes: int, chunk: int) -> None:
     layout = staging._layout(nbytes, chunk)
     assert [offset for offset, _ in layout] == [sum(size for _, size in layout[:n]) for n in range(len(layout))]

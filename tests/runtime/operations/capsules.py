@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from oxide.runtime.operations import dlpack
+from oxide.runtime.device import dlpack
 
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CAPSULE_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)

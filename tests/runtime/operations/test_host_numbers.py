@@ -15,8 +15,8 @@ import trio
 import oxide
 from oxide import arange, gather, randn, value
 from oxide.messages import written
-from oxide.runtime.host_memory import staging
 from oxide.runtime.operations import numbers
+from oxide.runtime.submission import staging
 from tests.runtime.waiting import until
 
 LARGE = staging.SMALL_BYTES // 4 + 1001

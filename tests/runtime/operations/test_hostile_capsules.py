@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import oxide
 from oxide import d2h, from_cuda_array_interface, from_dlpack, h2d, reclaim
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.operations.foreign_layout import MOST_AXES
+from oxide.runtime.device.foreign_layout import MOST_AXES
 from oxide.testing import use_driver
 from tests.runtime.operations.capsules import Exporter
 from tests.runtime.operations.test_interop_streams import Described, Foreign

@@ -39,8 +39,9 @@ from oxide import (
     with_context,
 )
 from oxide.native import is_compiled
+from oxide.runtime.device import staging_ring
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.host_memory import staging
+from oxide.runtime.submission import staging
 from oxide.testing import step_driver, use_driver
 from tests.on_stream import On
 
@@ -235,7 +236,7 @@ def differences(program: list[Instruction], seed: int, limit: int | None = None)
 
 @pytest.fixture
 def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(staging_ring, "CHUNK_BYTES", 4)
     monkeypatch.setattr(staging, "SMALL_BYTES", 0)
 
 
@@ -286,5 +287,5 @@ def test_without_the_ordering_random_graphs_go_wrong(
         monkeypatch.setattr(
             staging, "_beside", lambda context, count, kept: moved.append(kept) or beside(context, count, kept)
         )
-        monkeypatch.setattr(staging.Slot, "order", lambda *_: None)
+        monkeypatch.setattr(staging_ring.Slot, "order", lambda *_: None)
     assert seeds() > 0

@@ -14,8 +14,9 @@ import oxide
 from examples.async_mlp import pipeline, synthetic
 from oxide import DeviceOperation, DisjointSlice, Slice, as_completed, d2h, dup, f32, gather, h2d, kernel, thread, zeros
 from oxide.driver.cpu import CpuDriver
+from oxide.runtime.device import staging_ring
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import staging
+from oxide.runtime.submission import staging
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, use_driver
 
 pytestmark = pytest.mark.usefixtures("small_heap")  # they collect garbage hundreds of times
@@ -86,7 +87,7 @@ def test_a_failure_at_any_driver_call_is_one_error_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if build is staged_copy:
-        monkeypatch.setattr(staging, "CHUNK_BYTES", 16)  # seven chunks, which take turns with four slots
+        monkeypatch.setattr(staging_ring, "CHUNK_BYTES", 16)  # seven chunks, which take turns with four slots
         monkeypatch.setattr(staging, "SMALL_BYTES", 0)
     with use_driver(RecordingDriver(CpuDriver())) as driver:
         operation, expected = build()

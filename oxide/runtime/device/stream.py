@@ -6,18 +6,32 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError
 from oxide.native import Given
+from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.locks import new_rlock
-from oxide.runtime.submission.capture import refuse_in_capture
 
 if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
-    from oxide.runtime.submission.submission import Submission
+    from oxide.runtime.device.timeline import Mark
+
+
+class InFlight(Protocol):
+    """A submission whose outcome the stream's ``synchronize`` raises."""
+
+    @property
+    def mark(self) -> Mark:
+        """The point of the stream behind its work."""
+
+    def finish(self) -> object:
+        """Returns the result once the device is past the mark. Raises the fault that a kernel reported."""
+
+    def finished_well(self) -> bool:
+        """Returns whether the device is past it and nothing failed."""
 
 
 @final
@@ -124,7 +138,7 @@ class Stream:
         for timeline, position in behind.items():
             self._timeline.note_waited(timeline, position)
 
-    def _adopt(self, submission: Submission[Any]) -> None:
+    def _adopt(self, submission: InFlight) -> None:
         """Keeps an ``async_on`` submission, whose error the next ``synchronize`` raises."""
         self._loose.adopt(submission)
 
@@ -145,10 +159,10 @@ class LooseResults:
         self._drop: Any = partial(timeline.device.spare_timelines.append, timeline)
         self._timeline = timeline
         self._lock = new_rlock()  # several threads may submit to a stream, and a finaliser in here may too
-        self._submissions: deque[Submission[Any]] = deque()
+        self._submissions: deque[InFlight] = deque()
         self._ask_at = _FEW  # the number of submissions at which the device is asked
 
-    def adopt(self, submission: Submission[Any]) -> None:
+    def adopt(self, submission: InFlight) -> None:
         """Adds a submission. Sometimes also drops finished ones: asking the device takes 1.4 µs, too long each time."""
         with self._lock:
             if len(self._submissions) >= self._ask_at:
@@ -165,7 +179,7 @@ class LooseResults:
         if loose and loose[0].mark.position <= timeline.seen:  # the first failed, and stays to be raised
             self._keep_unfinished()
 
-    def take(self) -> deque[Submission[Any]]:
+    def take(self) -> deque[InFlight]:
         """Removes and returns all submissions."""
         with self._lock:
             taken, self._submissions = self._submissions, deque()
@@ -241,7 +255,7 @@ class Event:
 calls_drop(Stream, LooseResults, Event)
 
 
-def _finish_all(submissions: Iterable[Submission[Any]]) -> None:
+def _finish_all(submissions: Iterable[InFlight]) -> None:
     """Finishes each submission, then raises the first error, with a note of how many more there were."""
     first: BaseException | None = None
     more = 0

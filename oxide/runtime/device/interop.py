@@ -16,13 +16,12 @@ import numpy as np
 from oxide.errors import DeviceError, OxideError
 from oxide.host_arrays import refuse_masked
 from oxide.messages import written
-from oxide.runtime.device.memory import Allocation, DeviceBox
+from oxide.runtime.device import dlpack
+from oxide.runtime.device.dlpack import CPU, CUDA, VERSION
+from oxide.runtime.device.foreign_layout import MOST_AXES, ForeignLayout
+from oxide.runtime.device.memory import Allocation, DeviceBox, require_data
 from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.operations import dlpack
-from oxide.runtime.operations.dlpack import CPU, CUDA, VERSION
-from oxide.runtime.operations.foreign_layout import MOST_AXES, ForeignLayout
-from oxide.runtime.operations.operation import picked_stream
-from oxide.runtime.operations.transfers import require_data
+from oxide.runtime.device.scheduling import picked_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

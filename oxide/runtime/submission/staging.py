@@ -17,15 +17,12 @@ copies its arrays when it is submitted, whatever their size (``ReadingAtSubmissi
 chunk by chunk, into an ordinary array.
 
 *If the pool has no buffer*, because it is at its limit or because an event loop's thread must not make large ones, the
-copy uses the device's ring: a few slots that all copies of the device use in turn, in the order of submission. Copies
-then wait for one another on the device, but none is refused and none blocks a thread. The ring is small enough to be
-made on an event loop's thread, 3 ms on an H100. A task that awaits a large copy first has a thread make it
-(``loading``), with everything else that is made once.
+copy uses the device's ring (``device/staging_ring.py``): copies then wait for one another on the device, but none is
+refused and none blocks a thread.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +32,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from oxide.native import mypyc_attr
-from oxide.runtime.host_memory.copy_pool import copy_function, copy_pool
+from oxide.runtime.device import staging_ring
+from oxide.runtime.device.staging_ring import Slot, Turns
 from oxide.runtime.host_memory.moves import Moves
 from oxide.runtime.host_memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
 
@@ -45,12 +43,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.runtime.device.memory import Allocation, DeviceBox
-    from oxide.runtime.device.runtime import Device
     from oxide.runtime.device.timeline import Timeline
     from oxide.runtime.submission.submission import ExecutionContext
-
-CHUNK_BYTES = 1 << 20
-"""The ring's chunk: 20 µs of transfer, about the time in which the driver calls a host function."""
 
 SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
@@ -58,11 +52,6 @@ SMALL_BYTES = 256 << 10
 _SLOTS = 4  # one being filled, one in transfer, and two in between
 _LANE_BYTES = 16 << 20  # how far ahead uploads of a single chunk are filled
 _MUCH_LARGER = 8
-_RING_SLOTS = 4
-
-PREPARED_CHUNK_BYTES = 4 << 20
-"""The ring's chunk when ``prepare`` makes it off the loop: a copy of 64 MiB is then only 16 chunks to submit."""
-
 
 _NOTHING: Final[list[Allocation]] = []
 
@@ -87,48 +76,6 @@ class ReadingAtSubmission:
 
 
 @final
-class Slot:
-    """A piece of pinned memory and its last use."""
-
-    __slots__ = ("address", "position", "timeline")
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-        self.timeline: Timeline | None = None
-        self.position = 0
-
-    def order(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the slot's last use."""
-        if self.timeline is not None:
-            timeline.follow(self.timeline, self.position)
-
-    def note(self, timeline: Timeline) -> None:
-        """Records that the work just submitted to ``timeline`` uses the slot. Records a mark now, so that waiters on
-        the slot do not wait for later kernels too."""
-        self.timeline, self.position = timeline, timeline.advance()
-        timeline.mark()
-
-    def idle(self) -> bool:
-        return self.timeline is None or self.timeline.passed(self.position) or self.timeline.seen_dry()
-
-
-@final
-class Turns:
-    """Slots that copies use in turn. Call ``take`` and use its slots with ``lock`` held."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.slots: list[Slot] = []
-        self._next = 0
-
-    def take(self, chunks: int) -> list[Slot]:
-        """Returns the slots, least recently used first, and advances the next caller's start by ``chunks``."""
-        first = self._next % len(self.slots)
-        self._next = first + chunks
-        return self.slots[first:] + self.slots[:first]
-
-
-@final
 @mypyc_attr(native_class=False)  # a stream refers to it weakly
 class Lane:
     """The slots, of at least ``chunk`` bytes each, that the uploads in flight on one stream share.
@@ -150,81 +97,6 @@ class Lane:
                 return
             self._buffers.append(buffer)
             self.turns.slots.append(Slot(buffer.address))
-
-
-@final
-class StagingRing:
-    """A device's slots of ``chunk`` bytes, for copies that find no pinned buffer.
-
-    The slots are small if made on first use, and larger if made by ``prepare``, which a task that awaits a large copy
-    has a thread call.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._turns = Turns()
-        self.chunk = CHUNK_BYTES
-        self.prepared = False
-
-    def prepare(self) -> None:
-        """Makes everything that the first large copy would otherwise make, up to 200 ms on an H100: the ring, the copy
-        helpers, streams for host functions, and what the driver sets up at its first host function."""
-        device = self._device
-        with self.lock:
-            if self.prepared:
-                return
-            self.prepared = True  # after an error, the copy itself tries again
-            if not self._turns.slots:
-                self._make(max(CHUNK_BYTES, PREPARED_CHUNK_BYTES))
-            slots = self._turns.slots
-            moves = Moves(len(slots))
-            timelines: list[Timeline] = []
-            try:
-                for slot in slots:
-                    timelines.append(device.take_timeline())
-                    moves.submit(device.driver, slot.address, slot.address, 0, timelines[-1].handle)
-                    timelines[-1].advance()
-                for timeline in timelines:
-                    device.driver.synchronize_stream(timeline.handle)
-            except BaseException:
-                for timeline in timelines:
-                    device.runtime.reclaimer.strand(timeline, [moves])
-                raise
-            finally:
-                device.spare_timelines.extend(timelines)
-        copy_pool()
-        copy_function()
-
-    @property
-    def lock(self) -> threading.Lock:
-        """The lock to hold while using the slots."""
-        return self._turns.lock
-
-    def renew_lock(self) -> None:
-        """Replaces the lock in a forked process, where the thread that held it does not exist."""
-        self._turns.lock = threading.Lock()
-
-    def take(self, nbytes: int, most: int) -> tuple[list[Slot], int]:
-        """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks: at
-        most ``most`` bytes."""
-        if not self._turns.slots:
-            self._make(CHUNK_BYTES)
-        chunk = min(most, self.chunk)
-        return self._turns.take(-(-nbytes // chunk)), chunk
-
-    def _make(self, chunk: int) -> None:
-        address = self._device.driver.allocate_host(_RING_SLOTS * chunk)  # one call, as each call is costly
-        self._turns.slots = [Slot(address + number * chunk) for number in range(_RING_SLOTS)]
-        self.chunk = chunk
-
-    def trim(self) -> None:
-        """Frees the slots if no work in flight uses them."""
-        with self.lock:
-            slots = self._turns.slots
-            if slots and all(slot.idle() for slot in slots):
-                self._device.driver.free_host(min(slot.address for slot in slots))
-                self._turns.slots = []
-                self.prepared = False
 
 
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
@@ -300,10 +172,9 @@ def _chunk_bytes(nbytes: int) -> int:
     GB/s on an H100, of one upload / of uploads on four streams, in eighths and in quarters: 16 MiB 26.3 / 38.4 and 29.4
     / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. 4 MiB in four chunks, two and one: 17.3 / 22.0, 19.1 / 32.8, 19.3 /
     40.4. 64 MiB in quarters of 16 MiB were faster on that host (36.1 / 42.6 against 35.2 / 36.2), but on a host with
-    slower memory a single upload took a fifth longer.
-    """
-    size = 4 * CHUNK_BYTES
-    while 4 * size < nbytes and (size < 8 * CHUNK_BYTES or 128 * size < nbytes):
+    slower memory a single upload took a fifth longer."""
+    size = 4 * staging_ring.CHUNK_BYTES
+    while 4 * size < nbytes and (size < 8 * staging_ring.CHUNK_BYTES or 128 * size < nbytes):
         size *= 2
     return size
 

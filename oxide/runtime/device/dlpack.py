@@ -19,7 +19,7 @@ import numpy as np
 
 from oxide.dropping import calls_drop, nothing
 from oxide.runtime.device import reclaim
-from oxide.runtime.operations.foreign_layout import MOST_AXES, ForeignLayout
+from oxide.runtime.device.foreign_layout import MOST_AXES, ForeignLayout
 
 if TYPE_CHECKING:
     from oxide.runtime.device.memory import DeviceBox

@@ -1,0 +1,141 @@
+"""A device's staging ring: a few slots of page-locked memory for the copies that find no buffer in the pool.
+
+All copies of the device take turns with the slots, in the order of submission. A copy waits on the device until the
+slot's last use is over, and blocks no thread. The ring is small enough to be made on an event loop's thread, 3 ms on an
+H100. A task that awaits a large copy first has a thread make a larger ring (``loading``), with everything else that is
+made once. ``submission/staging.py`` submits the copies.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, final
+
+from oxide.runtime.host_memory.copy_pool import copy_function, copy_pool
+from oxide.runtime.host_memory.moves import Moves
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.timeline import Timeline
+
+CHUNK_BYTES = 1 << 20
+"""The ring's chunk: 20 µs of transfer, about the time in which the driver calls a host function."""
+
+PREPARED_CHUNK_BYTES = 4 << 20
+"""The ring's chunk when ``prepare`` makes it off the loop: a copy of 64 MiB is then only 16 chunks to submit."""
+
+_RING_SLOTS = 4
+
+
+@final
+class Slot:
+    """A piece of pinned memory and its last use."""
+
+    __slots__ = ("address", "position", "timeline")
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self.timeline: Timeline | None = None
+        self.position = 0
+
+    def order(self, timeline: Timeline) -> None:
+        """Makes a stream wait for the slot's last use."""
+        if self.timeline is not None:
+            timeline.follow(self.timeline, self.position)
+
+    def note(self, timeline: Timeline) -> None:
+        """Records that the work just submitted to ``timeline`` uses the slot. Records a mark now, so that waiters on
+        the slot do not wait for later kernels too."""
+        self.timeline, self.position = timeline, timeline.advance()
+        timeline.mark()
+
+    def idle(self) -> bool:
+        return self.timeline is None or self.timeline.passed(self.position) or self.timeline.seen_dry()
+
+
+@final
+class Turns:
+    """Slots that copies take in turn. Call ``take`` and use its slots with ``lock`` held."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.slots: list[Slot] = []
+        self._next = 0
+
+    def take(self, chunks: int) -> list[Slot]:
+        """Returns the slots, least recently used first, and advances the next caller's start by ``chunks``."""
+        first = self._next % len(self.slots)
+        self._next = first + chunks
+        return self.slots[first:] + self.slots[:first]
+
+
+@final
+class StagingRing:
+    """A device's slots of ``chunk`` bytes, for copies that find no pinned buffer. They are small if made on first use,
+    and larger if made by ``prepare``, which a task that awaits a large copy has a thread call."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._turns = Turns()
+        self.chunk = CHUNK_BYTES
+        self.prepared = False
+
+    def prepare(self) -> None:
+        """Makes everything that the first large copy would otherwise make, up to 200 ms on an H100: the ring, the copy
+        helpers, streams for host functions, and what the driver sets up at its first host function."""
+        device = self._device
+        with self.lock:
+            if self.prepared:
+                return
+            self.prepared = True  # after an error, the copy itself tries again
+            if not self._turns.slots:
+                self._make(max(CHUNK_BYTES, PREPARED_CHUNK_BYTES))
+            slots = self._turns.slots
+            moves = Moves(len(slots))
+            timelines: list[Timeline] = []
+            try:
+                for slot in slots:
+                    timelines.append(device.take_timeline())
+                    moves.submit(device.driver, slot.address, slot.address, 0, timelines[-1].handle)
+                    timelines[-1].advance()
+                for timeline in timelines:
+                    device.driver.synchronize_stream(timeline.handle)
+            except BaseException:
+                for timeline in timelines:
+                    device.runtime.reclaimer.strand(timeline, [moves])
+                raise
+            finally:
+                device.spare_timelines.extend(timelines)
+        copy_pool()
+        copy_function()
+
+    @property
+    def lock(self) -> threading.Lock:
+        """The lock to hold while using the slots."""
+        return self._turns.lock
+
+    def renew_lock(self) -> None:
+        """Replaces the lock in a forked process, where the thread that held it does not exist."""
+        self._turns.lock = threading.Lock()
+
+    def take(self, nbytes: int, most: int) -> tuple[list[Slot], int]:
+        """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks, at
+        ``most`` that many bytes."""
+        if not self._turns.slots:
+            self._make(CHUNK_BYTES)
+        chunk = min(most, self.chunk)
+        return self._turns.take(-(-nbytes // chunk)), chunk
+
+    def _make(self, chunk: int) -> None:
+        address = self._device.driver.allocate_host(_RING_SLOTS * chunk)  # one call, as each call is costly
+        self._turns.slots = [Slot(address + number * chunk) for number in range(_RING_SLOTS)]
+        self.chunk = chunk
+
+    def trim(self) -> None:
+        """Frees the slots if no work in flight uses them."""
+        with self.lock:
+            slots = self._turns.slots
+            if slots and all(slot.idle() for slot in slots):
+                self._device.driver.free_host(min(slot.address for slot in slots))
+                self._turns.slots = []
+                self.prepared = False
