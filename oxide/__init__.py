@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from oxide.compiler.kernel import Kernel, kernel
+from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import device
 from oxide.errors import (
     ArgumentError,
@@ -43,6 +43,7 @@ from oxide.runtime.device.runtime import Device, devices, init_device_contexts
 from oxide.runtime.device.scheduling import SingleStream, StreamPoolRoundRobin, policy_of
 from oxide.runtime.device.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.device.stream import Event, Stream
+from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.operations.combinators import shared, unzip, zip

@@ -124,7 +124,7 @@ def _specialized(kernel: Kernel, path: str, types: Sequence[str]) -> Specializat
 
 
 def _show_checks(special: Specialization) -> None:
-    kernel = special.kernel
+    kernel = special.description
     print(f"{kernel.name}, {kernel.function.__code__.co_filename}")
     if kernel.unchecked:
         print("  unchecked: no access is checked")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.ir.portable import PortableKernel
 
-    from .kernel import Kernel
+    from .description import KernelDescription
 
 __all__ = ["Entry", "Facts", "Unknown", "entry_of", "warn_of_unknown"]
 
@@ -138,7 +138,7 @@ _entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
 _told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that were warned of
 
 
-def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
+def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry | None:
     """Returns a kernel's place in the cache for some parameter types; None where the compiler's source cannot be read.
 
     Raises ``Unknown`` for a kernel that cannot have one, since it reaches a value that cannot be compared with that of
@@ -157,7 +157,7 @@ def entry_of(kernel: Kernel, parameters: tuple[Closed, ...]) -> Entry | None:
     return entry
 
 
-def warn_of_unknown(kernel: Kernel, unknown: Unknown) -> None:
+def warn_of_unknown(kernel: KernelDescription, unknown: Unknown) -> None:
     """Warns, once for each function, that a kernel is compiled in every process."""
     if not disk.enabled() or _told.get(kernel.function):
         return

@@ -44,7 +44,7 @@ def checks_of(special: Specialization) -> tuple[Check, ...]:
     """The checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves some more."""
     from oxide.compiler.ptx.ptx import sites_left
 
-    kernel = special.kernel
+    kernel = special.description
     if kernel.unchecked:
         return ()
     left = sites_left(special.portable, kernel.name, special.parameters)
@@ -62,7 +62,7 @@ def deny_checks_in_loops(special: Specialization) -> None:
     """Raises ``CompileError`` for the first check that stays inside a loop."""
     for check in checks_of(special):
         if check.place == "access" and check.in_loop:
-            raise _denied(special.kernel.name, check)
+            raise _denied(special.description.name, check)
 
 
 _COST = {"proved": 0, "hoisted": 1, "access": 2}

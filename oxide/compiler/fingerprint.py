@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar, final, get_args, get_origin
+from typing import Any, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
@@ -38,10 +38,8 @@ from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
 from oxide.language.types import ScalarType
 
+from .description import KernelDescription
 from .ptx import libdevice
-
-if TYPE_CHECKING:
-    from .kernel import Kernel
 
 __all__ = ["Unknown", "environment", "fingerprint"]
 
@@ -50,7 +48,7 @@ class Unknown(Exception):
     """A value that the kernel reaches and that a fingerprint cannot be taken of. Its text names the value."""
 
 
-def fingerprint(kernel: Kernel, parameters: tuple[Closed, ...]) -> str:
+def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
     """The fingerprint of a kernel for some parameter types. Raises ``Unknown``."""
     text = _Text()
     text.add("environment", *environment())
@@ -58,10 +56,15 @@ def fingerprint(kernel: Kernel, parameters: tuple[Closed, ...]) -> str:
         text.add("parameter", parameter.name, parameter.kind, parameter.identity)
         if isinstance(parameter.lifted, Lifted):
             text.value(parameter.lifted.function, ())
-    # Every plain value that a kernel carries is one of its options, so that no option can be forgotten here.
-    for name, value in sorted(vars(kernel).items()):
-        if not name.startswith("_") and _is_plain(value):
-            text.add("option", name, repr(value))
+    # A field is hashed unless the description says otherwise, so that no option can be forgotten here.
+    for option in dataclasses.fields(kernel):
+        if not option.metadata:
+            value = getattr(kernel, option.name)
+            if _is_plain(value):
+                text.add("option", option.name, repr(value))
+            else:
+                text.add("option", option.name)
+                text.value(value, ())
     for contract in kernel.contracts:
         text.add("contract", contract.text)
     text.function(kernel.function)

@@ -1,25 +1,25 @@
-"""``@kernel``: the decorator, and the ``Kernel`` it makes.
+"""``Kernel``: a Python function that is compiled when its types are known. ``@kernel`` makes one.
 
-Decorating reads annotations and options (``kernel_options``) and no more. The first launch, or ``specialize()``, types
-and lowers the body, for no particular device, once, or once for each choice of types that a generic kernel is used
-with; ``Specialization.code`` makes machine code for a device. This package does not know how to launch: the runtime
-puts that in ``Kernel.configured``.
+The constructor reads annotations and options (``options.py``) and no more. The first launch, or ``specialize()``, types
+and lowers the body. That is done once, for no particular device, or once for each choice of types of a generic kernel.
+``Specialization.code`` makes machine code for a device. This package does not know how to launch: the constructor takes
+an object that does, ``Launches``.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast, final, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
-from oxide.compiler.signature.signature import Closed, Declared, UntypedParameter, default_values, parse_parameters
+from oxide.compiler.signature.signature import Closed, UntypedParameter, default_values, parse_parameters
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError
 
+from .description import KernelDescription
 from .options import check_max_registers, check_unchecked, checked_block, checked_items
 from .specialization import Specialization
 
@@ -31,9 +31,22 @@ if TYPE_CHECKING:
 
     from .checks_report import Check
 
-__all__ = ["Kernel", "kernel"]
+__all__ = ["Kernel", "Launches"]
 
 Launcher = Callable[..., "DeviceOperation[tuple[Any, ...]]"]
+
+
+class Launches(Protocol):
+    """What a kernel asks of the runtime. Each kernel has an object of its own, which may keep what launches share."""
+
+    @property
+    def configured(self) -> Callable[[Kernel, object | None], Launcher]:
+        """Returns a function of a kernel and its launch configuration: the content of the brackets, or None."""
+
+    def resources(
+        self, special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int
+    ) -> KernelResources:
+        """Returns what a specialization takes of the device that operations run on."""
 
 
 @final
@@ -44,15 +57,14 @@ class Kernel:
     with the kernel's own block. Arguments may be given by name.
     """
 
-    configured: ClassVar[Callable[[Kernel, object | None], Launcher] | None] = None
-    """What the runtime makes of a kernel and the brackets' content or None, to be called with the arguments."""
-
     __wrapped__: Callable[..., Any]
 
     def __init__(
         self,
         function: Callable[..., Any],
         *,
+        launches: Launches | None = None,
+        compiled: Callable[[str, float], None] | None = None,
         block: int | tuple[int, ...] | None = None,
         items_per_thread: int | tuple[int, ...] = 1,
         fastmath: bool = False,
@@ -62,60 +74,82 @@ class Kernel:
         requires: Iterable[str] = (),
         max_registers: int | None = None,
         sanitize: str | Iterable[str] = (),
+        sanitizable: bool = True,
         names: Mapping[str, Any] | None = None,
     ) -> None:
+        """Makes a kernel. Without ``launches`` it can be compiled and not launched.
+
+        ``compiled`` is called with the kernel's name and the seconds that the calling thread compiled it for.
+        """
         dispatcher, function = function, getattr(function, "py_func", function)
-        self.adopted = dispatcher is not function
-        """Whether it is a numba-cuda kernel, made by ``kernel(dispatcher)``."""
+        adopted = dispatcher is not function
         if not hasattr(function, "__code__"):
             from oxide.compiler.check.misuse import no_function
 
             raise no_function(function)
         functools.update_wrapper(self, function)
-        self.function = function
-        self.name: str = function.__name__
-        self.parameters: tuple[Declared, ...] = parse_parameters(function, self.name, names or {}, self.adopted)
+        name = function.__name__
+        parameters = parse_parameters(function, name, names or {}, adopted)
         self.defaults: dict[str, Any] = default_values(function)
         """The arguments of a launch that leaves them out, by parameter."""
-        self.signatures: tuple[tuple[ArgumentType, ...], ...] = ()
-        """The explicit signatures of an adopted kernel: its arguments are converted to those of one. Else none."""
-        if self.adopted:
+        signatures: tuple[tuple[ArgumentType, ...], ...] = ()
+        if adopted:
             from oxide.compiler.frontend.frontend import adopted_signatures
 
             options = dispatcher.targetoptions  # type: ignore[attr-defined]
-            self.signatures = adopted_signatures(dispatcher)
+            signatures = adopted_signatures(dispatcher)
             fastmath = fastmath or bool(options.get("fastmath"))
             fma = fma and bool(options.get("fma", True))
             max_registers = max_registers or options.get("max_registers")
-        self.default_block: Dim3 | None = None if block is None else checked_block(function, self.name, block)
-        self.items_per_thread: Dim3 = checked_items(function, self.name, items_per_thread)
-        self.fastmath = fastmath
-        self.fma = fma
-        check_unchecked(function, self.name, unchecked, deny_checks)
-        self.unchecked = unchecked
-        self.deny_checks = deny_checks
-        self.contracts: tuple[Contract, ...] = ()
+        default_block = None if block is None else checked_block(function, name, block)
+        items = checked_items(function, name, items_per_thread)
+        check_unchecked(function, name, unchecked, deny_checks)
+        contracts: tuple[Contract, ...] = ()
         if requires:
             from oxide.compiler.signature.contracts import parse_contracts
 
-            self.contracts = parse_contracts(function, self.name, self.parameters, requires)
-        check_max_registers(function, self.name, max_registers)
-        self.max_registers = max_registers
-        self.sanitize = sanitizing.kinds_of(sanitize, self.name)
-        self.sanitizable = True
-        """False of a kernel of oxide's own, which copies what nothing has written as any copy does."""
-        self.open_places = tuple(place for place, p in enumerate(self.parameters) if not isinstance(p, Closed))
+            contracts = parse_contracts(function, name, parameters, requires)
+        check_max_registers(function, name, max_registers)
+        self.description = KernelDescription(
+            name=name,
+            function=function,
+            parameters=parameters,
+            adopted=adopted,
+            signatures=signatures,
+            default_block=default_block,
+            items_per_thread=items,
+            fastmath=fastmath,
+            fma=fma,
+            unchecked=unchecked,
+            deny_checks=deny_checks,
+            contracts=contracts,
+            max_registers=max_registers,
+            sanitize=sanitizing.kinds_of(sanitize, name),
+            sanitizable=sanitizable,
+        )
+        self.name = name
+        self.function = function
+        self.parameters = parameters
+        self.launches = launches
+        self.compiled = compiled
+        self.open_places = tuple(place for place, p in enumerate(parameters) if not isinstance(p, Closed))
         """The places of the parameters whose types the arguments decide."""
         self.is_generic = bool(self.open_places)
-        self.by_arguments: dict[Hashable, Specialization] = {}
-        """What the kinds of a launch's arguments lead to, as the runtime found it: a shortcut, not the truth."""
         self._lock = threading.Lock()
         self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
         """The one specialization of a kernel that is not generic, once there is one."""
-        self.only_plan: Any = None
-        """What the runtime made of ``only``, its ``plan``: a launch asks for nothing else."""
         self._unconfigured: Launcher | None = None
+
+    @property
+    def default_block(self) -> Dim3 | None:
+        """The block's shape in threads for launches that name none."""
+        return self.description.default_block
+
+    @property
+    def signatures(self) -> tuple[tuple[ArgumentType, ...], ...]:
+        """The explicit signatures of a kernel that numba-cuda declared; else none."""
+        return self.description.signatures
 
     def __getitem__(self, config: object) -> Launcher:
         """The kernel with a launch configuration: a ``LaunchConfig``, or grid and block. Called with the arguments, it
@@ -123,10 +157,9 @@ class Kernel:
 
         Raises ``LaunchError`` for anything else, and for sizes that no device can launch.
         """
-        configured = Kernel.configured
-        if configured is None:
+        if self.launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
-        return configured(self, config)
+        return self.launches.configured(self, config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
         """An operation that launches the kernel with its own block and yields the arguments.
@@ -246,69 +279,3 @@ class Kernel:
         untyped = {p.name for p in self.parameters if isinstance(p, UntypedParameter)} & self.defaults.keys()
         found = {name: type_of(self.defaults[name], lambda _: None) for name in untyped}
         return {name: kind for name, kind in found.items() if kind is not None}
-
-
-@overload
-def kernel(function: Callable[..., Any], /) -> Kernel: ...
-@overload
-def kernel(
-    function: None = None,
-    /,
-    *,
-    block: int | tuple[int, ...] | None = None,
-    items_per_thread: int | tuple[int, ...] = 1,
-    fastmath: bool = False,
-    fma: bool = True,
-    unchecked: bool = False,
-    deny_checks: bool = False,
-    requires: Iterable[str] = (),
-    max_registers: int | None = None,
-    sanitize: str | Iterable[str] = (),
-) -> Callable[[Callable[..., Any]], Kernel]: ...
-def kernel(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    block: int | tuple[int, ...] | None = None,
-    items_per_thread: int | tuple[int, ...] = 1,
-    fastmath: bool = False,
-    fma: bool = True,
-    unchecked: bool = False,
-    deny_checks: bool = False,
-    requires: Iterable[str] = (),
-    max_registers: int | None = None,
-    sanitize: str | Iterable[str] = (),
-) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
-    """Makes a kernel of a Python function. Raises ``CompileError`` for annotations it cannot use.
-
-    A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``; a
-    kernel that has such parameters, or ``Array`` ones, has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
-    kernel of a function that ``numba.cuda.jit`` decorated, with its explicit signatures, if it has any.
-
-    ``block`` is the block's shape in threads for launches that name none, and ``items_per_thread``, CUB's term, how
-    many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
-    ``fastmath`` allows floating point reassociation and approximate division. ``fma=False`` rounds every product;
-    else a product that is written as an operand of a sum is fused with it, as C's ``FP_CONTRACT`` has it, and
-    ``fastmath`` leaves the choice to the compiler. ``unchecked`` leaves the bounds checks
-    out: an index outside a slice then touches other memory. ``deny_checks`` makes a check that would stay inside a loop
-    a ``CompileError`` at the first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each
-    launch is checked against them on the host, and accesses that follow from them are not checked in the kernel.
-    ``max_registers`` bounds a thread's registers on a GPU. ``sanitize``, of ``"memory"`` and ``"race"``, makes the CPU
-    device check every access: docs/sanitizer.md says for what.
-    """
-    options: dict[str, Any] = {
-        "block": block,
-        "items_per_thread": items_per_thread,
-        "fastmath": fastmath,
-        "fma": fma,
-        "unchecked": unchecked,
-        "deny_checks": deny_checks,
-        "requires": requires,
-        "max_registers": max_registers,
-        "sanitize": sanitize,
-        # Annotations are strings mostly, and may name a local of the function that defines the kernel.
-        "names": dict(sys._getframe(1).f_locals),
-    }
-    if function is None:
-        return lambda decorated: Kernel(decorated, **options)
-    return Kernel(function, **options)

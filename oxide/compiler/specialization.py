@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.source.faults import FaultSite
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 
     from .cache import Facts
     from .checks_report import Check
+    from .description import KernelDescription
     from .kernel import Kernel
 
 __all__ = ["Specialization"]
-
-ResourceReader = Callable[["Specialization", "int | tuple[int, ...] | None", int], KernelResources]
 
 
 @final
@@ -39,20 +38,15 @@ class Specialization:
     """A kernel for certain types, typed and lowered, and its machine code for each target so far: from the cache, or
     compiled."""
 
-    resource_reader: ClassVar[ResourceReader | None] = None
-    """What answers ``resources``, from the block and its dynamic shared memory too. Set by the runtime."""
-
-    compiled: ClassVar[Callable[[str, float], None] | None] = None
-    """Called with a kernel's name and the seconds that the calling thread compiled it for. Set by the runtime."""
-
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
         from .cache import Unknown, entry_of, warn_of_unknown
 
         self.kernel = kernel
+        described = self.description = kernel.description
         self.parameters = parameters
         unknown: Unknown | None = None
         try:
-            self._entry = entry_of(kernel, parameters)
+            self._entry = entry_of(described, parameters)
         except Unknown as error:
             self._entry, unknown = None, error
         kept = self._entry.facts() if self._entry is not None else None
@@ -60,29 +54,28 @@ class Specialization:
             from oxide.compiler.check.numba_errors import placed_errors
 
             begun = perf_counter()
-            with placed_errors(kernel.name, kernel.function):
-                self._facts: Facts = _front_end(kernel, parameters)
+            with placed_errors(described.name, described.function):
+                self._facts: Facts = _front_end(described, parameters)
             _note_compiled(kernel, begun)
         else:
             self._facts = kept
         self.uses_index_1d: bool = self._facts.uses_index_1d
         self.uses_index_2d: bool = self._facts.uses_index_2d
-        self.kernel_id: int = _stable_hash(kernel, parameters)
+        self.kernel_id: int = _stable_hash(described, parameters)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
         self.reference = weakref.ref(self)  # one for all who look something up by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
         self._sanitized_sites: tuple[FaultSite, ...] = ()
-        self.plan: object = None  # what the runtime made of it when the first launch was built
         if kept is None:
-            if kernel.deny_checks:
+            if described.deny_checks:
                 from .checks_report import deny_checks_in_loops
 
                 deny_checks_in_loops(self)
             if self._entry is not None:
                 self._entry.keep_facts(self._facts)
             if unknown is not None:
-                warn_of_unknown(kernel, unknown)
+                warn_of_unknown(described, unknown)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.kernel.is_generic:
@@ -117,7 +110,7 @@ class Specialization:
 
         if not (isinstance(cc, tuple) and len(cc) == 2 and all(type(part) is int for part in cc)):
             raise TypeError(f"cc is {written(cc)}; give a pair, as (9, 0) for compute capability 9.0")
-        return self.code(target_of(self.kernel.name, cc)).image.decode()
+        return self.code(target_of(self.description.name, cc)).image.decode()
 
     def llvm_ir(self) -> str:
         """The IR that both back ends start from."""
@@ -129,7 +122,7 @@ class Specialization:
         from oxide.compiler.cpu.native import native_assembly
         from oxide.compiler.ir.llvm import host_target
 
-        kernel = self.kernel
+        kernel = self.description
         with placed_errors(kernel.name, kernel.function):
             return native_assembly(
                 self.portable, self.parameters, self.kernel_id, host_target(), unchecked=kernel.unchecked
@@ -137,12 +130,12 @@ class Specialization:
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
         """Registers, memory, spills and occupancy on the GPU that operations run on; see ``Kernel.resources``."""
-        reader = Specialization.resource_reader
-        if reader is None:
+        launches = self.kernel.launches
+        if launches is None:
             raise RuntimeError(
                 f"kernel {self.kernel.name} has no device to ask: import oxide, which brings the runtime"
             )
-        return reader(self, block, shared_mem_bytes)
+        return launches.resources(self, block, shared_mem_bytes)
 
     def checks(self) -> tuple[Check, ...]:
         """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
@@ -159,18 +152,18 @@ class Specialization:
         """Machine code for a target, made the first time; from any thread."""
         with self._lock:
             code = self._codes.get(target)
-            kinds = self.kernel.sanitize | sanitizing.requested() if self.kernel.sanitizable else frozenset()
+            kinds = self.description.sanitize | sanitizing.requested() if self.description.sanitizable else frozenset()
             # What is sanitized is for this run, and no file of the cache takes what comes with it.
             entry = self._entry if target.kind == "ptx" or not kinds else None
             if code is None and target.kind == "ptx" and kinds:
-                sanitizing.warn_of_gpu(self.kernel.name, kinds)
+                sanitizing.warn_of_gpu(self.description.name, kinds)
             if code is None and entry is not None:
                 code = entry.code(target)
             if code is None:
                 from oxide.compiler.check.numba_errors import placed_errors
 
                 begun = perf_counter()
-                with placed_errors(self.kernel.name, self.kernel.function):
+                with placed_errors(self.description.name, self.description.function):
                     code = self._compile(target, kinds)
                 _note_compiled(self.kernel, begun)
                 if entry is not None:
@@ -197,7 +190,7 @@ class Specialization:
         return self._struct.pack(*words, fault_address)
 
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
-        kernel = self.kernel
+        kernel = self.description
         if target.kind == "native":
             if kinds:
                 return self._compile_sanitized(target, kinds)
@@ -223,7 +216,7 @@ class Specialization:
         from oxide.compiler.ir.portable import translate
         from oxide.compiler.sanitizer.instrument import compile_sanitized
 
-        kernel = self.kernel
+        kernel = self.description
         uses, style = _style(kernel, self.parameters)
         lowered = lower(
             kernel.name,
@@ -250,11 +243,11 @@ def _specialized(kernel: Kernel) -> Specialization:
 
 
 def _note_compiled(kernel: Kernel, begun: float) -> None:
-    if Specialization.compiled is not None:
-        Specialization.compiled(kernel.name, perf_counter() - begun)
+    if kernel.compiled is not None:
+        kernel.compiled(kernel.name, perf_counter() - begun)
 
 
-def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
+def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
     """What of the thread's indices a kernel uses, and whose semantics it has. Raises ``CompileError``."""
     from oxide.compiler.check.check import check
 
@@ -263,7 +256,7 @@ def _style(kernel: Kernel, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]
     return uses, "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
 
 
-def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
+def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
     from oxide.compiler.bounds.contiguous import version_contiguous_loops
     from oxide.compiler.bounds.hoist import hoist_checks, leave_checks_out
@@ -292,7 +285,7 @@ def _front_end(kernel: Kernel, parameters: tuple[Closed, ...]) -> Facts:
     )
 
 
-def _stable_hash(kernel: Kernel, parameters: tuple[Closed, ...]) -> int:
+def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> int:
     """The same number for the same kernel and types in every process."""
     import hashlib  # here, since it takes a thirtieth of `import oxide`
 

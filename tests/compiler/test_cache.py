@@ -154,7 +154,7 @@ def load_text(source: Path, text: str) -> ModuleType:
 
 
 def mark(found: Kernel) -> str:
-    return fingerprint(found, found.parameters)
+    return fingerprint(found.description, found.parameters)
 
 
 def files(cache: Path) -> list[Path]:
@@ -216,7 +216,7 @@ def test_a_kernel_from_the_cache_answers_what_a_compiled_one_does(source: Path, 
     for name in ("scale", "reach"):
         cold, warm = (kernel(block=64)(getattr(load(source), name).function) for _ in range(2))
         asked = answers(cold)
-        entry = entry_of(warm, warm.parameters)
+        entry = entry_of(warm.description, warm.parameters)
         assert entry is not None
         assert entry.facts() is not None
         assert answers(warm) == asked
@@ -349,7 +349,7 @@ def test_what_a_class_holds_under_a_name_that_the_kernel_uses_elsewhere_is_known
     write_module(source / "adopted.py", ADOPTED)
     found = kernel(import_module("adopted").reaching)
     parameters = (found.parameters[0].closed(NumberType(np.dtype(np.int64))),)
-    assert fingerprint(found, parameters) == fingerprint(found, parameters)
+    assert fingerprint(found.description, parameters) == fingerprint(found.description, parameters)
 
 
 @pytest.mark.parametrize("on", ["1", "0"])

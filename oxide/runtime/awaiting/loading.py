@@ -121,9 +121,6 @@ def note_compiled(kernel: str, seconds: float) -> None:
         )
 
 
-Specialization.compiled = staticmethod(note_compiled)
-
-
 def may_load(device: Device) -> bool:
     """Returns whether ``load_beside`` may have something to do. Cheap, as every awaited submission calls it first."""
     return bool(_new or device.loading_beside or _large_copies or _numbers)

@@ -1,7 +1,7 @@
 """Which specialization of a generic kernel is launched: found by the kinds of the arguments that its types follow from.
 
 The arguments' kinds (a buffer's dtype, a number's type, a function's code and the types it captures) make a key, and
-what a key led to once is found in the kernel's own table: one look at each open argument and one at a dictionary.
+``KernelLaunches`` keeps the plan that a key led to: one look at each open argument and one at a dictionary.
 Everything else goes the long way, ``specializing``, which is imported with the first generic kernel.
 """
 
@@ -14,18 +14,10 @@ import numpy as np
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import is_function
 from oxide.compiler.signature.signature import UntypedParameter
-from oxide.compiler.specialization import Specialization
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.launching.untyped import argument_type_of
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
-
-
-def known_specialization(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization | None:
-    """The specialization for arguments of kinds that the kernel was launched with before; else None."""
-    if len(arguments) != len(kernel.parameters):
-        return None
-    return kernel.by_arguments.get(kinds(kernel, arguments))
 
 
 def kinds(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -112,7 +112,7 @@ class Plan:
         self.reference: Any = special.reference
         formats = "@"
         self.slots: list[Slot] = []
-        contracts = special.kernel.contracts
+        contracts = special.description.contracts
         named: set[str] = set().union(*[contract.names for contract in contracts])
         for parameter in special.parameters:
             self.slots.append(Slot(parameter, struct.calcsize(formats), named))

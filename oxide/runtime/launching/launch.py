@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from oxide.runtime.awaiting.loading import announce, loaded_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.launching.aliasing import refuse_shared_outputs
-from oxide.runtime.launching.argument_kinds import known_specialization
+from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.binding import Plan, bind
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.untyped import check_argument, take_strides
@@ -50,24 +50,20 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     _open_contracts: tuple[Contract, ...] = ()  # those that execution has to check
     _output: int | None = None  # the place of the argument that the grid may follow from
 
-    def __init__(
-        self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...], plan: Plan | None
-    ) -> None:
-        """``plan`` is the kernel's only one, where that is known."""
+    def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...], plan: Plan) -> None:
+        """Makes a launch of the kernel's specialization that ``plan`` is of."""
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
-        if plan is None:
-            plan = self._plan_for(kernel, arguments)
         self._plan = plan
         special = self._specialization = plan.special
         self._binding = bind(plan, arguments)
         if self._binding is None and (other := take_strides(special, arguments)) is not special:
-            plan = self._plan = _plan_of(other)
+            plan = self._plan = _launches_of(kernel).plan_of(other)
             special = self._specialization = other
             self._binding = bind(plan, arguments)
         if self._binding is not None:  # the fast path: see binding.py
-            if config is None and plan.outputs and kernel.default_block is not None:
+            if config is None and plan.outputs and kernel.description.default_block is not None:
                 place = self._output = plan.outputs[0]
                 output_box = arguments[place]
                 config = self._config = self._inferred(
@@ -85,14 +81,14 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         known = self._known = self.spec()
         self._numbers = tuple(map(_numbers, parameters, arguments))
         self._refuse_shared_outputs(arguments)
-        if kernel.contracts:
+        if kernel.description.contracts:
             self._check_contracts(known)
         output = next(
             (index for index, parameter in enumerate(parameters) if parameter.kind in ("disjoint", "tiles")), None
         )
         self._output = output
         if config is None:
-            if kernel.default_block is None:
+            if kernel.description.default_block is None:
                 raise LaunchError(
                     f"kernel {kernel.name} was launched without a grid and block: write "
                     f"{kernel.name}[grid, block](…), or declare @kernel(block=…)"
@@ -108,32 +104,6 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if self._config is not None:
             self._check_shape(self._config)
         super().__init__(*parts)
-
-    @staticmethod
-    def _plan_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Plan:
-        special: Specialization | None = None
-        if kernel.is_generic:
-            special = known_specialization(kernel, arguments)
-        if special is None:
-            _consume(arguments)
-            special = KernelLaunch._specialize(kernel, arguments)
-        plan = _plan_of(special)
-        if not kernel.is_generic:
-            kernel.only_plan = plan
-        return plan
-
-    @staticmethod
-    def _specialize(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
-        """The specialization for arguments that were not seen before. Raises ``ArgumentError``, ``CompileError``."""
-        if not kernel.is_generic:
-            return kernel.specialize()
-        if len(arguments) != len(kernel.parameters):
-            raise _wrong_count(kernel, arguments)
-        for parameter, argument in zip(kernel.parameters, arguments, strict=True):
-            _check(kernel, parameter, argument)
-        from oxide.runtime.launching.specializing import specialize_for
-
-        return specialize_for(kernel, arguments)
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
@@ -231,7 +201,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
         """A thread for each ``items_per_thread`` elements or tiles of the output, the last of which may not be whole:
         along x, or along y and x for a block of two axes."""
-        block, items = self._kernel.default_block, self._kernel.items_per_thread
+        described = self._kernel.description
+        block, items = described.default_block, described.items_per_thread
         assert block is not None
         assert self._output is not None
         output = self._specialization.parameters[self._output]
@@ -280,11 +251,11 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 known[name] = int(parameter.convert(argument))
             if not operation:
                 certain.add(name)
-        for contract in self._kernel.contracts:
+        for contract in self._kernel.description.contracts:
             if contract.names <= known.keys():
                 contract.check(self._kernel.name, known)
         # The kernel's memory safety rests on them, so what an operation announced is checked again when it is there.
-        self._open_contracts = tuple(c for c in self._kernel.contracts if not c.names <= certain)
+        self._open_contracts = tuple(c for c in self._kernel.description.contracts if not c.names <= certain)
 
     def _check_shape(self, config: LaunchConfig) -> None:
         """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
@@ -318,7 +289,8 @@ class ConfiguredKernel:
 
     def __init__(self, kernel: Kernel, config: Given[object | None]) -> None:
         self._kernel = kernel
-        self._plan: Plan | None = kernel.only_plan
+        launches: Any = kernel.launches
+        self._plan: Plan | None = launches.only
         if isinstance(config, tuple) and len(config) == 2:
             try:
                 config = LaunchConfig(*config)
@@ -332,17 +304,18 @@ class ConfiguredKernel:
         self._config: LaunchConfig | None = config
 
     def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch:
-        """An operation that launches the kernel with this configuration and yields the arguments.
+        """Returns an operation that launches the kernel with this configuration and yields the arguments.
 
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
         kernel, plan = self._kernel, self._plan
         if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
             args = kernel.positional(args, kwargs)
-        launch = KernelLaunch(kernel, self._config, args, plan)
         if plan is None:
-            self._plan = kernel.only_plan
-        return launch
+            launches = _launches_of(kernel)
+            plan = launches.plan_for(kernel, args)
+            self._plan = launches.only
+        return KernelLaunch(kernel, self._config, args, plan)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ConfiguredKernel, (self._kernel, self._config)
@@ -354,17 +327,62 @@ class ConfiguredKernel:
         return self
 
 
-def resources(
-    special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
-) -> KernelResources:
-    """What ``Specialization.resources`` gives."""
-    from oxide.runtime.launching.resources import resources_of
+@final
+class KernelLaunches:
+    """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel its own."""
 
-    return resources_of(special, block, shared_mem_bytes)
+    __slots__ = ("_by_kinds", "_plans", "only")
+
+    configured: ClassVar[type[ConfiguredKernel]] = ConfiguredKernel  # no method of its own: that would be a call more
+
+    def __init__(self) -> None:
+        self.only: Plan | None = None
+        """The one plan of a kernel that is not generic, once it was launched: a launch looks up nothing else."""
+        self._plans: dict[Specialization, Plan] = {}
+        self._by_kinds: dict[tuple[Any, ...], Plan] = {}  # by the kinds of the arguments that types follow from
+
+    def resources(
+        self, special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
+    ) -> KernelResources:
+        """Returns what ``Specialization.resources`` does."""
+        from oxide.runtime.launching.resources import resources_of
+
+        return resources_of(special, block, shared_mem_bytes)
+
+    def plan_for(self, kernel: Kernel, arguments: tuple[Any, ...]) -> Plan:
+        """Returns the plan for a launch's arguments. Raises ``ArgumentError`` and ``CompileError``."""
+        if not kernel.is_generic:
+            _consume(arguments)
+            self.only = self.plan_of(kernel.specialize())
+            return self.only
+        complete = len(arguments) == len(kernel.parameters)
+        key = kinds(kernel, arguments) if complete else ()
+        plan = self._by_kinds.get(key) if complete else None
+        if plan is None:
+            _consume(arguments)
+            if not complete:
+                raise _wrong_count(kernel, arguments)
+            for parameter, argument in zip(kernel.parameters, arguments, strict=True):
+                _check(kernel, parameter, argument)
+            from oxide.runtime.launching.specializing import specialize_for
+
+            plan = self._by_kinds[key] = self.plan_of(specialize_for(kernel, arguments))
+        return plan
+
+    def plan_of(self, special: Specialization) -> Plan:
+        """Returns the plan of a specialization, made at its first launch."""
+        plan = self._plans.get(special)
+        if plan is None:
+            announce(special)
+            plan = self._plans[special] = Plan(special)
+        return plan
 
 
-Kernel.configured = ConfiguredKernel
-Specialization.resource_reader = staticmethod(resources)
+def _launches_of(kernel: Kernel) -> KernelLaunches:
+    """Returns what ``@kernel`` gave the kernel."""
+    launches: Any = kernel.launches
+    found: KernelLaunches = launches
+    return found
 
 
 def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
@@ -373,14 +391,6 @@ def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
     for part in parts:
         part.consume()
     return parts
-
-
-def _plan_of(special: Any) -> Plan:
-    plan: Plan | None = special.plan
-    if plan is None:
-        announce(special)
-        plan = special.plan = Plan(special)
-    return plan
 
 
 def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:

@@ -21,7 +21,7 @@ def resources_of(
     special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
 ) -> KernelResources:
     """What ``special.resources(block, shared_mem_bytes=…)`` gives."""
-    config = LaunchConfig(1, block or special.kernel.default_block or _USUAL_BLOCK, shared_mem_bytes)
+    config = LaunchConfig(1, block or special.description.default_block or _USUAL_BLOCK, shared_mem_bytes)
     device = current_runtime().default_device
     function = loaded_function(special, device)
     code = special.code(device.info.target)
@@ -30,4 +30,4 @@ def resources_of(
     except DeviceError as error:
         if type(error) is not DeviceError:
             raise  # what CUDA says names its call
-        raise DeviceError(f"kernel {special.kernel.name}: {error}") from None
+        raise DeviceError(f"kernel {special.description.name}: {error}") from None

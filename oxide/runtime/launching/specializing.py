@@ -1,4 +1,4 @@
-"""Which specialization of a generic kernel a launch's arguments call for, the first time: then ``kinds`` finds it."""
+"""Finds the specialization of a generic kernel for arguments of kinds that it was not launched with before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from oxide.compiler.signature.type_variables import Evidence, close_by_arguments
 from oxide.compiler.specialization import Specialization
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.untyped import untyped_arguments
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
@@ -34,9 +33,7 @@ def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization
         if isinstance(parameter, OpenFunction)
     }
     typed = untyped_arguments(kernel, arguments)
-    special = kernel.specialization(close_by_arguments(kernel.name, declared, found, functions, typed))
-    kernel.by_arguments[kinds(kernel, arguments)] = special
-    return special
+    return kernel.specialization(close_by_arguments(kernel.name, declared, found, functions, typed))
 
 
 def _evidence(parameter: OpenParameter, argument: Any) -> Evidence:

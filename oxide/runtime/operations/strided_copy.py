@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from oxide.compiler.kernel import kernel
+from oxide.compiler.kernel import Kernel
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.thread import index_1d
 from oxide.language.types import i64, u8, u16, u32, u64
-from oxide.runtime.awaiting.loading import loaded_function
+from oxide.runtime.awaiting.loading import loaded_function, note_compiled
 from oxide.runtime.device.memory import DeviceBox, require_device
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _WORDS = {1: u8, 2: u16, 4: u32, 8: u64}
 """The types of the words that may be moved, by their bytes."""
 
 
-@kernel(unchecked=True)
 def copy_strided(
     out: DisjointSlice[T],
     source: Slice[T],
@@ -69,7 +68,7 @@ def copy_strided(
         out.unchecked_mut[out_start + at_0 * out_0 + at_1 * out_1 + at_2 * out_2 + at_3 * out_3] = word
 
 
-copy_strided.sanitizable = False
+_KERNEL = Kernel(copy_strided, compiled=note_compiled, unchecked=True, sanitizable=False)
 
 
 def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
@@ -87,7 +86,7 @@ def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source:
     sizes = [size for size, _, _ in axes]
     count = math.prod(sizes)
     out_steps, source_steps = ([step // word for step in steps] for steps in list(zip(*axes, strict=True))[1:])
-    special = copy_strided.specialize(T=_WORDS[word])
+    special = _KERNEL.specialize(T=_WORDS[word])
     function = loaded_function(special, context.device)
     grid, block = (-(-count // _BLOCK), 1, 1), (_BLOCK, 1, 1)
     for place in itertools.product(*(range(size) for size, _, _ in beyond)):

@@ -89,7 +89,7 @@ def test_what_contracts_prove_holds_wherever_they_hold(
         x_length, w_length = (max(0, int(eval(text, {}, scope))) for text in (first, second))
         known = {"p": p, "q": q, "n": n, "m": m, "len(x)": x_length, "len(w)": w_length}
         try:
-            for contract in nest.contracts:
+            for contract in nest.description.contracts:
                 contract.check("nest", known)
         except LaunchError:
             continue

@@ -668,7 +668,7 @@ def leaving_would_part_them(x: Slice[f32], y: DisjointSlice[f32]) -> None:
 
 
 def test_an_unchecked_kernel_has_no_asserts_here_either() -> None:
-    unchecked = Kernel(square_roots.function, unchecked=True, sanitize=BOTH)
+    unchecked = kernel(unchecked=True, sanitize=BOTH)(square_roots.function)
     *_, y = unchecked[1, 2](h2d(np.array([4, -1], np.float32)), zeros(2)).sync()
     np.testing.assert_array_equal(d2h(y).sync(), [8, -2])  # 0, had its thread left
 
@@ -696,15 +696,14 @@ def test_every_finding_of_a_launch_is_told() -> None:
 # Helpers
 
 
-def copy_of(kernel: Kernel, sanitize: Any = None) -> Kernel:
+def copy_of(found: Kernel, sanitize: Any = None) -> Kernel:
     """The same kernel, not yet compiled."""
-    return Kernel(
-        kernel.function,
-        block=kernel.default_block,
-        unchecked=kernel.unchecked,
-        sanitize=kernel.sanitize if sanitize is None else sanitize,
-        names=dict(globals()),
-    )
+    declared = found.description
+    return kernel(
+        block=declared.default_block,
+        unchecked=declared.unchecked,
+        sanitize=declared.sanitize if sanitize is None else sanitize,
+    )(found.function)
 
 
 def test_a_kernel_that_takes_a_function_is_clean() -> None:

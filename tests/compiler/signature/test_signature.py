@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from oxide import ArgumentError, DisjointSlice, Kernel, Slice, bool_, f32, f64, i8, i32, i64, kernel, u8, u32, u64
-from oxide.compiler import kernel as kernel_module
 from oxide.compiler.signature.signature import Parameter
 
 
@@ -93,30 +92,40 @@ def test_a_kernel_describes_itself() -> None:
     assert repr(parameter("y").annotation) == "'DisjointSlice[i32]'"
 
 
-Launches = list[tuple[Kernel, object, tuple[Any, ...]]]
+Seen = list[tuple[Kernel, object, tuple[Any, ...]]]
+
+
+class Recorded:
+    """The launches of a kernel, recorded."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+
+    def configured(self, kernel: Kernel, config: object) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.seen.append((kernel, config, kernel.positional(args, kwargs)))
+
+    def resources(self, special: object, block: object, shared_mem_bytes: int) -> Any:
+        raise NotImplementedError
+
+
+def body(m: u32, x: Slice[f32]) -> None:
+    pass
+
+
+body.__name__ = "pair"
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
-    seen: Launches = []
-
-    def configured(kernel: Kernel, config: object) -> Callable[..., None]:
-        return lambda *args, **kwargs: seen.append((kernel, config, kernel.positional(args, kwargs)))
-
-    monkeypatch.setattr(kernel_module.Kernel, "configured", staticmethod(configured))
-    return seen
+def launches() -> Seen:
+    return []
 
 
 @pytest.fixture
-def pair() -> Kernel:
-    @kernel
-    def pair(m: u32, x: Slice[f32]) -> None:
-        pass
-
-    return pair
+def pair(launches: Seen) -> Kernel:
+    return Kernel(body, launches=Recorded(launches))
 
 
-def test_a_call_goes_to_the_launcher_with_what_was_in_the_brackets(launches: Launches, pair: Kernel) -> None:
+def test_a_call_goes_to_the_launcher_with_what_was_in_the_brackets(launches: Seen, pair: Kernel) -> None:
     config = object()
     pair(1, "x")
     pair[4, 256](1, "x")
@@ -124,13 +133,13 @@ def test_a_call_goes_to_the_launcher_with_what_was_in_the_brackets(launches: Lau
     assert launches == [(pair, None, (1, "x")), (pair, (4, 256), (1, "x")), (pair, config, (1, "x"))]
 
 
-def test_without_a_runtime_nothing_can_be_launched(monkeypatch: pytest.MonkeyPatch, pair: Kernel) -> None:
-    monkeypatch.setattr(kernel_module.Kernel, "configured", None)
+def test_without_a_runtime_nothing_can_be_launched() -> None:
+    pair = Kernel(body)
     with pytest.raises(RuntimeError, match="kernel pair cannot be launched: import oxide"):
         pair(1, "x")
 
 
-def test_arguments_may_be_named(launches: Launches, pair: Kernel) -> None:
+def test_arguments_may_be_named(launches: Seen, pair: Kernel) -> None:
     pair(x="x", m=1)
     pair[1, 2](1, x="x")
     assert [call[2] for call in launches] == [(1, "x"), (1, "x")]

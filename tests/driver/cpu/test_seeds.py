@@ -165,7 +165,7 @@ def test_a_missing_barrier_that_the_usual_order_hides_is_found() -> None:
 
 
 def test_the_sanitizer_finds_the_same_race_under_every_seed() -> None:
-    sanitized = oxide.Kernel(reads_its_neighbour_too_early.function, sanitize="race", names=globals())
+    sanitized = oxide.kernel(sanitize="race")(reads_its_neighbour_too_early.function)
 
     def program() -> None:
         sanitized[1, 64](zeros(64)).sync()

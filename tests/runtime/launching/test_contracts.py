@@ -182,7 +182,7 @@ def _expressions() -> st.SearchStrategy[str]:
 def test_what_a_launch_asks_and_what_explains_a_refusal_agree(texts: list[tuple[str, str, str]]) -> None:
     def body(m: u32, n: i64, a: Slice[f32], c: DisjointSlice[f32]) -> None: ...
 
-    contracts = kernel(requires=tuple(" ".join(text) for text in texts))(body).contracts
+    contracts = kernel(requires=tuple(" ".join(text) for text in texts))(body).description.contracts
     names = ["n", "len(c)", "m", "len(a)"]
     holds = compiled(contracts, names)
     for values in ((-7, 33, 5, 0), (0, 0, 0, 0), (2**40, 31, 2**32 - 1, 1000003)):

@@ -1,0 +1,81 @@
+"""``@kernel``: makes a kernel that the runtime launches.
+
+The compiler's ``Kernel`` knows no runtime: this hands it the object that plans its launches. Interpreted in the
+compiled form too, as compiled functions have no frames, and ``kernel`` looks at its caller's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+from oxide.compiler.kernel import Kernel
+from oxide.runtime.awaiting.loading import note_compiled
+from oxide.runtime.launching.launch import KernelLaunches
+
+
+@overload
+def kernel(function: Callable[..., Any], /) -> Kernel: ...
+@overload
+def kernel(
+    function: None = None,
+    /,
+    *,
+    block: int | tuple[int, ...] | None = None,
+    items_per_thread: int | tuple[int, ...] = 1,
+    fastmath: bool = False,
+    fma: bool = True,
+    unchecked: bool = False,
+    deny_checks: bool = False,
+    requires: Iterable[str] = (),
+    max_registers: int | None = None,
+    sanitize: str | Iterable[str] = (),
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    block: int | tuple[int, ...] | None = None,
+    items_per_thread: int | tuple[int, ...] = 1,
+    fastmath: bool = False,
+    fma: bool = True,
+    unchecked: bool = False,
+    deny_checks: bool = False,
+    requires: Iterable[str] = (),
+    max_registers: int | None = None,
+    sanitize: str | Iterable[str] = (),
+) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
+    """Makes a kernel of a Python function. Raises ``CompileError`` for annotations it cannot use.
+
+    A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``; a
+    kernel that has such parameters, or ``Array`` ones, has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
+    kernel of a function that ``numba.cuda.jit`` decorated, with its explicit signatures, if it has any.
+
+    ``block`` is the block's shape in threads for launches that name none, and ``items_per_thread``, CUB's term, how
+    many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
+    ``fastmath`` allows floating point reassociation and approximate division. ``fma=False`` rounds every product;
+    else a product that is written as an operand of a sum is fused with it, as C's ``FP_CONTRACT`` has it, and
+    ``fastmath`` leaves the choice to the compiler. ``unchecked`` leaves the bounds checks
+    out: an index outside a slice then touches other memory. ``deny_checks`` makes a check that would stay inside a loop
+    a ``CompileError`` at the first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each
+    launch is checked against them on the host, and accesses that follow from them are not checked in the kernel.
+    ``max_registers`` bounds a thread's registers on a GPU. ``sanitize``, of ``"memory"`` and ``"race"``, makes the CPU
+    device check every access: docs/sanitizer.md says for what.
+    """
+    options: dict[str, Any] = {
+        "block": block,
+        "items_per_thread": items_per_thread,
+        "fastmath": fastmath,
+        "fma": fma,
+        "unchecked": unchecked,
+        "deny_checks": deny_checks,
+        "requires": requires,
+        "max_registers": max_registers,
+        "sanitize": sanitize,
+        # Annotations are strings mostly, and may name a local of the function that defines the kernel.
+        "names": dict(sys._getframe(1).f_locals),
+    }
+    if function is None:
+        return lambda decorated: Kernel(decorated, launches=KernelLaunches(), compiled=note_compiled, **options)
+    return Kernel(function, launches=KernelLaunches(), compiled=note_compiled, **options)
