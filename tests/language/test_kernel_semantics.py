@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -292,6 +293,24 @@ def test_bools_are_parameters_elements_and_values() -> None:
         y = np.zeros(3, np.bool_)
         run(flip, 3, flag, x, y)
         np.testing.assert_array_equal(y, x != flag)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_scalars_of_any_sizes_come_before_a_slice(waits: bool) -> None:
+    for first, second, third in itertools.product((u8, f32, i64), repeat=3):
+
+        @kernel
+        def add(a: first, b: second, x: Slice[i64], c: third, y: DisjointSlice[i64]):
+            index = thread.index_1d()
+            if waits:
+                thread.sync_threads()
+            element = y.get_mut(index)
+            if element is not None:
+                element.value = i64(a) + 10 * i64(b) + 100 * i64(c) + x[index.get()]
+
+        y = np.zeros(5, np.int64)
+        run(add, 5, 1, 2, np.arange(5) * 1000, 3, y)
+        np.testing.assert_array_equal(y, np.arange(5) * 1000 + 321)
 
 
 def test_each_thread_knows_its_coordinates() -> None:

@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 from oxide.compiler.bounds import in_bounds
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
-from oxide.compiler.ir.llvm import host_machine, host_target, optimise, simplify
+from oxide.compiler.ir.llvm import header, host_machine, host_target, optimise, simplify
 from oxide.compiler.ir.module import Binary, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
@@ -88,7 +88,7 @@ def _module(
     kernel: PortableKernel, entry: str, signature: tuple[Closed, ...], kernel_id: int, target: Target, unchecked: bool
 ) -> tuple[Any, Any]:
     machine = host_machine(target)
-    header = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
+    layout = header(machine)
     if any(call.is_assembly for call in kernel.module.calls):
         raise CompileError(
             f"kernel {kernel.name}: it has inline PTX, which only a GPU runs; launch it on a CUDA device, or write the "
@@ -109,7 +109,7 @@ def _module(
     else:
         name = entry if by_position is None else CHECKED_BLOCKS
         support.append(_run_blocks(kernel, signature, name))
-    module = link(header + part for part in (kernel.text, check, declared_once("\n".join(support))))
+    module = link(layout + part for part in (kernel.text, check, declared_once("\n".join(support))))
     if suspends:
         module = coroutines.inline_all(module, machine)
     packing = not _has_far_addresses(kernel.module)
@@ -117,7 +117,7 @@ def _module(
         optimise(module, machine, exported=entry, packing=packing)
     else:
         simplify(module, machine, exported=CHECKED_BLOCKS)
-        fast = link(header + part for part in (str(by_position), "\n".join(called)))
+        fast = link(layout + part for part in (str(by_position), "\n".join(called)))
         optimise(fast, machine, exported=entry, packing=packing)
         fast.link_in(module)
         fast.get_function(CHECKED_BLOCKS).linkage = "internal"

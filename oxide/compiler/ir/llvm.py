@@ -34,6 +34,12 @@ def gpu_machine(arch: str = "", features: str = "") -> Any:
     return llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(cpu=arch, features=features, opt=3)
 
 
+def header(machine: Any) -> str:
+    """Returns the lines before a module's text that give it a machine's layout. LLVM's default layout has other
+    offsets in structures."""
+    return f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
+
+
 _lock = threading.Lock()
 _initialised = set[str]()
 
@@ -91,6 +97,8 @@ def run_passes(module: Any, machine: Any, passes: Iterable[str], *, speed_level:
 
 
 def _run(manager: Any, module: Any, builder: Any) -> None:
+    if not module.data_layout:
+        raise ValueError("a module without a layout, whose structures have other offsets than the caller's")
     try:
         manager.run(module, builder)
     finally:

@@ -6,12 +6,10 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from oxide.compiler.bounds import in_bounds
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.instructions import QUOTIENTS, quotient
-from oxide.compiler.ir.llvm import gpu_machine, optimise
+from oxide.compiler.ir.llvm import gpu_machine, header, optimise
 from oxide.compiler.ir.module import Constant, Module, Value
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
@@ -50,12 +48,6 @@ def target_of(name: str, cc: tuple[int, int]) -> Target:
     return Target("ptx", arch, _FEATURES[arch])
 
 
-_HEADER = """
-target triple = "nvptx64-nvidia-cuda"
-target datalayout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
-"""
-
-
 def compile_ptx(
     kernel: PortableKernel,
     name: str,
@@ -75,7 +67,7 @@ def compile_ptx(
     if any(shifts(kernel.module)):
         optimised = parse(str(module))
         hide_amounts(optimised)
-        module = llvm.parse_assembly(str(optimised))
+        module = link([header(machine) + str(optimised)])
     return Code(target, entry, as_specified(machine.emit_assembly(module)).encode())
 
 
@@ -113,7 +105,7 @@ def _module(
         primitives.definitions(symbols, kernel.shared, target.arch),
         _entry(kernel, entry, signature, max_registers),
     ]
-    module = link(_HEADER + part for part in (str(edited), check, declared_once("\n".join(support))))
+    module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no such vectors

@@ -32,7 +32,7 @@ from oxide.compiler.cpu import primitives
 from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
 from oxide.compiler.ir.files import ir_file
-from oxide.compiler.ir.llvm import run_passes
+from oxide.compiler.ir.llvm import header, run_passes
 from oxide.compiler.ir.module import FALSE, Branch, Call, Constant, Module, Switch, number
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
@@ -99,7 +99,7 @@ def inline_all(module: Any, machine: Any) -> Any:
     run_passes(module, machine, ("always_inliner",))
     inlined = parse(str(module))
     split_points(inlined)
-    return link([str(inlined)])
+    return link([header(machine) + str(inlined)])
 
 
 def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:
