@@ -1,4 +1,4 @@
-"""What a device's memory is held by: the second half of an out-of-memory error's message."""
+"""Describes what holds a device's memory: the second half of an out-of-memory error's message."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LARGEST = 5
 
 
 def holdings(device: Device) -> str:
-    """What the program holds (the largest kinds of boxes), what is in flight, what is pooled."""
+    """Lists the largest kinds of boxes that the program holds, the work in flight and the pooled memory."""
     runtime = device.runtime
-    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()  # first: it takes what was dropped away
+    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()  # first: it collects dropped boxes
     live = list(device.live.copy().values())  # a copy is one step: a finaliser may take from the original
     count = Counter(live)
     kinds = sorted(count, key=lambda kind: -kind[0] * count[kind])
