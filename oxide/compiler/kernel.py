@@ -157,9 +157,10 @@ class Kernel:
 
         Raises ``LaunchError`` for anything else, and for sizes that no device can launch.
         """
-        if self.launches is None:
+        launches = self.launches
+        if launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
-        return self.launches.configured(self, config)
+        return launches.configured(self, config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
         """Returns an operation that launches the kernel with its own block and yields the arguments.

@@ -290,7 +290,8 @@ class ConfiguredKernel:
 
     def __init__(self, kernel: Kernel, config: Given[object | None]) -> None:
         self._kernel = kernel
-        launches: Any = kernel.launches
+        found: Any = kernel.launches
+        launches: KernelLaunches = found
         self._plan: Plan | None = launches.only
         if isinstance(config, tuple) and len(config) == 2:
             try:
