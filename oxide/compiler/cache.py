@@ -59,12 +59,12 @@ class Facts:
 
     @functools.cached_property
     def portable(self) -> PortableKernel:
-        """The kernel in IR."""
+        """Returns the kernel in IR."""
         return self._portable()
 
     @functools.cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """Where the check of each access went."""
+        """Returns the place of each access's check."""
         return self._placements()
 
 
@@ -78,7 +78,7 @@ class Entry:
         self._codes: dict[Target, Code] = {}
 
     def facts(self) -> Facts | None:
-        """What ``keep_facts`` kept."""
+        """Returns what ``keep_facts`` kept."""
         if self._facts is None:
             self._facts = self._facts_on_disk()
         return self._facts
@@ -97,7 +97,7 @@ class Entry:
         disk.write(f"{self.name}.facts", json.dumps(content).encode())
 
     def code(self, target: Target) -> Code | None:
-        """What ``keep_code`` kept for a target."""
+        """Returns what ``keep_code`` kept for a target."""
         found = self._codes.get(target)
         if found is None:
             content = disk.read(self._code_name(target))
@@ -131,11 +131,11 @@ class Entry:
 
 
 _REMEMBERED = 8
-"""How many entries a function has in memory: those used last, as a kernel may be given any number of functions."""
+"""The most entries of a function in memory, the last used: a kernel may be given any number of functions."""
 
 _lock = threading.Lock()
 _entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
-_told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that were warned of
+_told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that a warning was given for
 
 
 def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry | None:
@@ -182,7 +182,7 @@ _CLASSES = {
 
 
 def _encode(value: Any) -> Any:
-    """Tuples as lists, and dataclasses as objects of their fields under their name."""
+    """Encodes tuples as lists, and dataclasses as objects of their fields under their name."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Where a kernel's bounds checks are: what ``Kernel.checks()`` gives and ``deny_checks=True`` judges by."""
+"""The report of a kernel's bounds checks, for ``Kernel.checks()`` and ``deny_checks=True``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Check:
 
 
 def checks_of(special: Specialization) -> tuple[Check, ...]:
-    """The checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves some more."""
+    """Returns the checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves some more."""
     from oxide.compiler.ptx.ptx import sites_left
 
     kernel = special.description
@@ -91,7 +91,7 @@ def _check(site: FaultSite, placement: Placement, left: bool) -> Check:
 
 
 def _loop_line(site: FaultSite, depth: int) -> str:
-    """Where the loop is that is ``depth`` loops out from the innermost around an access."""
+    """Names the line of the loop that is ``depth`` loops out from the innermost around an access."""
     around = [loop for loop in _loops(site.file) if loop[0] <= site.line <= loop[1]]
     around.sort(reverse=True)
     return f" in line {around[depth][0]}" if depth < len(around) else " of a caller"
@@ -99,7 +99,7 @@ def _loop_line(site: FaultSite, depth: int) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _loops(file: str) -> tuple[tuple[int, int], ...]:
-    """The first and the last line of each loop in a file."""
+    """Returns the first and the last line of each loop in a file."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:

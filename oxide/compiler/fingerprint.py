@@ -1,4 +1,4 @@
-"""What a compiled kernel depends on, as one text: two kernels of one fingerprint compile to the same code.
+"""Fingerprints of kernels: two kernels of one fingerprint compile to the same code.
 
 Computed without numba and LLVM, since a program whose kernels are all in the cache imports neither. So it is wider than
 it need be, and never narrower:
@@ -49,7 +49,7 @@ class Unknown(Exception):
 
 
 def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
-    """The fingerprint of a kernel for some parameter types. Raises ``Unknown``."""
+    """Returns the fingerprint of a kernel for some parameter types. Raises ``Unknown``."""
     text = _Text()
     text.add("environment", *environment())
     for parameter in parameters:
@@ -73,7 +73,7 @@ def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> st
 
 @functools.cache
 def environment() -> tuple[str, ...]:
-    """What every kernel depends on: the compiler and what it is built on. Raises ``Unknown`` without its source."""
+    """Returns what every kernel depends on: the compiler and its packages. Raises ``Unknown`` without its source."""
     package = os.path.dirname(os.path.abspath(__file__))
     sources: list[str | bytes] = []
     for root in (package, os.path.join(os.path.dirname(package), "language")):
@@ -105,12 +105,12 @@ def _is_plain(value: Any) -> bool:
 
 @final
 class _Text:
-    """The growing text: items, each with its length before it, so that no two sequences of items are alike."""
+    """The hashed text: items, each with its length before it, so that no two sequences of items are alike."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=20)
         self._seen: dict[tuple[int, tuple[str, ...]], int] = {}
-        self._kept: list[Any] = []  # what was seen stays, so that no other object gets its number
+        self._kept: list[Any] = []  # keeps values alive, so that no other object gets their id
         self._path: list[str] = []  # the names by which the function at hand reaches the value, for ``Unknown``
 
     def digest(self) -> str:
@@ -124,7 +124,7 @@ class _Text:
             self._hash.update(data)
 
     def function(self, function: Callable[..., Any]) -> None:
-        """A Python function and all that it reaches."""
+        """Adds a Python function and all that it reaches."""
         if self._again(function):
             return
         outer, self._path = self._path, []
@@ -153,7 +153,7 @@ class _Text:
         self._path = outer
 
     def value(self, value: Any, attributes: tuple[str, ...]) -> None:
-        """A value; of modules and classes of the user's, also those of the ``attributes`` that they have."""
+        """Adds a value; of the user's modules and classes, also those of the ``attributes`` that they have."""
         kind = type(value)
         if kind in _PLAIN or kind in (complex, bytes, type(...)):
             self.add(kind.__name__, repr(value))
@@ -285,7 +285,7 @@ class _Text:
                 self.value(constant, ())
 
     def _again(self, value: Any, attributes: tuple[str, ...] = ()) -> bool:
-        """Whether a value was here before; then only which it was is said."""
+        """Returns whether a value was added before; then adds only its number."""
         key = (id(value), attributes)
         if key in self._seen:
             self.add("again", str(self._seen[key]))
@@ -299,7 +299,7 @@ _ABSENT = object()
 
 
 def _known_name(value: Any) -> str | None:
-    """The name under which a covered module holds this very object, a function or an instance; None if none does."""
+    """Returns the name under which a covered module holds this function or instance; None if none does."""
     owner = getattr(value, "__objclass__", value)
     module = getattr(owner, "__module__", None) or ("numpy" if isinstance(value, np.ufunc) else None)
     held = sys.modules.get(module) if isinstance(module, str) and _is_covered(module) else None
@@ -322,7 +322,7 @@ def _is_numba_type(kind: type) -> bool:
 
 
 def _signatures(dispatcher: Any) -> list[Any]:
-    """The explicit signatures of one of numba's functions: it converts its arguments to them."""
+    """Returns the explicit signatures of a function of numba's, which converts its arguments to them."""
     return [] if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
 
 
@@ -348,7 +348,7 @@ _COVERED = {"oxide", "numpy", "numba", "numba_cuda", "llvmlite", "builtins"}
 
 
 def _is_covered(module: Any) -> bool:
-    """Whether what a module has is told by the versions alone."""
+    """Returns whether the versions alone determine what a module has."""
     package = str(module).partition(".")[0]
     if package in _COVERED or package in sys.builtin_module_names:
         return package != "__main__"
@@ -366,7 +366,7 @@ _LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"
 
 
 def _names(code: CodeType, *, attributes: bool) -> Iterator[str]:
-    """The globals that code loads; or, with ``attributes``, its other names, which are attributes of something."""
+    """Yields the globals that code loads; or, with ``attributes``, its other names, which are attributes."""
     loaded = set(_globals(code))
     yield from (set(code.co_names) - loaded) if attributes else loaded
     if attributes:
@@ -387,7 +387,7 @@ def _globals(code: CodeType) -> Iterable[str]:
 
 
 def _source(code: CodeType) -> str:
-    """The text of a function, to the last line that is indented deeper than its first."""
+    """Returns the text of a function, to the last line that is indented deeper than its first."""
     lines = linecache.getlines(code.co_filename)
     first = code.co_firstlineno - 1
     last = max((line for _, _, line in code.co_lines() if line is not None), default=first + 1)

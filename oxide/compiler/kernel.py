@@ -37,7 +37,7 @@ Launcher = Callable[..., "DeviceOperation[tuple[Any, ...]]"]
 
 
 class Launches(Protocol):
-    """What a kernel asks of the runtime. Each kernel has an object of its own, which may keep what launches share."""
+    """The runtime's side of one kernel. Each kernel has its own object, which may keep what its launches share."""
 
     @property
     def configured(self) -> Callable[[Kernel, object | None], Launcher]:
@@ -51,7 +51,7 @@ class Launches(Protocol):
 
 @final
 class Kernel:
-    """A GPU function: called, it gives an operation that launches it.
+    """A GPU function. A call returns an operation that launches it.
 
     ``kernel[config](…)`` launches with a ``LaunchConfig``, ``kernel[grid, block](…)`` with two shapes, ``kernel(…)``
     with the kernel's own block. Arguments may be given by name.
@@ -143,26 +143,27 @@ class Kernel:
 
     @property
     def default_block(self) -> Dim3 | None:
-        """The block's shape in threads for launches that name none."""
+        """Returns the block's shape in threads for launches that name none."""
         return self.description.default_block
 
     @property
     def signatures(self) -> tuple[tuple[ArgumentType, ...], ...]:
-        """The explicit signatures of a kernel that numba-cuda declared; else none."""
+        """Returns the explicit signatures of an adopted kernel; else none."""
         return self.description.signatures
 
     def __getitem__(self, config: object) -> Launcher:
-        """The kernel with a launch configuration: a ``LaunchConfig``, or grid and block. Called with the arguments, it
-        is the operation that launches the kernel.
+        """Returns the kernel with a launch configuration: a ``LaunchConfig``, or grid and block. Called with the
+        arguments, it returns the operation that launches the kernel.
 
         Raises ``LaunchError`` for anything else, and for sizes that no device can launch.
         """
-        if self.launches is None:
+        launches = self.launches
+        if launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
-        return self.launches.configured(self, config)
+        return launches.configured(self, config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
-        """An operation that launches the kernel with its own block and yields the arguments.
+        """Returns an operation that launches the kernel with its own block and yields the arguments.
 
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
@@ -171,7 +172,7 @@ class Kernel:
             launcher = self._unconfigured = self[None]
         return launcher(*args, **kwargs)
 
-    if not TYPE_CHECKING:  # a type checker is to know what there is not
+    if not TYPE_CHECKING:  # so that a type checker refuses unknown attributes
 
         def __getattr__(self, name: str) -> Any:
             from oxide.compiler.check.misuse import no_attribute
@@ -193,7 +194,7 @@ class Kernel:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
 
     def specialize(self, **types: Any) -> Specialization:
-        """The kernel for certain types: typed and lowered, the first time; from any thread.
+        """Returns the kernel for certain types, typed and lowered the first time. Any thread may call it.
 
         A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, a function for each
         parameter that takes one, by the parameter's name, and a type for each parameter without an annotation,
@@ -212,8 +213,8 @@ class Kernel:
         return self.specialization(parameters)
 
     def example(self, **types: Any) -> Specialization:
-        """``specialize``, where what is not said is chosen: a type variable is ``f32`` if it may be, else the first of
-        its constraints. It is what a kernel shows when it is asked without types.
+        """Does what ``specialize`` does, and chooses the types that are not given: a type variable is ``f32`` if it may
+        be, else the first of its constraints. The reports of a kernel use it when no types are given.
 
         A function, or the type of a parameter without an annotation, is not chosen: ``ArgumentError`` asks for it.
         """
@@ -224,7 +225,7 @@ class Kernel:
         return self.specialize(**(example_types(self.parameters) | types))
 
     def specialization(self, parameters: tuple[Closed, ...]) -> Specialization:
-        """``specialize``, where the type of each parameter is known. Raises ``CompileError``."""
+        """Does what ``specialize`` does, given the type of each parameter. Raises ``CompileError``."""
         special = self._specializations.get(parameters)
         if special is None:
             with self._lock:
@@ -234,20 +235,20 @@ class Kernel:
         return special
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
-        """``Specialization.ptx``, of a generic kernel for the types of ``example``; ``k.specialize(T=f64).ptx()`` is
-        that for others."""
+        """Returns ``Specialization.ptx(cc)``, of a generic kernel for the types of ``example``. For other types, call
+        ``k.specialize(T=f64).ptx()``."""
         return self.example().ptx(cc)
 
     def llvm_ir(self) -> str:
-        """``Specialization.llvm_ir``, of a generic kernel for the types of ``example``."""
+        """Returns ``Specialization.llvm_ir()``, of a generic kernel for the types of ``example``."""
         return self.example().llvm_ir()
 
     def native_asm(self) -> str:
-        """``Specialization.native_asm``, of a generic kernel for the types of ``example``."""
+        """Returns ``Specialization.native_asm()``, of a generic kernel for the types of ``example``."""
         return self.example().native_asm()
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
-        """Registers, memory, spills and occupancy on the GPU that operations run on, as its driver says.
+        """Returns registers, memory, spills and occupancy on the GPU that operations run on, from its driver.
 
         ``block`` is the block's shape in threads, by default the kernel's own, else 256 threads; ``shared_mem_bytes``
         its dynamic shared memory. A generic kernel has the types of ``example``. Raises ``DeviceError`` on the CPU
@@ -256,11 +257,11 @@ class Kernel:
         return self.example().resources(block, shared_mem_bytes=shared_mem_bytes)
 
     def checks(self) -> tuple[Check, ...]:
-        """``Specialization.checks``, of a generic kernel for the types of ``example``."""
+        """Returns ``Specialization.checks()``, of a generic kernel for the types of ``example``."""
         return self.example().checks()
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments of a call in order, defaults included. Raises ``ArgumentError`` for names that do not fit."""
+        """Returns all arguments of a call in order, with defaults. Raises ``ArgumentError`` for names that misfit."""
         names = [parameter.name for parameter in self.parameters]
         unknown = [name for name in kwargs if name not in names]
         if unknown:
@@ -275,7 +276,7 @@ class Kernel:
         return args + tuple(kwargs[name] for name in names[len(args) :])
 
     def _default_types(self) -> dict[str, Any]:
-        """The types of the defaults of parameters without an annotation."""
+        """Returns the types of the defaults of parameters without an annotation."""
         untyped = {p.name for p in self.parameters if isinstance(p, UntypedParameter)} & self.defaults.keys()
         found = {name: type_of(self.defaults[name], lambda _: None) for name in untyped}
         return {name: kind for name, kind in found.items() if kind is not None}

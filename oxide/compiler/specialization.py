@@ -63,7 +63,7 @@ class Specialization:
         self.uses_index_2d: bool = self._facts.uses_index_2d
         self.kernel_id: int = _stable_hash(described, parameters)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
-        self.reference = weakref.ref(self)  # one for all who look something up by it
+        self.reference = weakref.ref(self)  # shared by all tables keyed by it
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
         self._sanitized_sites: tuple[FaultSite, ...] = ()
@@ -93,16 +93,16 @@ class Specialization:
 
     @property
     def portable(self) -> PortableKernel:
-        """The kernel's IR, which both back ends start from."""
+        """Returns the kernel's IR, which both back ends start from."""
         return self._facts.portable
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """Where the check of each access went; none if they are left out."""
+        """Returns the place of each access's check; none if they are left out."""
         return self._facts.placements
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
-        """The PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
+        """Returns the PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
 
         Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
         """
@@ -113,11 +113,11 @@ class Specialization:
         return self.code(target_of(self.description.name, cc)).image.decode()
 
     def llvm_ir(self) -> str:
-        """The IR that both back ends start from."""
+        """Returns the text of the IR that both back ends start from."""
         return self.portable.text
 
     def native_asm(self) -> str:
-        """The assembly for this machine's CPU."""
+        """Returns the assembly for this machine's CPU."""
         from oxide.compiler.check.numba_errors import placed_errors
         from oxide.compiler.cpu.native import native_assembly
         from oxide.compiler.ir.llvm import host_target
@@ -129,7 +129,7 @@ class Specialization:
             )
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
-        """Registers, memory, spills and occupancy on the GPU that operations run on; see ``Kernel.resources``."""
+        """Returns registers, memory, spills and occupancy on the GPU; see ``Kernel.resources``."""
         launches = self.kernel.launches
         if launches is None:
             raise RuntimeError(
@@ -138,22 +138,22 @@ class Specialization:
         return launches.resources(self, block, shared_mem_bytes)
 
     def checks(self) -> tuple[Check, ...]:
-        """Where each access's bounds check is: proved, hoisted out of a loop, or at the access; none if unchecked."""
+        """Returns each access's bounds check: proved, hoisted out of a loop, or at the access; none if unchecked."""
         from .checks_report import checks_of
 
         return checks_of(self)
 
     @property
     def sites(self) -> tuple[FaultSite, ...]:
-        """The accesses that are checked; a fault record's ``site`` is a place in it."""
+        """Returns the accesses that are checked. A fault record's ``site`` is an index into them."""
         return self._sanitized_sites or self._facts.sites
 
     def code(self, target: Target) -> Code:
-        """Machine code for a target, made the first time; from any thread."""
+        """Returns machine code for a target, made the first time. Any thread may call it."""
         with self._lock:
             code = self._codes.get(target)
             kinds = self.description.sanitize | sanitizing.requested() if self.description.sanitizable else frozenset()
-            # What is sanitized is for this run, and no file of the cache takes what comes with it.
+            # Sanitized code is for this process: the cache has no place for what comes with it.
             entry = self._entry if target.kind == "ptx" or not kinds else None
             if code is None and target.kind == "ptx" and kinds:
                 sanitizing.warn_of_gpu(self.description.name, kinds)
@@ -172,7 +172,7 @@ class Specialization:
             return code
 
     def pack(self, values: Sequence[Any], fault_address: int) -> bytes:
-        """The parameters as a C structure, each naturally aligned.
+        """Packs the parameters as a C structure, each naturally aligned.
 
         ``values`` are in the order of the parameters: a converted scalar, or an (address, length) pair for a slice.
         ``fault_address`` is the fault record's address, or 0 for none.
@@ -186,7 +186,7 @@ class Specialization:
         return self.pack_words(words, fault_address)
 
     def pack_words(self, words: Sequence[Any], fault_address: int) -> bytes:
-        """``pack`` of the words one after the other: a scalar, or an address and then a length for a slice."""
+        """Packs words one after the other: a scalar, or an address and then a length for a slice."""
         return self._struct.pack(*words, fault_address)
 
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
@@ -210,7 +210,7 @@ class Specialization:
         )
 
     def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
-        """Lowered a second time, for accesses that know their places in the source; no check leaves its access."""
+        """Compiles a second lowering, whose accesses know their places in the source and keep their checks."""
         from oxide.compiler.bounds.hoist import leave_assertions_out
         from oxide.compiler.frontend.frontend import lower
         from oxide.compiler.ir.portable import translate
@@ -248,7 +248,7 @@ def _note_compiled(kernel: Kernel, begun: float) -> None:
 
 
 def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
-    """What of the thread's indices a kernel uses, and whose semantics it has. Raises ``CompileError``."""
+    """Returns the uses of thread indices in a kernel, and its style of semantics. Raises ``CompileError``."""
     from oxide.compiler.check.check import check
 
     numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
@@ -286,7 +286,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
 
 
 def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> int:
-    """The same number for the same kernel and types in every process."""
+    """Returns a number that is the same for the same kernel and types in every process."""
     import hashlib  # here, since it takes a thirtieth of `import oxide`
 
     function = kernel.function

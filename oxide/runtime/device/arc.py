@@ -32,12 +32,12 @@ class Arc(Generic[T]):
         self._owners.add(serial)
 
     def clone(self) -> Arc[T]:
-        """Another owner of the same value."""
+        """Returns another owner of the same value."""
         return Arc(self.value, self._owners)
 
     @staticmethod
     def strong_count(arc: Arc[T]) -> int:
-        """How many owners the value has now."""
+        """Returns the number of owners that the value has now."""
         return len(arc._owners)
 
     def __del__(self) -> None:

@@ -35,7 +35,7 @@ _LEGACY_DEFAULT_STREAM = 1
 
 
 def from_dlpack(x: Any) -> DeviceBox:
-    """A box on the memory of another library's array, without a copy; ``x`` has ``__dlpack__``.
+    """Returns a box on the memory of another library's array, without a copy; ``x`` has ``__dlpack__``.
 
     The array is on a device of the runtime's: a CUDA array with CUDA, a host array (NumPy's, say) on the CPU device.
     The box of one that is not C-contiguous is a strided view. The memory is kept until the box is dropped and no longer
@@ -68,7 +68,7 @@ def from_dlpack(x: Any) -> DeviceBox:
 
 
 def from_cuda_array_interface(x: Any) -> DeviceBox:
-    """A box on the memory of an object with ``__cuda_array_interface__``, without a copy; as ``from_dlpack``.
+    """Returns a box on the memory of an object with ``__cuda_array_interface__``, without a copy, as ``from_dlpack``.
 
     Where the interface names a stream, uses of the box wait for what that stream holds now.
     """
@@ -129,7 +129,7 @@ def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout
 
 
 def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
-    """The allocation that other boxes on this memory have. Raises ``BufferError`` where they have several."""
+    """Returns the allocation of other boxes on this memory. Raises ``BufferError`` if they have several."""
     known = runtime.shared_ranges.overlapping(address, nbytes) if nbytes else []
     if len(known) > 1:
         raise BufferError(
@@ -246,7 +246,7 @@ def _ask(x: Any, **stream: int) -> Any:
 
 
 def dlpack_device(device: Device) -> tuple[int, int]:
-    """DLPack's name for a device. All memory of CPU devices is host memory."""
+    """Returns DLPack's name for a device. All memory of CPU devices is host memory."""
     return (CUDA, device.id) if device.kind == "cuda" else (CPU, 0)
 
 
@@ -257,7 +257,7 @@ def to_dlpack(
     dl_device: tuple[int, int] | None,
     copy: bool | None,
 ) -> object:
-    """The capsule. See ``DeviceBox.__dlpack__``."""
+    """Returns the capsule. See ``DeviceBox.__dlpack__``."""
     _require_pair("max_version", max_version)
     _require_pair("dl_device", dl_device)
     if copy:

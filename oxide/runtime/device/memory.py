@@ -86,7 +86,7 @@ class Allocation:
         """
         timeline, nbytes = self.home, self.nbytes
         if nbytes:
-            try:  # and is its owner at once: an interrupt may come between any two calls
+            try:  # assigned in the same statement, so that an interrupt cannot leak the address
                 self.address = timeline.driver.allocate(nbytes, timeline.handle)
             except OutOfMemoryError:
                 self.address = allocate_when_free(timeline, nbytes)
@@ -113,7 +113,7 @@ class Allocation:
         return allocation
 
     def known_to_others(self) -> Known | None:
-        """What address_ranges knows it by; who holds that has it stay known."""
+        """Returns its entry in ``address_ranges``, which stays there as long as the entry is held."""
         return self.known() if self.known is not None else None
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:
@@ -166,12 +166,12 @@ class Allocation:
         self.claims = tuple(claims)
 
     def uses(self) -> tuple[tuple[Timeline, int], ...]:
-        """The last write and the reads since."""
+        """Returns the last write and the reads since."""
         written = () if self.written_by is None else ((self.written_by, self._written_at),)
         return (*written, *self.reads.items()) if self.reads else written
 
     def is_held(self) -> bool:
-        """Whether there is memory to be given back."""
+        """Returns whether there is memory to free."""
         try:
             return self.address != 0
         except AttributeError:  # an interrupt ended the constructor at once
@@ -212,7 +212,7 @@ class Allocation:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Returns its name for messages."""
         shape = "x".join(map(str, self.shape)) or "scalar"
         what = f"{shape} {dtype_name(self.dtype)}" if self.dtype else f"{self.nbytes} bytes"
         return f"box {what} at {self.address:#x}"
@@ -226,7 +226,7 @@ joins_when_dropped(Allocation, dropped)
 
 
 def number_of_elements(shape: tuple[int, ...]) -> int:
-    """``math.prod``, in a fifth of its time where this is compiled."""
+    """Returns ``math.prod(shape)``; compiled, in a fifth of the time."""
     number = 1
     for size in shape:
         number *= size
@@ -287,32 +287,32 @@ class DeviceBox:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The length of each axis."""
+        """Returns the length of each axis."""
         return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The elements' type."""
+        """Returns the elements' type."""
         return self._dtype
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Returns the number of elements."""
         return self._size
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes."""
+        """Returns the size in bytes."""
         return self._nbytes
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Returns the number of axes."""
         return len(self.shape)
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """The distance between neighbours along each axis, in bytes."""
+        """Returns the distance between neighbours along each axis, in bytes."""
         return self._strides or contiguous_strides(self._shape, self._dtype.itemsize)
 
     @property
@@ -322,7 +322,7 @@ class DeviceBox:
 
     @property
     def device(self) -> Device:
-        """The device whose memory it is."""
+        """Returns the device whose memory it is."""
         return self._allocation.device
 
     @property
@@ -333,7 +333,7 @@ class DeviceBox:
 
     @property
     def T(self) -> DeviceBox:
-        """The same memory with the axes in reverse order."""
+        """Returns the same memory with the axes in reverse order."""
         return self._view_of((self._shape[::-1], self.strides[::-1], 0))
 
     def __getitem__(self, key: Any) -> DeviceBox:
@@ -360,7 +360,7 @@ class DeviceBox:
         return np.asarray(self).view(self._dtype)  # the interface says of a structure only how long it is
 
     def _span(self) -> tuple[int, int]:
-        """The addresses that the elements lie between."""
+        """Returns the addresses that the elements lie between."""
         if self._strides is None:
             return self._ptr, self._ptr + self._nbytes
         low, high = span(self._shape, self._strides, self._dtype.itemsize)
@@ -420,7 +420,7 @@ class DeviceBox:
         return self._view_of((result, contiguous_strides(result, self._dtype.itemsize), 0))
 
     def _view_of(self, geometry: Geometry) -> DeviceBox:
-        """A box on the same memory."""
+        """Returns a box on the same memory."""
         shape, strides, offset = geometry
         contiguous = is_contiguous(shape, strides, self._dtype.itemsize)
         view = DeviceBox(self._allocation, shape, self._dtype, self._offset + offset, None if contiguous else strides)
@@ -455,7 +455,7 @@ class DeviceBox:
         return array_interface(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's kind of device and its number."""
+        """Returns DLPack's kind of device and its number."""
         from oxide.runtime.device.interop import dlpack_device
 
         return dlpack_device(self.device)

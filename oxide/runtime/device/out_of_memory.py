@@ -1,21 +1,22 @@
-"""Device memory where an allocation finds no room: what is nobody's any more is given back, and waited for.
+"""Out-of-memory recovery: collects garbage, sweeps and retries until a time-out.
 
-Memory may be nobody's and yet not free: the program dropped a box, cancelled a task or dropped a result of ``async_on``
-while the device works on it. An allocation that the driver refuses therefore collects garbage, sweeps and asks again,
-for as long as such work is in flight on its device, and fails when none is left, or after a bounded time: the work may
-itself be waiting for the thread that asks here, as behind a host function or on another stream that it will feed.
+Memory may be unreferenced and not yet free: the program dropped a box, cancelled a task or dropped a result of
+``async_on`` while the device works on it. An allocation that the driver refuses is therefore tried again as long as
+such work is in flight on its device. It fails when none is left, or after a bounded time: the work may itself be
+waiting for the thread that allocates, behind a host function or on another stream that the thread will feed.
 
-Work that a task still awaits is not waited for: its result will be held by that task.
+Work that a task still awaits is not waited for, because that task will hold its result.
 """
 
 from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from oxide.errors import OutOfMemoryError
-from oxide.runtime.device.holdings import holdings
+from oxide.messages import byte_count
 from oxide.runtime.loop.event_loops import running_loop_name
 
 if TYPE_CHECKING:
@@ -26,17 +27,18 @@ PATIENCE_SECONDS = 2.0
 """How long a thread waits for dropped work to end."""
 
 LOOP_PATIENCE_SECONDS = 0.1
-"""The same on an event loop's thread, whose other tasks wait with it."""
+"""The same for an event loop's thread, whose other tasks wait meanwhile."""
 
 _LONGEST_PAUSE = 5e-3
+_LARGEST = 5  # the kinds of boxes that an error lists
 
 
 def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
-    """The address of memory that the driver refused once. Raises ``OutOfMemoryError``, which says what is held."""
+    """Allocates memory that the driver refused once. Raises ``OutOfMemoryError``, which lists what is held."""
     device = timeline.device
     patience = PATIENCE_SECONDS if running_loop_name() is None else LOOP_PATIENCE_SECONDS
     until = time.perf_counter() + patience
-    gc.collect()  # a box in a cycle, as an exception's traceback makes, is held by nobody
+    gc.collect()  # a box may be in a cycle, such as that of an exception's traceback
     pause = 1e-4
     while True:
         in_flight = _sweep(device)
@@ -45,14 +47,34 @@ def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
         except OutOfMemoryError as error:
             if not in_flight or time.perf_counter() >= until:
                 waited = f", and {patience:g} s of waiting for dropped work did not see its end" if in_flight else ""
-                raise OutOfMemoryError(f"{error}{waited}. {holdings(device)}") from error
+                raise OutOfMemoryError(f"{error}{waited}. {_holdings(device)}") from error
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _sweep(device: Device) -> bool:
-    """Gives back what can be; whether work is in flight whose end may free more."""
+    """Frees what it can. Returns whether work is in flight whose end may free more."""
     results = False
     for loose in device.loose.copy():
         results |= loose.forget_finished()
     return device.runtime.reclaimer.make_room(device) or results
+
+
+def _holdings(device: Device) -> str:
+    """Describes what holds the memory: the largest kinds of boxes, the work in flight, the pooled memory."""
+    runtime = device.runtime
+    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()  # first: it collects dropped boxes
+    live = list(device.live.copy().values())  # a copy is one step: a finaliser may take from the original
+    count = Counter(live)
+    kinds = sorted(count, key=lambda kind: -kind[0] * count[kind])
+    boxes = [
+        f"{count[kind]} of {'x'.join(map(str, kind[1])) or 'scalar'} {kind[2]} ({byte_count(kind[0])} each)"
+        for kind in kinds[:_LARGEST]
+    ]
+    more = len(kinds) - len(boxes)
+    named = (": " + ", ".join(boxes) + (f", and {more} smaller kinds" if more else "")) if boxes else ""
+    return (
+        f"{device.label} holds {len(live)} boxes, {byte_count(sum(entry[0] for entry in live))}{named}; "
+        f"{in_flight} operations are in flight or not yet collected, {cancelled} cancelled ones are still running, "
+        f"{dropped} dropped boxes ({byte_count(dropped_bytes)}) wait to be given back; {runtime.pinned.describe()}"
+    )

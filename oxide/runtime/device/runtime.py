@@ -65,28 +65,28 @@ class Device:
 
     @property
     def info(self) -> DeviceInfo:
-        """Name, memory and limits."""
+        """Returns name, memory and limits."""
         if self._info is None:
             self._info = self.driver.device_info(self.id)
         return self._info
 
     @property
     def name(self) -> str:
-        """The device's own name."""
+        """Returns the device's own name."""
         return self.info.name
 
     @property
     def kind(self) -> str:
-        """``"cuda"`` or ``"cpu"``."""
+        """Returns ``"cuda"`` or ``"cpu"``."""
         return self.driver.name
 
     @property
     def label(self) -> str:
-        """``cuda:0`` and the like."""
+        """Returns the kind and the number, such as ``cuda:0``."""
         return f"{self.driver.name}:{self.id}"
 
     def new_stream(self) -> Stream:
-        """A stream of the caller's own, given back when it is dropped."""
+        """Returns a stream of the caller's own, given back when it is dropped."""
         from oxide.runtime.device.stream import Stream
 
         return Stream(self)
@@ -95,7 +95,7 @@ class Device:
         raise TypeError("a Device cannot be pickled or copied; devices() lists those of each process")
 
     def __repr__(self) -> str:
-        if self._info is None and sys.is_finalizing():  # it would take modules that are gone
+        if self._info is None and sys.is_finalizing():  # the modules it needs are gone
             return f"<oxide.Device {self.label}>"
         return f"<oxide.Device {self.label} {self.name}>"
 
@@ -108,7 +108,7 @@ class Device:
             return self.driver.create_event(self.id, timing=False)
 
     def take_timeline(self) -> Timeline:
-        """A stream to use: one that was given back and has run dry, else a new one."""
+        """Returns a stream to use: one that was given back and has run dry, else a new one."""
         for _ in range(len(self.spare_timelines)):
             try:
                 timeline = self.spare_timelines.popleft()
@@ -122,7 +122,7 @@ class Device:
         return timeline
 
     def foreign_timeline(self, address: int) -> Timeline:
-        """The history, from now, of a stream that another library made, known by its number.
+        """Returns a timeline for a stream that another library made, from now on, by the stream's number.
 
         A new one each time: a number may be another stream's by then.
         """
@@ -130,7 +130,7 @@ class Device:
 
     @property
     def timelines(self) -> list[Timeline]:
-        """Every stream made so far; a copy."""
+        """Returns every stream made so far, as a copy."""
         return list(self._timelines)
 
     def raise_lost(self, error: DeviceLostError) -> NoReturn:
@@ -143,7 +143,7 @@ class Device:
         raise caused(DeviceLostError(f"{self.label} was lost: {first}"), cause) from cause
 
     def raise_if_lost(self) -> None:
-        """Raises what ended this device, if something did."""
+        """Raises the error that ended this device, if any."""
         if self.lost is not None:
             self.raise_lost(self.lost)
 
@@ -189,7 +189,7 @@ class Runtime:
         completion: Given[CompletionMode | None],
         ordering: Given[OrderingMode | None] = None,
     ) -> None:
-        """What ``init_device_contexts`` says. Raises, changing nothing, if any of it is wrong."""
+        """Sets what ``init_device_contexts`` takes. Raises, and changes nothing, if any of it is wrong."""
         from oxide.runtime.device.policy import SchedulingPolicy
         from oxide.runtime.device.scheduling import PolicyOf, StreamPoolRoundRobin
 
@@ -231,7 +231,7 @@ class Runtime:
         self.ordering = order
 
     def device(self, number: Given[int]) -> Device:
-        """The device of that number. Raises ``DeviceError`` for one that is not there."""
+        """Returns the device of that number. Raises ``DeviceError`` if there is none."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.devices):
             raise DeviceError(
                 f"there is no device {written(number)}; init_device_contexts set up 0 to {len(self.devices) - 1}"
@@ -239,7 +239,7 @@ class Runtime:
         return self.devices[number]
 
     def settle(self) -> None:
-        """Waits for what is pending and gives back what is cached. In a forked child nothing is its own to give."""
+        """Waits for pending work and frees what is cached. Does nothing in a forked child, which owns none of it."""
         if self.forked:
             return
         for device in self._found:
@@ -251,11 +251,11 @@ class Runtime:
         staging = [device.staging.trim for device in self._found]
         trims = [self.pinned.trim, *staging, self.fault_records.trim, self.fault_pages.trim]
         for trim in trims:
-            with contextlib.suppress(DeviceLostError):  # then it goes with the process
+            with contextlib.suppress(DeviceLostError):  # then the memory goes with the process
                 trim()
 
     def close(self) -> None:
-        """Waits for what is pending, then gives everything back."""
+        """Waits for pending work, then frees everything."""
         try:
             self.settle()
         finally:
@@ -308,17 +308,17 @@ def _set_up(
 
 
 def not_in_force(what: str, hint: str) -> DeviceError:
-    """The error for what was made under a runtime that another took the place of."""
+    """Returns the error for an object of a runtime that is no longer in force."""
     return DeviceError(f"{what} belongs to a runtime that is not in force; {hint}")
 
 
 def devices() -> tuple[Device, ...]:
-    """The devices that are set up, by number: all there are, unless ``init_device_contexts`` said otherwise."""
+    """Returns the devices that are set up, by number: all there are, unless ``init_device_contexts`` said otherwise."""
     return current_runtime().devices
 
 
 def current_runtime() -> Runtime:
-    """The runtime in force; the first call sets the default one up."""
+    """Returns the runtime in force; the first call sets up the default one."""
     runtime = _current
     if runtime is None:
         with _lock:

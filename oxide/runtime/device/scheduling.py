@@ -15,7 +15,7 @@ from oxide.runtime.device.stream import Stream
 
 @final
 class StreamPoolRoundRobin:
-    """The default: ``streams`` streams a device, taken in turn, so that independent operations overlap."""
+    """The default policy: round robin over ``streams`` streams of a device, so that independent operations overlap."""
 
     def __init__(self, streams: Given[int] = 4) -> None:
         if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
@@ -28,7 +28,7 @@ class StreamPoolRoundRobin:
 
     @property
     def streams(self) -> int:
-        """How many streams each device has."""
+        """Returns the number of streams of each device."""
         return self._size
 
     def next_stream(self, device: Device) -> Stream:
@@ -48,7 +48,7 @@ class StreamPoolRoundRobin:
 
 @final
 class _Pool:
-    """One device's streams and whose turn it is."""
+    """One device's streams, and the index of the next."""
 
     __slots__ = ("streams", "turn")
 
@@ -87,7 +87,7 @@ class PolicyOf:
 
 
 def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
-    """The runtime's policy, for one device only: ``op.schedule(policy_of(1))`` runs on device 1.
+    """Returns the runtime's policy for one device only: ``op.schedule(policy_of(1))`` runs on device 1.
 
     ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, and ``DeviceError``, when a
     stream is picked, for a device that is not set up.
@@ -96,7 +96,7 @@ def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
 
 
 def require_placement(device: Given[int | Device], what: str) -> int | Device:
-    """The device as a user names it. Raises ``TypeError`` or ``DeviceError``."""
+    """Checks and returns a device that a user gave by object or number. Raises ``TypeError`` or ``DeviceError``."""
     if isinstance(device, Device):
         return device
     if isinstance(device, bool) or not isinstance(device, int):
@@ -109,7 +109,7 @@ def require_placement(device: Given[int | Device], what: str) -> int | Device:
 
 
 def find_device(runtime: Runtime, placement: int | Device) -> Device:
-    """The device of a runtime's. Raises ``DeviceError`` for one that is not set up there."""
+    """Returns the named device of a runtime. Raises ``DeviceError`` if it is not set up there."""
     device = runtime.device(placed_number(placement))
     if isinstance(placement, Device) and device is not placement:
         raise not_in_force(placement.label, "take it from devices()")

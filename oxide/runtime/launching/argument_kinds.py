@@ -1,8 +1,8 @@
-"""Which specialization of a generic kernel is launched: found by the kinds of the arguments that its types follow from.
+"""Finds the specialization of a generic kernel by the kinds of the arguments that its types follow from.
 
 The arguments' kinds (a buffer's dtype, a number's type, a function's code and the types it captures) make a key, and
 ``KernelLaunches`` keeps the plan that a key led to: one look at each open argument and one at a dictionary.
-Everything else goes the long way, ``specializing``, which is imported with the first generic kernel.
+All other calls take the slow path, ``specializing``, which is imported with the first generic kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 
 def kinds(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What of the arguments the choice of a specialization depends on."""
+    """Returns the key of a call: all that the choice of a specialization depends on."""
     parts: list[Any] = []
     for place in kernel.open_places:
         argument = arguments[place]
@@ -46,7 +46,7 @@ def kinds(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-_found_kind_of: Any = None  # what only kernels that take functions need, loaded with the first
+_found_kind_of: Any = None  # loaded with the first kernel that takes a function
 
 
 def _kind_of() -> Any:

@@ -49,7 +49,7 @@ _KINDS = {"slice": _SLICE, "disjoint": _DISJOINT, "tiles": _TILES, "scalar": _SC
 
 @final
 class Packed:
-    """A number that was plainly right, as words and as bytes."""
+    """A valid number, as words and as bytes."""
 
     __slots__ = ("number", "piece", "words")
 
@@ -64,7 +64,7 @@ _NOTHING: Final = Packed(object(), b"", ())
 
 @final
 class Slot:
-    """What becomes of one argument."""
+    """How one argument is bound."""
 
     __slots__ = (
         "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "pack", "parameter", "parts",
@@ -72,7 +72,7 @@ class Slot:
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
-        """``offset`` is where the parameters before it end, in bytes; ``named`` what contracts speak of."""
+        """Makes a slot. ``offset`` is the end of the parameters before it in bytes; ``named``, the contracts' names."""
         kind = _LIFTED if parameter.lifted is not None else _KINDS.get(parameter.kind, _OTHER)
         self.kind: int = kind
         self.parameter: Any = parameter
@@ -89,9 +89,9 @@ class Slot:
         self.pack = struct.Struct(f"@{self.rest}x{parameter.struct_format}").pack
         self.last = _NOTHING  # a program's constants and small sizes are the same object at each launch
         self.parts: list[int] = []
-        """Which numbers of a tuple the contracts speak of."""
+        """The indices of a tuple's numbers that the contracts name."""
         self.judged: list[str] = []
-        """The names that they call this argument by: its length, its value, or its numbers."""
+        """The contracts' names for this argument: its length, its value, or its numbers."""
         if kind == _LIFTED and parameter.kind == "tuple" and parameter.lifted is not None:
             self.parts = [place for place, part in enumerate(parameter.lifted.parts) if part.name in named]
             self.judged = [parameter.lifted.parts[place].name for place in self.parts]
@@ -101,7 +101,7 @@ class Slot:
 
 @final
 class Plan:
-    """What a specialization's launches do with their arguments."""
+    """How the launches of a specialization bind their arguments."""
 
     __slots__ = (
         "end", "fitting", "holds", "outputs", "reference", "slots", "special", "uses_index_1d", "uses_index_2d"
@@ -120,12 +120,12 @@ class Plan:
         self.end = bytes(-struct.calcsize(formats) % 8)  # up to the fault record's address
         self.outputs = [place for place, slot in enumerate(self.slots) if slot.kind in (_DISJOINT, _TILES)]
         self.holds: Callable[..., bool] | None = None
-        """Whether the contracts hold, of the integers that they speak of in the order of the parameters."""
+        """Returns whether the contracts hold, given the integers that they name in the order of the parameters."""
         if contracts:
             from oxide.compiler.signature.contracts import compiled
 
             self.holds = compiled(contracts, [name for slot in self.slots for name in slot.judged])
-        self.fitting: object = None  # the last configuration whose axes were found right: most launches have it again
+        self.fitting: object = None  # the last configuration whose axes passed the check: most launches have it again
         self.uses_index_1d: bool = special.uses_index_1d
         self.uses_index_2d: bool = special.uses_index_2d
 
@@ -145,12 +145,12 @@ class Binding:
 
 
 def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
-    """The arguments' binding; None where one of them is not plainly right, or the boxes are on several devices."""
+    """Returns the arguments' binding; None if one needs a closer check, or if the boxes are on several devices."""
     slots = plan.slots
     if len(slots) != len(arguments):
         return None
     pieces: list[bytes] = []
-    integers: list[Any] = []  # that the contracts speak of
+    integers: list[Any] = []  # those that the contracts name
     reads: list[Allocation] = []
     writes: list[Allocation] = []
     device: Device | None = None
@@ -213,7 +213,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
 
 
 def _pack(slot: Slot, argument: object) -> Packed | None:
-    """A number, a tuple or a function as it is passed; None where it is not plainly right."""
+    """Packs a number, a tuple or a function as it is passed; None if it needs a closer check."""
     words = _words(slot, argument)
     if words is None:
         return None
@@ -224,8 +224,8 @@ def _pack(slot: Slot, argument: object) -> Packed | None:
 
 
 def _words(slot: Slot, argument: object) -> tuple[Any, ...] | None:
-    """What is passed of a number, a tuple or a function; None where it is not plainly right."""
-    # The two plain cases first, each a compare or two.
+    """Returns the words passed for a number, a tuple or a function; None if it needs a closer check."""
+    # The two common cases first, each a compare or two.
     if type(argument) is int and slot.integers is not None and argument in slot.integers:
         return (argument,)
     if type(argument) is float and slot.floats and -SAFE_FLOAT <= argument <= SAFE_FLOAT:
@@ -249,7 +249,7 @@ def _hold(holds: Callable[..., bool], integers: list[Any]) -> bool:
 
 
 def _overlap(plan: Plan, arguments: tuple[Any, ...]) -> bool:
-    """Whether two outputs share memory, which ``aliasing.py`` judges."""
+    """Returns whether two outputs share memory; then ``aliasing.py`` decides."""
     ends = 0
     given = [arguments[place] for place in plan.outputs]
     boxes: list[DeviceBox] = [argument.value if isinstance(argument, Arc) else argument for argument in given]

@@ -43,11 +43,11 @@ _NO_RECORD: Final = bytes(8)  # the address, for a kernel in which nothing can f
 
 @final
 class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
-    """A launch of a kernel. Yields the tuple of its arguments in order: you get back what you put in."""
+    """A launch of a kernel. Yields the tuple of its arguments, in order."""
 
-    _known: tuple[Spec, ...] | None = None  # what the arguments are, once that was looked up
-    _numbers: tuple[Any, ...] = ()  # what is known of the arguments that are numbers, tuples and functions
-    _open_contracts: tuple[Contract, ...] = ()  # those that execution has to check
+    _known: tuple[Spec, ...] | None = None  # the arguments' specs, once they were looked up
+    _numbers: tuple[Any, ...] = ()  # the words of arguments that are numbers, tuples and functions
+    _open_contracts: tuple[Contract, ...] = ()  # the contracts that execution has to check
     _output: int | None = None  # the place of the argument that the grid may follow from
 
     def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...], plan: Plan) -> None:
@@ -109,7 +109,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
             return self._bind_and_execute(context)
-        # Nearly every launch finds its function here, and so without a call of ours.
+        # Nearly every launch finds its function here, which saves a call.
         function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
         params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
         context.launch(
@@ -125,7 +125,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return self._arguments
 
     def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        """For arguments that are operations, and for what has to be refused."""
+        """Executes a launch with arguments that are operations, or raises for arguments that are refused."""
         kernel, specialization, device = self._kernel, self._specialization, context.device
         results: list[Any] = []
         values: list[Any] = []
@@ -182,7 +182,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return tuple(results)
 
     def _require_device(self, device: Device) -> None:
-        """Raises for boxes that are all on another device."""
+        """Raises if the boxes are all on another device."""
         for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True):
             box = argument.value if isinstance(argument, Arc) else argument
             if isinstance(box, DeviceBox):
@@ -199,8 +199,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         )
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
-        """A thread for each ``items_per_thread`` elements or tiles of the output, the last of which may not be whole:
-        along x, or along y and x for a block of two axes."""
+        """Returns a configuration with a thread for each ``items_per_thread`` elements or tiles of the output, rounded
+        up: along x, or along y and x for a block of two axes."""
         described = self._kernel.description
         block, items = described.default_block, described.items_per_thread
         assert block is not None
@@ -231,7 +231,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             refuse_shared_outputs(self._kernel.name, outputs)
 
     def _check_contracts(self, specs: tuple[Spec, ...]) -> None:
-        """Checks the contracts of which all is known; the others wait for what an operation yields."""
+        """Checks the contracts whose names are all known. The others are checked once an operation has yielded."""
         known: dict[str, int] = {}
         certain: set[str] = set()
         for parameter, argument, spec in zip(self._specialization.parameters, self._arguments, specs, strict=True):
@@ -254,11 +254,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         for contract in self._kernel.description.contracts:
             if contract.names <= known.keys():
                 contract.check(self._kernel.name, known)
-        # The kernel's memory safety rests on them, so what an operation announced is checked again when it is there.
+        # The kernel's memory safety rests on them, so what an operation announced is checked again once it has run.
         self._open_contracts = tuple(c for c in self._kernel.description.contracts if not c.names <= certain)
 
     def _check_shape(self, config: LaunchConfig) -> None:
-        """What the kernel's thread indices demand: they are unique only in a launch of as many axes."""
+        """Raises ``LaunchError`` for more axes than the kernel's thread indices have: only in a launch of as many axes
+        are they unique."""
         needs = self._plan
         _, grid_y, grid_z = config._grid
         _, block_y, block_z = config._block
@@ -289,7 +290,8 @@ class ConfiguredKernel:
 
     def __init__(self, kernel: Kernel, config: Given[object | None]) -> None:
         self._kernel = kernel
-        launches: Any = kernel.launches
+        found: Any = kernel.launches
+        launches: KernelLaunches = found
         self._plan: Plan | None = launches.only
         if isinstance(config, tuple) and len(config) == 2:
             try:
@@ -333,11 +335,11 @@ class KernelLaunches:
 
     __slots__ = ("_by_kinds", "_plans", "only")
 
-    configured: ClassVar[type[ConfiguredKernel]] = ConfiguredKernel  # no method of its own: that would be a call more
+    configured: ClassVar[type[ConfiguredKernel]] = ConfiguredKernel  # a method would be one more call at each launch
 
     def __init__(self) -> None:
         self.only: Plan | None = None
-        """The one plan of a kernel that is not generic, once it was launched: a launch looks up nothing else."""
+        """The one plan of a kernel that is not generic, once it was launched. A launch needs no other look-up."""
         self._plans: dict[Specialization, Plan] = {}
         self._by_kinds: dict[tuple[Any, ...], Plan] = {}  # by the kinds of the arguments that types follow from
 
@@ -386,7 +388,7 @@ def _launches_of(kernel: Kernel) -> KernelLaunches:
 
 
 def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
-    """The operations among the arguments: whatever is wrong with the launch, they were used for something."""
+    """Returns the operations among the arguments and marks them as used, so that a refused launch does not warn."""
     parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
     for part in parts:
         part.consume()
@@ -402,8 +404,8 @@ def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
 
 
 def _numbers(parameter: Closed, argument: Any) -> Any:
-    """What the kernel gets for a number, a tuple or a function: read when the launch is built, as the numbers that a
-    function captures may be others by the time it runs. None for a box, and for what an operation has yet to yield."""
+    """Returns the words for a number, a tuple or a function; None for a box or an operation. They are read when the
+    launch is built, as the numbers that a function captures may change before it runs."""
     if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
         return None
     if parameter.lifted is not None:
@@ -412,14 +414,14 @@ def _numbers(parameter: Closed, argument: Any) -> Any:
 
 
 def _integers(parameter: Parameter, words: tuple[Any, ...]) -> dict[str, int]:
-    """The integers of a tuple, by their names, for a contract."""
+    """Returns the integers of a tuple by their names, for a contract."""
     assert parameter.lifted is not None
     named = zip(parameter.lifted.parts, words, strict=True)
     return {part.name: int(word) for part, word in named if part.dtype.kind in "iu"}
 
 
 def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
-    """Checks one argument as far as it is known, and says what it is. Raises ``ArgumentError``."""
+    """Checks one argument as far as it is known, and returns its spec. Raises ``ArgumentError``."""
     if isinstance(parameter, NumbaParameter | UntypedParameter):
         check_argument(parameter, argument)
         if isinstance(argument, DeviceOperation):
@@ -475,7 +477,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
                 f"a strided view, of shape {box.shape} and strides {box.strides} bytes: {parameter.annotation} takes "
                 f"contiguous memory; dup(view) makes a contiguous box, and Array[{element}, {box.ndim}] takes strides",
             )
-        # Of an open parameter this is known, and looked at again, once it is closed.
+        # An open parameter is checked again once its type is known.
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
             raise _refusal(
                 kernel,

@@ -1,4 +1,4 @@
-"""``Kernel.resources()``: what a kernel takes of the device that operations run on."""
+"""``Kernel.resources()``: the resources that a kernel takes of the device that operations run on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USUAL_BLOCK = 256
 def resources_of(
     special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
 ) -> KernelResources:
-    """What ``special.resources(block, shared_mem_bytes=…)`` gives."""
+    """Returns what ``special.resources(block, shared_mem_bytes=…)`` does."""
     config = LaunchConfig(1, block or special.description.default_block or _USUAL_BLOCK, shared_mem_bytes)
     device = current_runtime().default_device
     function = loaded_function(special, device)
@@ -29,5 +29,5 @@ def resources_of(
         return device.driver.resources(function, code, math.prod(config.block), config.shared_mem_bytes)
     except DeviceError as error:
         if type(error) is not DeviceError:
-            raise  # what CUDA says names its call
+            raise  # CUDA's own message names the call
         raise DeviceError(f"kernel {special.description.name}: {error}") from None

@@ -17,9 +17,9 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 
 def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
-    """The specialization for arguments that are of kinds which their parameters take, made if need be.
+    """Returns the specialization for arguments that their parameters take, made if need be.
 
-    Raises ``ArgumentError`` where they do not agree, and ``CompileError``.
+    Raises ``ArgumentError`` if they do not agree, and ``CompileError``.
     """
     declared = kernel.parameters
     found = {
@@ -37,7 +37,7 @@ def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization
 
 
 def _evidence(parameter: OpenParameter, argument: Any) -> Evidence:
-    """What an argument, which is one that the parameter takes, says of its type."""
+    """Returns what an argument that the parameter takes says of its type."""
     if isinstance(argument, Arc):
         argument = argument.value
     if isinstance(argument, DeviceOperation):

@@ -1,4 +1,4 @@
-"""Arguments of parameters without an annotation, and of ``Array`` ones: their types, and what of them is refused."""
+"""Finds the types of arguments of parameters without an annotation or with ``Array``, and refuses wrong ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 
 def argument_type_of(argument: Any) -> ArgumentType | None:
-    """The type of an argument of a parameter without an annotation, or None if no kernel takes it."""
+    """Returns the type of an argument of a parameter without an annotation, or None if no kernel takes it."""
     if isinstance(argument, Arc):
         argument = argument.value
     if isinstance(argument, DeviceOperation):
@@ -43,8 +43,8 @@ def _box_type(argument: Any) -> ArrayType | RecordType | None:
 
 
 def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
-    """By parameter, the types of the arguments that have no annotation; those of one of the kernel's explicit
-    signatures, if it has any. Raises ``ArgumentError``."""
+    """Returns the types of the arguments of parameters without an annotation, by parameter. If the kernel has explicit
+    signatures, they are those of one of them. Raises ``ArgumentError``."""
     typed = {
         parameter.name: _typed(parameter, argument)
         for parameter, argument in zip(kernel.parameters, arguments, strict=True)
@@ -96,7 +96,7 @@ def check_argument(parameter: UntypedParameter | NumbaParameter, argument: Any) 
     found = argument_type_of(argument)
     if isinstance(parameter, NumbaParameter):
         if isinstance(argument, DeviceOperation) and argument.spec() is None:
-            return  # what it yields is checked when it is there
+            return  # its result is checked after the run
         if found is not None:
             if not converts(found, parameter.type):
                 raise ArgumentError(
@@ -108,7 +108,7 @@ def check_argument(parameter: UntypedParameter | NumbaParameter, argument: Any) 
 
 
 def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
-    """Why no kernel takes an argument."""
+    """Returns the error for an argument that no kernel takes."""
     what = f"kernel {kernel}, parameter {name}: "
     if isinstance(argument, DeviceOperation):
         spec = argument.spec()
@@ -137,7 +137,7 @@ def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
 
 
 def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[ArgumentType, ...]:
-    """The explicit signature that arguments of certain types are taken by: the same, or the first they convert to."""
+    """Returns the explicit signature for arguments of these types: the same, or the first that they convert to."""
     plain = tuple(laid_out(kind, None, lambda *_: False) for kind in found)  # see take_strides
     if plain in kernel.signatures:
         return plain

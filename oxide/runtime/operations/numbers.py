@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """The numbers 0 to n - 1, as a box of shape (n,), made on the host once.
+    """Returns the numbers 0 to n - 1 as a box of shape (n,), made on the host once.
 
     Raises ``OverflowError`` if an integer dtype has not so many, ``TypeError`` or ``ValueError`` for an ``n`` that is
     no whole number of 0 or more.
@@ -50,7 +50,7 @@ def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 def randn(
     mean: Given[float], std: Given[float], shape: Shape, dtype: DType = f32, *, seed: Given[int | None] = None
 ) -> DeviceOperation[DeviceBox]:
-    """Normally distributed numbers, those of ``numpy.random.default_rng(seed).normal`` rounded to ``dtype``.
+    """Returns normally distributed numbers, those of ``numpy.random.default_rng(seed).normal`` rounded to ``dtype``.
 
     The same seed gives the same numbers on every device, and one operation has the same at every run. They are made on
     the host, which takes 0.5 s for 64 MiB: by a thread before the operation is submitted, where it is awaited. Raises
@@ -73,7 +73,7 @@ def randn(
 
 
 def _float64(name: str, number: Any) -> float:
-    """A parameter of ``randn``'s, of any type that is a number."""
+    """Converts a parameter of ``randn``, of any type that is a number."""
     wrong = f"randn: the {name} is {written(number)}; it must be one number that float64 holds"
     if isinstance(number, (bool, np.bool_, np.complexfloating, str, bytes)) or getattr(number, "ndim", False):
         raise TypeError(wrong)
@@ -91,7 +91,7 @@ def _float64(name: str, number: Any) -> float:
 @final
 @mypyc_attr(native_class=False)  # `loading` refers to it weakly
 class HostNumbers:
-    """An array that is made when it is first asked for, by whichever thread that is."""
+    """An array that is made at the first request, by the thread that asks."""
 
     __slots__ = ("__weakref__", "_array", "_lock", "_make")
 
@@ -101,7 +101,7 @@ class HostNumbers:
         self._lock = threading.Lock()
 
     def array(self) -> NDArray[Any]:
-        """The numbers. Who comes while another thread makes them waits for it."""
+        """Returns the numbers. Waits if another thread is making them."""
         if self._array is None:
             with self._lock:
                 if self._make is not None:
@@ -112,7 +112,7 @@ class HostNumbers:
 
     @property
     def made(self) -> bool:
-        """Whether they are there."""
+        """Returns whether they were made."""
         return self._array is not None
 
 

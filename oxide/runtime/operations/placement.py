@@ -1,4 +1,4 @@
-"""Which device an operation runs on, in a program that uses several.
+"""Placement: the device that an operation runs on, in a program that uses several.
 
 An operation runs on the device of the context it is part of, unless it was placed: ``op.on(device)``. A placed
 operation that is part of one on another device runs on a stream of its own device, which the policy picks; nothing
@@ -38,8 +38,8 @@ class OnDevice(DeviceOperation[T]):
         return self._innermost()._source.spec()
 
     def _innermost(self) -> OnDevice[T]:
-        """Of placements inside one another the one that says where the work runs; found without recursion, so that
-        they can be described however many they are."""
+        """Returns the innermost of nested placements, which decides where the work runs. It uses no recursion, so that
+        any number of them can be described."""
         inner = self
         while isinstance(inner._source, OnDevice):
             inner = inner._source

@@ -1,9 +1,11 @@
-"""Copies where one of two boxes is a strided view, by a kernel on the device that both are on.
+"""Copies between two boxes of a device, one of them a strided view, by a kernel on that device.
 
-A driver's own copies take a pitch or two, so that a transposition would be a copy for each row; a kernel takes any
-strides in one launch. The axes that one step can stand for are merged first, and an element's bytes are an axis too:
-so the kernel moves the longest words that both boxes are multiples of, and a row of short elements costs what one of
-long ones does. What is left are four axes in nearly all programs, and a launch for each index of those beyond.
+A driver's own copies take a pitch or two, so that a transposition would need a copy for each row. A kernel takes any
+strides in one launch. Axes with a common stride are merged first, and an element's bytes are an axis too: so the kernel
+moves the longest words that both boxes are multiples of, and a row of short elements costs as much as a row of long
+ones. In nearly all programs at most four axes are left. Each index of the axes beyond four takes a launch of its own.
+
+The kernel is submitted here and not as a ``KernelLaunch``: launches are built on operations, and copies are operations.
 
 Loaded with the first copy of this kind: the kernel is compiled then, once a machine, as any kernel is.
 """
@@ -31,7 +33,7 @@ T = TypeVar("T", u8, u16, u32, u64)
 Axes = list[tuple[int, int, int]]
 """Sizes, with the strides of the destination and of the source in bytes."""
 
-_AXES = 4  # that the kernel takes
+_AXES = 4  # the axes that the kernel takes
 _BLOCK = 256
 _WORDS = {1: u8, 2: u16, 4: u32, 8: u64}
 """The types of the words that may be moved, by their bytes."""
@@ -55,7 +57,7 @@ def copy_strided(
     source_2: i64,
     source_3: i64,
 ) -> None:
-    """A word for each thread, of ``count``; what the last axis but the first counts is what is left of the number."""
+    """Copies one of ``count`` words a thread. The indices follow from the thread's number, the last axis first."""
     number = i64(index_1d().get())
     if number < count:
         third = number // size_3
@@ -72,7 +74,7 @@ _KERNEL = Kernel(copy_strided, compiled=note_compiled, unchecked=True, sanitizab
 
 
 def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies a box into one of its shape and dtype on the same device, whose bytes are others."""
+    """Copies a box into another of its shape and dtype on the same device. The two share no memory."""
     require_device(destination, context.device, "a strided copy")
     require_device(source, context.device, "a strided copy")
     axes = _merged(destination, source)
@@ -98,7 +100,7 @@ def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source:
 
 
 def _merged(destination: DeviceBox, source: DeviceBox) -> Axes:
-    """The axes of a copy, the last of which is a run of bytes, contiguous on both sides."""
+    """Returns the axes of a copy. The last is a run of bytes, contiguous on both sides."""
     merged: Axes = [(destination.dtype.itemsize, 1, 1)]
     axes: list[tuple[int, int, int]] = list(zip(destination.shape, destination.strides, source.strides, strict=True))
     for size, out, step in reversed(axes):
@@ -111,14 +113,14 @@ def _merged(destination: DeviceBox, source: DeviceBox) -> Axes:
 
 
 def _word(axes: Axes, destination: DeviceBox, source: DeviceBox) -> int:
-    """The bytes that are moved at once: the longest word that all is a multiple of."""
+    """Returns the bytes moved at once: the longest word that all sizes, strides and addresses are multiples of."""
     *outer, (run, _, _) = axes
     steps = [step for _, *both in outer for step in both]
     return math.gcd(max(_WORDS), run, destination.ptr, source.ptr, *steps)
 
 
 def _words(box: DeviceBox, word: int) -> tuple[DeviceBox, int]:
-    """All that a view spans as a box of words, and which of these its first element begins with."""
+    """Returns the memory that a view spans as a box of words, and the index of the word of its first element."""
     whole = box._bytes()
     words = DeviceBox(whole._allocation, (whole.size // word,), np.dtype(f"u{word}"), whole._offset)
     words._known = box._known
