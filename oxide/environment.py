@@ -35,3 +35,16 @@ def word(variable: str, known: tuple[str, ...]) -> str | None:
         needed = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
         raise DeviceError(f"{variable}={text!r}: {needed} is needed; set it so, or unset it")
     return text or None
+
+
+def full_traceback() -> bool:
+    """Returns whether ``OXIDE_TRACEBACK=full`` asks for every frame and cause of an error about the user's program."""
+    return word("OXIDE_TRACEBACK", ("full",)) is not None
+
+
+def drop_frames(error: BaseException) -> None:
+    """Removes this package's frames so far from an error about the user's program, which is about to be raised again:
+    they would stand between the user's line and the message. A failure of the package itself, which has a cause, keeps
+    them."""
+    if error.__cause__ is None and not full_traceback():
+        error.__traceback__ = None

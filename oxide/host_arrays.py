@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from oxide.messages import written
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
 def host_array(array: ArrayLike, what: str) -> NDArray[Any]:
-    """Returns ``numpy.asarray(array)``, which copies no existing array. Raises as ``refuse_masked`` does."""
+    """Returns ``numpy.asarray(array)``, which copies no existing array. Raises ``TypeError`` for text, and as
+    ``refuse_masked`` does."""
+    if isinstance(array, (str, bytes)):
+        raise TypeError(
+            f"{what} takes numbers, not the {type(array).__name__} {written(array)}; "
+            "np.array([text]) makes an array of strings of a fixed length"
+        )
     refuse_masked(array, what)
     return np.asarray(array)
 

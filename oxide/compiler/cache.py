@@ -24,6 +24,7 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.driver.base import Code, Target
 from oxide.dropping import WeakTable
 
+from .description import LaunchNeeds
 from .fingerprint import Unknown, fingerprint
 
 if TYPE_CHECKING:
@@ -45,14 +46,12 @@ class Facts:
     def __init__(
         self,
         *,
-        uses_index_1d: bool,
-        uses_index_2d: bool,
+        needs: LaunchNeeds,
         sites: tuple[FaultSite, ...],
         portable: Callable[[], PortableKernel],
         placements: Callable[[], tuple[Placement, ...]],
     ) -> None:
-        self.uses_index_1d = uses_index_1d
-        self.uses_index_2d = uses_index_2d
+        self.needs = needs
         self.sites = sites
         self._portable = portable
         self._placements = placements
@@ -89,7 +88,7 @@ class Entry:
         if not disk.enabled():
             return
         content = {
-            "uses": [facts.uses_index_1d, facts.uses_index_2d],
+            "needs": dataclasses.asdict(facts.needs),
             "sites": _encode(facts.sites),
             "portable": _encode(facts.portable),
             "placements": _encode(facts.placements),
@@ -117,10 +116,8 @@ class Entry:
         if text is None:
             return None
         found = json.loads(text)
-        uses_1d, uses_2d = found["uses"]
         return Facts(
-            uses_index_1d=uses_1d,
-            uses_index_2d=uses_2d,
+            needs=LaunchNeeds(**found["needs"]),
             sites=_decode(found["sites"]),
             portable=lambda: _decode(found["portable"]),
             placements=lambda: _decode(found["placements"]),

@@ -22,6 +22,22 @@ APART: Final[Mapping[str, bool]] = {"apart": True}
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class LaunchNeeds:
+    """What the text of a kernel demands of its launches."""
+
+    index_1d: bool
+    """It calls ``thread.index_1d()``, so a launch has one axis."""
+    index_2d: bool
+    """It calls ``thread.index_2d(width)``, so a launch has at most two axes."""
+    own_elements: bool
+    """A thread writes no other element or tile of a ``DisjointSlice`` than its index's, as it does not use
+    ``unchecked_mut``. So an output needs as many threads as it has elements or tiles."""
+    dynamic_shared: bool
+    """It uses dynamic shared memory, so a launch says how much."""
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelDescription:
     """A kernel's function, parameters and options. A new option is part of the fingerprint unless it is ``APART``."""
@@ -41,6 +57,8 @@ class KernelDescription:
     deny_checks: bool
     contracts: tuple[Contract, ...] = field(metadata=APART)  # hashed by their texts
     max_registers: int | None
+    partial: bool = field(metadata=APART)  # about launches, and no part of the code
+    """True if a launch may leave a part of an output unwritten."""
     sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache
     sanitizable: bool
     """False for a kernel of oxide's own that may copy what nothing has written, as any copy may."""

@@ -17,7 +17,8 @@ from oxide.compiler.signature.signature import Closed, UntypedParameter, default
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
-from oxide.errors import ArgumentError
+from oxide.environment import drop_frames
+from oxide.errors import ArgumentError, CompileError, LaunchError
 
 from .description import KernelDescription
 from .options import check_max_registers, check_unchecked, checked_block, checked_items
@@ -73,6 +74,7 @@ class Kernel:
         deny_checks: bool = False,
         requires: Iterable[str] = (),
         max_registers: int | None = None,
+        partial: bool = False,
         sanitize: str | Iterable[str] = (),
         sanitizable: bool = True,
         names: Mapping[str, Any] | None = None,
@@ -124,6 +126,7 @@ class Kernel:
             deny_checks=deny_checks,
             contracts=contracts,
             max_registers=max_registers,
+            partial=partial,
             sanitize=sanitizing.kinds_of(sanitize, name),
             sanitizable=sanitizable,
         )
@@ -167,10 +170,14 @@ class Kernel:
 
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
-        launcher = self._unconfigured
-        if launcher is None:
-            launcher = self._unconfigured = self[None]
-        return launcher(*args, **kwargs)
+        try:
+            launcher = self._unconfigured
+            if launcher is None:
+                launcher = self._unconfigured = self[None]
+            return launcher(*args, **kwargs)
+        except (CompileError, LaunchError) as error:
+            drop_frames(error)
+            raise
 
     if not TYPE_CHECKING:  # so that a type checker refuses unknown attributes
 
@@ -231,7 +238,11 @@ class Kernel:
             with self._lock:
                 special = self._specializations.get(parameters)
                 if special is None:
-                    special = self._specializations[parameters] = Specialization(self, parameters)
+                    try:
+                        special = self._specializations[parameters] = Specialization(self, parameters)
+                    except CompileError as error:
+                        drop_frames(error)
+                        raise
         return special
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:

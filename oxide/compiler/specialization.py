@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .cache import Facts
     from .checks_report import Check
-    from .description import KernelDescription
+    from .description import KernelDescription, LaunchNeeds
     from .kernel import Kernel
 
 __all__ = ["Specialization"]
@@ -59,8 +59,7 @@ class Specialization:
             _note_compiled(kernel, begun)
         else:
             self._facts = kept
-        self.uses_index_1d: bool = self._facts.uses_index_1d
-        self.uses_index_2d: bool = self._facts.uses_index_2d
+        self.needs: LaunchNeeds = self._facts.needs
         self.kernel_id: int = _stable_hash(described, parameters)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
         self.reference = weakref.ref(self)  # shared by all tables keyed by it
@@ -264,6 +263,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     from oxide.compiler.ir.portable import translate
 
     from .cache import Facts
+    from .description import LaunchNeeds
 
     uses, style = _style(kernel, parameters)
     lowered = lower(
@@ -277,8 +277,12 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
     return Facts(
-        uses_index_1d=uses.index_1d,
-        uses_index_2d=uses.index_2d,
+        needs=LaunchNeeds(
+            index_1d=uses.index_1d,
+            index_2d=uses.index_2d,
+            own_elements=(uses.index_1d or uses.index_2d) and not uses.unchecked_mut,
+            dynamic_shared=portable.shared.dynamic,
+        ),
         sites=portable.sites,
         portable=lambda: portable,
         placements=lambda: placements,

@@ -52,6 +52,8 @@ class Uses:
     numba_cuda: bool = False
     """True if it calls functions of numba-cuda."""
     sync_grid: bool = False
+    unchecked_mut: bool = False
+    """True if it may write other elements than its thread's."""
     constants: dict[int, str] = field(default_factory=dict)
     """The kernel's names for the outside arrays, by ``id``."""
     leaves: CompileError | None = None
@@ -184,6 +186,7 @@ class _Body:
     def _visit_numba(self, node: ast.AST) -> None:
         """Checks the calls that the width rule concerns, and those whose arguments numba does not count."""
         for child in ast.walk(node):
+            self._note_attribute(child)
             if isinstance(child, ast.Call):
                 called = self._resolve(child.func)
                 self._check_count(child, called)
@@ -197,6 +200,10 @@ class _Body:
                         child, called.function if isinstance(called, DeviceFunction) else called.py_func
                     )
 
+    def _note_attribute(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Attribute) and node.attr == "unchecked_mut":
+            self.uses.unchecked_mut = True
+
     def _numba_function(self, node: ast.Call, function: Callable[..., Any]) -> None:
         if function in self.callers or not _has_source(function):
             return
@@ -208,6 +215,7 @@ class _Body:
         if self.numba_style:
             self._visit_numba(node)
             return
+        self._note_attribute(node)
         problem = UNSUPPORTED.get(type(node))
         if problem is not None:
             raise self._error(node, problem)

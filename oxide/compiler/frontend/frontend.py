@@ -60,7 +60,7 @@ from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.signature.untyped_arguments import ArgumentType
 from oxide.dropping import WeakTable
-from oxide.environment import word
+from oxide.environment import full_traceback
 from oxide.errors import OxideError
 from oxide.language.types import bool_
 
@@ -79,6 +79,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     python_numbers,
     ranges,
     shared,
+    slices,
     tiles,
     vectors,
     view_loops,
@@ -114,7 +115,7 @@ def lower(
     kernel's name for it.
     """
     args = tuple(_parameter_type(parameter) for parameter in parameters)
-    full = word("OXIDE_TRACEBACK", ("full",)) is not None  # read first: an invalid value raises its own error
+    full = full_traceback()  # read first: an invalid value raises its own error
     session.notes.clear()
     session.failures.clear()
     _contexts()[0].remembered.clear()
@@ -291,11 +292,13 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
         if isinstance(value, tiles.TileRefType):
             tiles.check_position(value, index)
+        slices.refuse_from_the_end(value, index)
         return super().resolve_static_getitem(value, index)
 
     def resolve_static_setitem(self, target: Any, index: Any, value: Any) -> Any:
         if isinstance(target, tiles.TileRefType):
             tiles.check_position(target, index)
+        slices.refuse_from_the_end(target, index)
         return super().resolve_static_setitem(target, index, value)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:

@@ -26,6 +26,8 @@ from oxide.runtime.device.scheduling import picked_stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.device.timeline import Timeline
@@ -293,7 +295,7 @@ def _require_pair(name: str, given: object) -> None:
 def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
     """Version 3: its stream is the one to wait for, None where nothing is pending."""
     if box.device.kind != "cuda":
-        raise AttributeError(f"a box on {box.device.label} has __array_interface__")
+        raise AttributeError(f"a box on {box.device.label} has __dlpack__ and host_view()")
     pending = [use for use in _uses(box) if not use[0].passed(use[1])]
     stream = None
     if pending:
@@ -305,13 +307,20 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
     return {**_description(box), "stream": stream, "version": 3}
 
 
-def array_interface(box: DeviceBox) -> dict[str, Any]:
-    """Version 3; waits for the box's uses."""
-    if box.device.kind != "cpu":
-        raise AttributeError(f"a box on {box.device.label} has __cuda_array_interface__; d2h copies it to the host")
+class _HostMemory:
+    """A box's memory as NumPy takes it, version 3 of the interface. The array keeps this, and so the box."""
+
+    def __init__(self, box: DeviceBox) -> None:
+        self._box = box
+        self.__array_interface__ = {**_description(box), "version": 3}
+
+
+def host_array(box: DeviceBox) -> NDArray[Any]:
+    """Returns an array on the memory of a box on the CPU device, once the box's uses are over."""
     box._become_known()
     _wait_for_uses(box)
-    return {**_description(box), "version": 3}
+    array: NDArray[Any] = np.asarray(_HostMemory(box))
+    return array.view(box.dtype)  # the interface says of a structure only how long it is
 
 
 def _description(box: DeviceBox) -> dict[str, Any]:

@@ -357,7 +357,9 @@ class DeviceBox:
         """
         if self.device.kind != "cpu":
             raise DeviceError(f"host_view: the box is on {self.device.label}; d2h copies it to the host")
-        return np.asarray(self).view(self._dtype)  # the interface says of a structure only how long it is
+        from oxide.runtime.device.interop import host_array
+
+        return host_array(self)
 
     def _span(self) -> tuple[int, int]:
         """Returns the addresses that the elements lie between."""
@@ -448,11 +450,22 @@ class DeviceBox:
 
         return cuda_array_interface(self)
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        from oxide.runtime.device.interop import array_interface
+    def copy_to_host(self) -> NoReturn:
+        """Raises ``AttributeError``: numba-cuda's name for what ``d2h`` does."""
+        raise AttributeError("a DeviceBox has no copy_to_host; d2h(box).sync() or await d2h(box) is a new host array")
 
-        return array_interface(self)
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        raise self._no_host_array("NumPy")
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: object, **options: object) -> NoReturn:
+        raise self._no_host_array(f"np.{function.__name__}")
+
+    def __array_function__(self, function: Any, types: object, args: object, options: object) -> NoReturn:
+        raise self._no_host_array(f"np.{function.__name__}")
+
+    def _no_host_array(self, what: str) -> TypeError:
+        here = ", and box.host_view() is an array on its memory" if self.device.kind == "cpu" else ""
+        return TypeError(f"{what} takes host arrays, not {self!r}; d2h(box) copies it to the host{here}")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Returns DLPack's kind of device and its number."""

@@ -17,7 +17,9 @@ Nearly every launch gets such arguments, and the time of a launch is Python's: o
 
 from __future__ import annotations
 
+import math
 import struct
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -31,9 +33,12 @@ from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device
 
 if TYPE_CHECKING:
+    from oxide.compiler.description import LaunchNeeds
     from oxide.compiler.signature.signature import Closed
     from oxide.compiler.specialization import Specialization
+    from oxide.runtime.launching.launch_config import LaunchConfig
 
+_ANY: Final = sys.maxsize
 _NUMBERS: Final = (int, float, bool)
 
 # What a slot does with its argument.
@@ -67,8 +72,8 @@ class Slot:
     """How one argument is bound."""
 
     __slots__ = (
-        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "pack", "parameter", "parts",
-        "rest", "type",
+        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "pack", "parameter",
+        "parts", "rest", "type",
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
@@ -82,6 +87,8 @@ class Slot:
         self.integers: Any = None if scalar is None else scalar.integers
         self.floats: bool = scalar is not None and scalar.is_float
         self.type: Any = parameter.type if isinstance(parameter, NumbaParameter) else None
+        self.most = _ANY
+        """How many elements of an output the threads of the plan's fitting configuration reach."""
         self.before = bytes(-offset % 8)  # up to a box's address
         # Of anything else, ``pack`` gives the bytes behind the ``rest`` since the last multiple of 8: with those in
         # front, everything in it is aligned as it is in the whole.
@@ -104,7 +111,7 @@ class Plan:
     """How the launches of a specialization bind their arguments."""
 
     __slots__ = (
-        "end", "fitting", "holds", "outputs", "reference", "slots", "special", "uses_index_1d", "uses_index_2d"
+        "end", "fitting", "holds", "needs", "outputs", "reference", "short", "slots", "special", "warns"
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
@@ -125,9 +132,22 @@ class Plan:
             from oxide.compiler.signature.contracts import compiled
 
             self.holds = compiled(contracts, [name for slot in self.slots for name in slot.judged])
-        self.fitting: object = None  # the last configuration whose axes passed the check: most launches have it again
-        self.uses_index_1d: bool = special.uses_index_1d
-        self.uses_index_2d: bool = special.uses_index_2d
+        self.fitting: LaunchConfig | None = (
+            None  # the last configuration whose axes passed the check: most launches have it again
+        )
+        self.needs: LaunchNeeds = special.needs
+        self.short = False
+        """True once an output was bound that has more than its slot's ``most`` elements."""
+        self.warns = self.needs.own_elements and not special.description.partial
+        """True as long as a launch with too few threads is worth a warning."""
+
+    def fit(self, config: LaunchConfig) -> None:
+        """Notes a configuration whose axes passed the check, and how far its threads reach."""
+        self.fitting = config
+        threads = math.prod(config.grid) * math.prod(config.block)
+        for place in self.outputs:
+            slot = self.slots[place]
+            slot.most = threads * math.prod(slot.parameter.tile) if self.warns else _ANY
 
 
 @final
@@ -196,6 +216,8 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
             reads.append(allocation)
         elif kind in (_ARGUMENT, _DISJOINT) or box._ptr % slot.alignment == 0:
             writes.append(allocation)
+            if box._size > slot.most:
+                plan.short = True
         else:
             return None
         if slot.before:

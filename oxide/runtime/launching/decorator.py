@@ -6,11 +6,14 @@ compiled form too, as compiled functions have no frames, and ``kernel`` looks at
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 from oxide.compiler.kernel import Kernel
+from oxide.environment import drop_frames
+from oxide.errors import CompileError
 from oxide.runtime.awaiting.loading import note_compiled
 from oxide.runtime.launching.launch import KernelLaunches
 
@@ -30,6 +33,7 @@ def kernel(
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    partial: bool = False,
     sanitize: str | Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
@@ -44,6 +48,7 @@ def kernel(
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    partial: bool = False,
     sanitize: str | Iterable[str] = (),
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Makes a kernel of a Python function. Raises ``CompileError`` for annotations it cannot use.
@@ -56,12 +61,13 @@ def kernel(
     many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
     ``fastmath`` allows floating point reassociation and approximate division. ``fma=False`` rounds every product;
     else a product that is written as an operand of a sum is fused with it, as C's ``FP_CONTRACT`` has it, and
-    ``fastmath`` leaves the choice to the compiler. ``unchecked`` leaves the bounds checks
-    out: an index outside a slice then touches other memory. ``deny_checks`` makes a check that would stay inside a loop
-    a ``CompileError`` at the first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each
-    launch is checked against them on the host, and accesses that follow from them are not checked in the kernel.
-    ``max_registers`` bounds a thread's registers on a GPU. ``sanitize``, of ``"memory"`` and ``"race"``, makes the CPU
-    device check every access: docs/sanitizer.md says for what.
+    ``fastmath`` leaves the choice to the compiler. ``unchecked`` leaves the bounds checks out: an index outside a slice
+    then touches other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the
+    first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against
+    them on the host, and accesses that follow from them are not checked in the kernel. ``max_registers`` bounds a
+    thread's registers on a GPU. ``partial=True`` says that a launch may have fewer threads than an output has elements
+    or tiles; else the first such launch is a ``RuntimeWarning``. ``sanitize``, of ``"memory"`` and ``"race"``, makes
+    the CPU device check every access: docs/sanitizer.md says for what.
     """
     options: dict[str, Any] = {
         "block": block,
@@ -72,10 +78,17 @@ def kernel(
         "deny_checks": deny_checks,
         "requires": requires,
         "max_registers": max_registers,
+        "partial": partial,
         "sanitize": sanitize,
         # Annotations are strings mostly, and may name a local of the function that defines the kernel.
         "names": dict(sys._getframe(1).f_locals),
     }
-    if function is None:
-        return lambda decorated: Kernel(decorated, launches=KernelLaunches(), compiled=note_compiled, **options)
-    return Kernel(function, launches=KernelLaunches(), compiled=note_compiled, **options)
+    return functools.partial(_made, options) if function is None else _made(options, function)
+
+
+def _made(options: dict[str, Any], function: Callable[..., Any]) -> Kernel:
+    try:
+        return Kernel(function, launches=KernelLaunches(), compiled=note_compiled, **options)
+    except CompileError as error:
+        drop_frames(error)
+        raise

@@ -18,10 +18,12 @@ from oxide.compiler.signature.device_function import is_function
 from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
 from oxide.compiler.signature.untyped_arguments import arrays_in
 from oxide.compiler.specialization import Specialization
+from oxide.driver import sanitizing
 from oxide.driver.base import KernelResources
-from oxide.errors import ArgumentError, LaunchError
+from oxide.environment import drop_frames
+from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.messages import written
-from oxide.native import Given, caused
+from oxide.native import Given, caused, warn_caller
 from oxide.runtime.awaiting.loading import announce, loaded_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
@@ -72,6 +74,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if config is not None:
                 if plan.fitting is not config:
                     self._check_shape(config)
+                    plan.short = True  # perhaps
+                if plan.short:
+                    self._check_reach(config, arguments)
                 self._unused = True
                 return
         parts = _consume(arguments)
@@ -103,6 +108,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 self._config = self._inferred(spec.shape)
         if self._config is not None:
             self._check_shape(self._config)
+            self._check_reach(self._config, known)
         super().__init__(*parts)
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
@@ -173,7 +179,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             assert self._output is not None
             output = results[self._output]
             config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
+        if self._known is not None and any(not isinstance(self._known[place], BoxSpec) for place in self._plan.outputs):
             self._check_shape(config)
+            self._check_reach(config, results)
         specialization = take_strides(specialization, results)
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
@@ -260,20 +268,46 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def _check_shape(self, config: LaunchConfig) -> None:
         """Raises ``LaunchError`` for more axes than the kernel's thread indices have: only in a launch of as many axes
         are they unique."""
-        needs = self._plan
+        needs = self._plan.needs
         _, grid_y, grid_z = config._grid
         _, block_y, block_z = config._block
-        if needs.uses_index_1d and not grid_y == grid_z == block_y == block_z == 1:
+        if needs.index_1d and not grid_y == grid_z == block_y == block_z == 1:
             raise LaunchError(
                 f"kernel {self._kernel.name} uses thread.index_1d(), which needs a launch with y and z of 1, got "
                 f"grid {config.grid}, block {config.block}: launch it along x, or use thread.index_2d(width)"
             )
-        if needs.uses_index_2d and not grid_z == block_z == 1:
+        if needs.index_2d and not grid_z == block_z == 1:
             raise LaunchError(
                 f"kernel {self._kernel.name} uses thread.index_2d(), which needs a launch with z of 1, got "
                 f"grid {config.grid}, block {config.block}"
             )
-        needs.fitting = config
+        if needs.dynamic_shared and not config._shared_mem_bytes:
+            raise LaunchError(
+                f"kernel {self._kernel.name} uses dynamic shared memory, and the launch gives it none: write "
+                f"{self._kernel.name}[LaunchConfig({config.grid}, {config.block}, shared_mem_bytes=…)](…)"
+            )
+        self._plan.fit(config)
+
+    def _check_reach(self, config: LaunchConfig, arguments: Sequence[object]) -> None:
+        """Warns of an output with more elements than the launch's threads reach: at a kernel's first such launch, and
+        at each under the sanitizer. ``arguments`` are boxes, or their specs."""
+        plan, kernel = self._plan, self._kernel
+        plan.short = False
+        for place in plan.outputs:
+            slot, output = plan.slots[place], arguments[place]
+            if isinstance(output, Arc):
+                output = output.value
+            if not isinstance(output, (DeviceBox, BoxSpec)) or math.prod(output.shape) <= slot.most:
+                continue
+            size, reached = math.prod(output.shape), slot.most
+            if not (kernel.description.sanitize or sanitizing.requested()):
+                plan.warns = False
+                plan.fit(config)
+            warn_caller(
+                f"kernel {kernel.name}: the launch's threads reach {reached} of the {size} elements of parameter "
+                f"{slot.parameter.name}, and the others are not written. Launch more threads, which "
+                "LaunchConfig.for_num_elems counts, or declare @kernel(partial=True) if that is meant"
+            )
 
     def title(self) -> object:
         return self
@@ -311,13 +345,17 @@ class ConfiguredKernel:
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
         kernel, plan = self._kernel, self._plan
-        if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
-            args = kernel.positional(args, kwargs)
-        if plan is None:
-            launches = _launches_of(kernel)
-            plan = launches.plan_for(kernel, args)
-            self._plan = launches.only
-        return KernelLaunch(kernel, self._config, args, plan)
+        try:
+            if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
+                args = kernel.positional(args, kwargs)
+            if plan is None:
+                launches = _launches_of(kernel)
+                plan = launches.plan_for(kernel, args)
+                self._plan = launches.only
+            return KernelLaunch(kernel, self._config, args, plan)
+        except (CompileError, LaunchError) as error:
+            drop_frames(error)
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ConfiguredKernel, (self._kernel, self._config)

@@ -14,7 +14,16 @@ from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.places import add_note_once, origin, part_note
 from oxide.runtime.device.timeline import Mark
-from oxide.runtime.operations.operation import DeviceOperation, Spec, Value, no_function, require_operation
+from oxide.runtime.operations.operation import (
+    DeviceOperation,
+    Spec,
+    Value,
+    async_function,
+    is_async,
+    no_function,
+    refuse_coroutine,
+    require_operation,
+)
 from oxide.runtime.submission.once import Once
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -41,6 +50,9 @@ class Stage(DeviceOperation[U]):
         if not callable(function):
             source.consume()  # a failed use is a use: no warning
             raise no_function(function, name)
+        if is_async(function):
+            source.consume()
+            raise async_function(function, name)
         self.source = source
         self.stage: int = source.stage + 1 if isinstance(source, Stage) else 2
         self._name = name
@@ -106,6 +118,7 @@ class Map(Stage[U]):
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
         mapped: U = self._function(result)
+        refuse_coroutine(mapped, self._function, "map")
         return mapped
 
 
@@ -118,7 +131,7 @@ class Inspect(Stage[T]):
         super().__init__(source, "inspect", function)
 
     def follow(self, context: ExecutionContext, result: Any) -> T:
-        self._function(result)
+        refuse_coroutine(self._function(result), self._function, "inspect")
         shown: T = result
         return shown
 

@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from oxide.driver.base import GraphHandle
 from oxide.dropping import calls_drop
@@ -55,15 +55,21 @@ class CudaGraph(Generic[T]):
         self.stream = stream
         self._captured: _Captured | None = captured
         self._output: T | None = output
+        self._taken = False
         # Updates whose faults no launch has taken over yet, each with its own reports.
         self._updates: deque[tuple[Submission[Any], list[Report]]] = deque()
         self._passed_on: list[Report] = []
         self._updated: tuple[Timeline, int] | None = None  # the next launch runs after it, whatever buffers it uses
 
-    def take_output(self) -> T | None:
-        """Returns the result of the captured operation: handles that launches fill. Later calls return None."""
+    def take_output(self) -> T:
+        """Returns the result of the captured operation: handles that launches fill. It can be taken once, so that the
+        graph keeps no host array that its user has dropped. Raises ``GraphError`` for a second call."""
+        self._require_open()
+        if self._taken:
+            raise GraphError("take_output: the graph's output was taken before; keep what the first call returned")
+        self._taken = True
         output, self._output = self._output, None
-        return output
+        return cast(T, output)
 
     def update(self, operation: Given[DeviceOperation[U]]) -> U:
         """Runs ``operation`` on the graph's stream and returns its result at once, in flight. It can write new inputs,

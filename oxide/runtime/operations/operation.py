@@ -12,6 +12,8 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from inspect import CO_COROUTINE
+from types import CoroutineType, FunctionType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
@@ -396,6 +398,27 @@ def no_function(found: object, where: str) -> TypeError:
     """Returns the error for an argument that is not callable."""
     hint = "; write a lambda that returns the operation" if isinstance(found, DeviceOperation) else ""
     return TypeError(f"{where} takes a function, not {type(found).__name__}{hint}")
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Returns whether a function was written with ``async def``."""
+    return isinstance(function, FunctionType) and bool(function.__code__.co_flags & CO_COROUTINE)
+
+
+def async_function(function: Callable[..., Any], where: str) -> TypeError:
+    """Returns the error for an async function where the operation calls an ordinary one."""
+    name = getattr(function, "__name__", "the function")
+    return TypeError(
+        f"{where} takes an ordinary function, not the async {name}: nothing would await it. Await the operation, and "
+        f"then {name} with its result"
+    )
+
+
+def refuse_coroutine(made: object, function: Callable[..., Any], where: str) -> None:
+    """Raises ``TypeError`` for a coroutine that a user's function returned."""
+    if isinstance(made, CoroutineType):
+        made.close()
+        raise async_function(function, where)
 
 
 def require_operation(made: Given[DeviceOperation[T]], where: str) -> DeviceOperation[T]:

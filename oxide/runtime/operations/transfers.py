@@ -122,12 +122,12 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
     """See ``d2h``."""
 
     def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
+        if not isinstance(box, DeviceOperation) and require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
+            announce_large_copy()
         self._box = box
         super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
             self.place_as(box)
-        elif require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
-            announce_large_copy()
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
         box = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "d2h")
@@ -336,6 +336,8 @@ def memcpy(
     ``TypeError`` if the dtypes differ, ``ValueError`` if the numbers of elements differ or ``src`` has masked elements,
     and ``DeviceError`` when it is run on another device.
     """
+    if isinstance(dst, np.ndarray):
+        raise TypeError("memcpy writes into a DeviceBox, not into an ndarray; d2h(box) copies to a new host array")
     destination = require_box(dst, "memcpy")
     source: DeviceBox | NDArray[Any]
     if isinstance(src, np.ndarray):

@@ -138,7 +138,7 @@ def test_control_c_ends_a_program_with_an_endless_kernel(run: Callable[[Callable
 
     def program() -> None:
         box = h2d(np.zeros(2, np.int32)).sync()
-        seen.append(np.asarray(box))
+        seen.append(box.host_view())
         over = threading.Event()
         pressing = threading.Thread(target=press_once_it_runs, args=(seen[0], over))
         pressing.start()

@@ -26,7 +26,7 @@ def test_arrays_outlive_their_driver(make: Callable[[], CpuDriver], size: int) -
     driver = make()
     with use_driver(driver):
         box = h2d(data).sync()
-        result, view, pinned = d2h(box).sync(), np.asarray(box), pinned_empty(size, np.float64)
+        result, view, pinned = d2h(box).sync(), box.host_view(), pinned_empty(size, np.float64)
         pinned[:] = data
         del box
     driver.close()

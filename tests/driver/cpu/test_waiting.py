@@ -366,6 +366,6 @@ def test_a_launch_and_its_wait_take_no_other_thread(
         else:
             operation.async_on(stream)
             stream.synchronize()
-        np.testing.assert_array_equal(np.asarray(box), 1)
+        np.testing.assert_array_equal(box.host_view(), 1)
         held.set()
     driver.close()

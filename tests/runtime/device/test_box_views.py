@@ -442,10 +442,23 @@ def test_a_copy_of_a_view_says_nothing_of_what_was_never_written(monkeypatch: py
     dup(box[:, 1]).and_then(d2h).sync()
 
 
-def test_numpys_functions_do_not_take_a_box_of_a_gpu_for_a_sequence() -> None:
+@pytest.mark.parametrize("driver", ["cpu", "foreign"])
+def test_numpys_functions_refuse_a_box_of_any_device_and_name_d2h(driver: str) -> None:
     from tests.runtime.operations.test_interop_streams import Foreign
 
-    with use_driver(Foreign()):
+    with use_driver(Foreign() if driver == "foreign" else CpuDriver()):
         box = h2d(DATA).sync()
-        assert np.asarray(box).dtype == object
-        assert np.asarray(box).shape == ()
+        uses = {
+            "NumPy": lambda: np.asarray(box),
+            "np.exp": lambda: np.exp(box),
+            "np.add": lambda: np.ones(3) + box,
+            "np.concatenate": lambda: np.concatenate([box, box]),
+        }
+        for name, use in uses.items():
+            with pytest.raises(
+                TypeError, match=rf"^{name} takes host arrays, not .*; d2h\(box\) copies it to the host"
+            ):
+                use()
+        with pytest.raises(AttributeError, match=r"a DeviceBox has no copy_to_host; d2h\(box\).sync\(\) or await d2h"):
+            box.copy_to_host()
+        assert not hasattr(box, "__array_interface__")

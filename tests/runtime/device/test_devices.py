@@ -121,7 +121,7 @@ def test_a_placed_operation_runs_where_it_is_placed_and_the_stream_it_was_given_
             pass
         assert not stream.query()
         stream.synchronize()
-        np.testing.assert_array_equal(np.asarray(placed), 7)
+        np.testing.assert_array_equal(placed.host_view(), 7)
 
 
 def test_a_fault_on_another_device_is_the_runs(two: RecordingDriver) -> None:

@@ -42,7 +42,7 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
             "init": oxide.init_device_contexts,
             "new_stream": stream.device.new_stream,
             "synchronize": stream.synchronize,
-            "array": lambda: np.asarray(pending),
+            "array": lambda: pending.host_view(),
             "pinned": lambda: oxide.pinned_empty(3),
             "scope": oxide.CudaGraph.scope(stream).__enter__,
             "graph": oxide.zeros(3).graph,
@@ -56,7 +56,7 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
                     assert "forked" in str(error) and "spawn" in str(error), (name, str(error))
                     print(name, flush=True)
             assert [piece.shape for piece in box.partition(2)] == [(2,), (1,)]
-            assert np.asarray(box).sum() == 3
+            assert box.host_view().sum() == 3
             del box, pending
             gc.collect()
             oxide.reclaim.drain()

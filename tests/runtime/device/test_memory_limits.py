@@ -152,7 +152,7 @@ def test_a_large_upload_is_read_while_the_device_works_and_its_array_is_kept() -
         del array
         gc.collect()
         stream.synchronize()
-        assert np.asarray(box).sum() == CHUNK_BYTES
+        assert box.host_view().sum() == CHUNK_BYTES
 
 
 LARGE_COPIES = """

@@ -43,7 +43,7 @@ def two_boxes(way: str) -> tuple[Any, Any]:
         return box, from_dlpack(box)
     if way == "by numpy":
         box = zeros(4).sync()
-        return box, from_dlpack(np.asarray(box))
+        return box, from_dlpack(box.host_view())
     array = np.zeros(4, np.float32)
     if way == "a part first":
         part = from_dlpack(array[1:3])

@@ -68,7 +68,7 @@ def test_the_first_upload_page_locks_nothing_on_the_loop_and_the_loop_goes_on(dr
 
             async def copy() -> None:
                 box = await h2d(DATA)
-                np.testing.assert_array_equal(np.asarray(box), DATA)
+                np.testing.assert_array_equal(box.host_view(), DATA)
 
             nursery.start_soon(copy)
             await until(lambda: driver.beside)

@@ -45,7 +45,7 @@ def test_declared_reads_run_after_the_write_before_and_before_the_write_after() 
     with use_driver(step_driver()) as driver:
         writer, reader, again = streams(3)
         box = h2d(np.zeros(4)).sync()
-        memory = np.asarray(box)
+        memory = box.host_view()
         seen: list[float] = []
         memcpy(box, h2d(np.ones(4)).sync()).async_on(writer)
         two = h2d(np.full(4, 2.0)).sync_on(again)
@@ -64,7 +64,7 @@ def test_declared_writes_cover_what_is_put_on_the_stream_after_the_function_has_
     with use_driver(step_driver()) as driver:
         first, second = streams(2)
         box = h2d(np.zeros(4)).sync()
-        memory = np.asarray(box)
+        memory = box.host_view()
 
         def declare(context: ExecutionContext) -> DeviceOperation[None]:
             context.writes(box)

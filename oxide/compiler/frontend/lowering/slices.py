@@ -130,6 +130,24 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
         return signature(kind.dtype, kind, types.unliteral(index))
 
 
+def refuse_from_the_end(kind: Any, index: Any) -> None:
+    """Refuses a constant negative index of an oxide array. It would be outside, where Python counts from the end."""
+    if isinstance(kind, SliceType) and kind.mutable:
+        return  # it takes no integer at all
+    array = getattr(kind, "parameter", None) or getattr(kind, "shown", None)
+    parts = index if isinstance(index, tuple) else (index,)
+    for axis, part in enumerate(parts):
+        if array is None or not isinstance(part, int) or part >= 0:
+            continue
+        shape: tuple[int, ...] | None = getattr(kind, "shape", None)
+        if shape is not None and axis < len(shape):
+            instead = f"{shape[axis] + part} on axis {axis} of {array}" if len(shape) > 1 else str(shape[axis] + part)
+        else:
+            instead = f"len({array}) - {-part}" if hasattr(kind, "parameter") else f"len(…) - {-part}"
+        note(f"the index {part} of {array} does not count from the end in a kernel: write {instead}")
+        raise errors.TypingError("negative index")
+
+
 @lowering_registry.lower(operator.getitem, SliceType, types.Integer)
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
