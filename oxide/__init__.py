@@ -46,7 +46,8 @@ from oxide.runtime.device.stream import Event, Stream
 from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
-from oxide.runtime.operations.combinators import shared, unzip, zip
+from oxide.runtime.operations.combinators import shared, unzip
+from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must leave Python's own
 from oxide.runtime.operations.operation import DeviceOperation, value, with_context
 from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcpy, ones, pinned_empty, zeros
@@ -206,6 +207,5 @@ __all__ = [
     "warp",
     "with_context",
     "zeros",
-    "zip",
     "zip_exact",
 ]
