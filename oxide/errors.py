@@ -155,10 +155,11 @@ Coordinates = tuple[int, int, int]
 class SanitizerError(KernelFault):
     """Raised for findings of the CPU device's sanitizer; ``OXIDE_SANITIZE`` and ``@kernel(sanitize=…)`` turn it on.
 
-    ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"`` or ``"race"``. ``what`` is the parameter or
-    the array. ``offset`` is the access's distance from its first byte, in bytes; None if no parameter is known.
-    ``access`` is ``"read"``, ``"write"`` or ``"atomic"``. For a race, ``other`` is the earlier access that is not
-    ordered with this access. Further findings of a launch are notes on the first.
+    ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"``, ``"race"`` or ``"missing-lanes"``. ``what``
+    is the parameter or the array. ``offset`` is the access's distance from its first byte, in bytes; None if no
+    parameter is known. ``access`` is ``"read"``, ``"write"``, ``"atomic"`` or ``"warp operation"``. For a race,
+    ``other`` is the earlier access that is not ordered with this access. Further findings of a launch are notes on the
+    first.
     """
 
     def __init__(
@@ -198,8 +199,13 @@ class SanitizedAccess:
         self.line = line
 
     def __str__(self) -> str:
-        done = {"read": "a read of", "write": "a write to", "atomic": "an atomic operation on"}[self.access]
-        return f"{done} {self.what} by block {self.block}, thread {self.thread}, at {self.file}:{self.line}"
+        done = {
+            "read": "a read of ",
+            "write": "a write to ",
+            "atomic": "an atomic operation on ",
+            "warp operation": "",
+        }[self.access]
+        return f"{done}{self.what} by block {self.block}, thread {self.thread}, at {self.file}:{self.line}"
 
 
 def _same(kind: type[OxideError], args: tuple[Any, ...], fields: dict[str, Any]) -> OxideError:

@@ -178,8 +178,8 @@ WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
 """Flags of an access: the low bits of ``who``. The access's number starts at bit 4, the thread at bit 20 and the block
 at bit 32."""
 
-REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race")
-OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE = range(4)
+REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing-lanes")
+OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES = range(5)
 
 
 # Reports on their way from a launch to its waiter. The oldest are forgotten: a fault may have no waiter.

@@ -276,6 +276,10 @@ class _Instrumenter:
                 self._block.append(instruction)
                 self._call("void", "oxide.sanitize.join", self._context, instruction.operands[2])
                 self._block.append(instruction.copy({}, ""))
+            case "oxide", "warp", operation, *_ if operation != "active_mask":
+                self._block.append(instruction)
+                missing = self._call("i32", "oxide.warp.missing", self._context, instruction.operands[2])
+                self._call("void", "oxide.sanitize.lanes", self._context, missing, self._number("a warp operation", 0))
             case "oxide", "held", "local":
                 size, align = (operand.integer or 0 for operand in instruction.operands[1:])
                 instruction.operands[1:] = number(2 * size), number(max(16, align))

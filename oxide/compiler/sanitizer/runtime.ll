@@ -252,6 +252,21 @@ define i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what) alwaysinline
   ret i64 %who
 }
 
+; Reports the lanes that a warp operation's mask names and that had returned.
+define void @oxide.sanitize.lanes(ptr %context, i32 %missing, i64 %what) noinline {
+entry:
+  %none = icmp eq i32 %missing, 0
+  br i1 %none, label %done, label %found
+found:
+  %state = call ptr @oxide.sanitize.enter(ptr %context)
+  %who = call i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what)
+  %lanes = zext i32 %missing to i64
+  call void @oxide.sanitize.report(ptr %state, i64 <missing_lanes>, i64 %who, i64 %lanes, i64 0, i64 0)
+  br label %done
+done:
+  ret void
+}
+
 ; Checks an access to the device memory of a view's parameter. View -1 stands for any parameter; view -2 also for
 ; memory of no parameter.
 define ptr @oxide.sanitize.device(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view)

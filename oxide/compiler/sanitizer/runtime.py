@@ -30,6 +30,7 @@ def definitions(kinds: frozenset[str]) -> str:
         "misaligned": sanitizing.MISALIGNED,
         "uninitialized": sanitizing.UNINITIALIZED,
         "race_kind": sanitizing.RACE,
+        "missing_lanes": sanitizing.MISSING_LANES,
     }
     text = ir_file(__file__, "runtime.ll") + ir_file(__file__, "races.ll")
     for name, value in values.items():

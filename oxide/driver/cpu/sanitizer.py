@@ -180,9 +180,13 @@ class SanitizedLaunch:
             sanitizing.MISALIGNED: f"is at an address, {address:#x}, that is no multiple of what its type needs",
             sanitizing.UNINITIALIZED: "finds memory that nothing has written" + (f": {inside}" if inside else ""),
             sanitizing.RACE: f"is in a race: no barrier or atomic orders it{element}",
+            sanitizing.MISSING_LANES: f"has a mask that names {_lanes(address)} of its warp, which had returned: the "
+            "result is undefined on a GPU. Let every lane of the mask reach it, and test whose result counts later",
         }[kind]
         name = sanitizing.REPORT_KINDS[kind]
         earlier = self._access(other) if kind == sanitizing.RACE else None
+        if kind == sanitizing.MISSING_LANES:
+            access.access, offset = "warp operation", None
         return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
 
     def _pointer(self, name: str, address: int, start: int, views: Words) -> int | None:
@@ -202,7 +206,23 @@ class SanitizedLaunch:
 
 
 # Order of reports: a race more often explains a missing value than the reverse.
-_GRAVITY = {sanitizing.OUT_OF_BOUNDS: 0, sanitizing.MISALIGNED: 1, sanitizing.RACE: 2, sanitizing.UNINITIALIZED: 3}
+_GRAVITY = {
+    sanitizing.OUT_OF_BOUNDS: 0,
+    sanitizing.MISALIGNED: 1,
+    sanitizing.RACE: 2,
+    sanitizing.MISSING_LANES: 3,
+    sanitizing.UNINITIALIZED: 4,
+}
+
+
+def _lanes(mask: int) -> str:
+    """Returns the lanes of a mask in words: ``lane 3``, ``lanes 17 to 31`` or ``lanes 1, 3, 5``."""
+    lanes = [lane for lane in range(32) if mask >> lane & 1]
+    if len(lanes) == 1:
+        return f"lane {lanes[0]}"
+    if lanes[-1] - lanes[0] == len(lanes) - 1:
+        return f"lanes {lanes[0]} to {lanes[-1]}"
+    return f"lanes {', '.join(map(str, lanes))}"
 
 
 def _cells(nbytes: int, shift: int) -> Words:

@@ -712,6 +712,68 @@ BUGS["a misaligned vector"] = Planted(
 )
 
 
+# A warp operation that a part of the warp does not reach
+
+
+@kernel(sanitize=BOTH)
+def totals_of_those_inside(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = warp.reduce_add(x[i.get()])  # bug
+
+
+@kernel(sanitize=BOTH)
+def totals_with_every_lane(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    total = warp.reduce_add(x[i.get()] if i.get() < len(x) else f32(0))
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = total
+
+
+BUGS["a reduction behind a test of the index"] = Planted(
+    "missing-lanes",
+    "a warp operation",
+    totals_of_those_inside,
+    totals_with_every_lane,
+    lambda: (h2d(X[:50]), zeros(50)),
+    np.repeat([X[:32].sum(), X[32:50].sum()], 32)[:50],
+)
+
+
+@kernel(sanitize=BOTH)
+def votes_of_the_rest(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    if i.get() == 3:
+        return
+    out = y.get_mut(i)
+    votes = warp.ballot(x[i.get()] > f32(0))  # bug
+    if out is not None:
+        out.value = f32(votes & u32(15))
+
+
+@kernel(sanitize=BOTH)
+def votes_of_named_lanes(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    if i.get() == 3:
+        return
+    out = y.get_mut(i)
+    votes = warp.ballot(x[i.get()] > f32(0), ~u32(8) if i.get() < 32 else warp.FULL_MASK)
+    if out is not None:
+        out.value = f32(votes & u32(15))
+
+
+BUGS["a vote that names a lane that has returned"] = Planted(
+    "missing-lanes",
+    "a warp operation",
+    votes_of_the_rest,
+    votes_of_named_lanes,
+    lambda: (h2d(X[:64]), zeros(64)),
+    np.where(np.arange(64) == 3, 0, np.where(np.arange(64) < 32, 6, 15)),
+)
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_found_where_it_is(name: str) -> None:
     bug = BUGS[name]

@@ -109,6 +109,29 @@ define void @oxide.warp.sync(ptr %context, i32 %mask, i32 %site) alwaysinline {
   call void @oxide.exchange(ptr %context, i32 %mask, i64 0, i1 false, i32 %site)
   ret void
 }
+; The lanes of the mask that exist and did not take part in this lane's last operation, because they had returned.
+define i32 @oxide.warp.missing(ptr %context, i32 %mask) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %group = load i32, {{group[i32 %lane]}}
+  %nx = load i32, {{ntid[i32 0]}}
+  %ny = load i32, {{ntid[i32 1]}}
+  %nz = load i32, {{ntid[i32 2]}}
+  %plane = mul i32 %nx, %ny
+  %threads = mul i32 %plane, %nz
+  %thread = call i32 @oxide.linear_thread(ptr %context)
+  %first = and i32 %thread, -32
+  %left = sub i32 %threads, %first
+  %whole = icmp uge i32 %left, 32
+  %part = and i32 %left, 31
+  %beyond = shl i32 -1, %part
+  %within = xor i32 %beyond, -1
+  %there = select i1 %whole, i32 -1, i32 %within
+  %named = and i32 %mask, %there
+  %apart = xor i32 %group, -1
+  %missing = and i32 %named, %apart
+  ret i32 %missing
+}
 define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline {
   %block = call ptr @oxide.block(ptr %context)
   %lane = call i32 @oxide.register.laneid(ptr %context)
