@@ -6,9 +6,15 @@ that repeats nothing, would show only much later.
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
-from oxide.errors import DeviceError
+from oxide.errors import CompileError, DeviceError, LaunchError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def whole_number(variable: str, *, least: int) -> int | None:
@@ -48,3 +54,17 @@ def drop_frames(error: BaseException) -> None:
     them."""
     if error.__cause__ is None and not full_traceback():
         error.__traceback__ = None
+
+
+def without_frames(function: Callable[P, R]) -> Callable[P, R]:
+    """Returns the function with the frames dropped from the errors about the user's program that it raises."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (CompileError, LaunchError) as error:
+            drop_frames(error)
+            raise  # which adds no frame
+
+    return called

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxide.messages import written
-
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -24,7 +22,7 @@ def host_array(array: ArrayLike, what: str) -> NDArray[Any]:
     ``refuse_masked`` does."""
     if isinstance(array, (str, bytes)):
         raise TypeError(
-            f"{what} takes numbers, not the {type(array).__name__} {written(array)}; "
+            f"{what} takes numbers, not the {type(array).__name__} {array!r:.80}; "
             "np.array([text]) makes an array of strings of a fixed length"
         )
     refuse_masked(array, what)

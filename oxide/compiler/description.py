@@ -31,8 +31,8 @@ class LaunchNeeds:
     index_2d: bool
     """It calls ``thread.index_2d(width)``, so a launch has at most two axes."""
     own_elements: bool
-    """A thread writes no other element or tile of a ``DisjointSlice`` than its index's, as it does not use
-    ``unchecked_mut``. So an output needs as many threads as it has elements or tiles."""
+    """A thread writes no other element or tile of a ``DisjointSlice`` than its index's, as it uses neither
+    ``scatter`` nor ``unchecked_mut``. So an output needs as many threads as it has elements or tiles."""
     dynamic_shared: bool
     """It uses dynamic shared memory, so a launch says how much."""
 

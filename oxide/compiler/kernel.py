@@ -17,7 +17,7 @@ from oxide.compiler.signature.signature import Closed, UntypedParameter, default
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
-from oxide.environment import drop_frames
+from oxide.environment import drop_frames, without_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
 
 from .description import KernelDescription
@@ -44,6 +44,7 @@ class Launches(Protocol):
     def configured(self) -> Callable[[Kernel, object | None], Launcher]:
         """Returns a function of a kernel and its launch configuration: the content of the brackets, or None."""
 
+    @without_frames
     def resources(
         self, special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int
     ) -> KernelResources:
@@ -163,7 +164,11 @@ class Kernel:
         launches = self.launches
         if launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
-        return launches.configured(self, config)
+        try:
+            return launches.configured(self, config)
+        except LaunchError as error:
+            drop_frames(error)
+            raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
         """Returns an operation that launches the kernel with its own block and yields the arguments.
@@ -200,6 +205,7 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
 
+    @without_frames
     def specialize(self, **types: Any) -> Specialization:
         """Returns the kernel for certain types, typed and lowered the first time. Any thread may call it.
 
@@ -219,6 +225,7 @@ class Kernel:
         parameters = close_by_name(self.name, self.parameters, types)
         return self.specialization(parameters)
 
+    @without_frames
     def example(self, **types: Any) -> Specialization:
         """Does what ``specialize`` does, and chooses the types that are not given: a type variable is ``f32`` if it may
         be, else the first of its constraints. The reports of a kernel use it when no types are given.
@@ -238,22 +245,21 @@ class Kernel:
             with self._lock:
                 special = self._specializations.get(parameters)
                 if special is None:
-                    try:
-                        special = self._specializations[parameters] = Specialization(self, parameters)
-                    except CompileError as error:
-                        drop_frames(error)
-                        raise
+                    special = self._specializations[parameters] = Specialization(self, parameters)
         return special
 
+    @without_frames
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
         """Returns ``Specialization.ptx(cc)``, of a generic kernel for the types of ``example``. For other types, call
         ``k.specialize(T=f64).ptx()``."""
         return self.example().ptx(cc)
 
+    @without_frames
     def llvm_ir(self) -> str:
         """Returns ``Specialization.llvm_ir()``, of a generic kernel for the types of ``example``."""
         return self.example().llvm_ir()
 
+    @without_frames
     def native_asm(self) -> str:
         """Returns ``Specialization.native_asm()``, of a generic kernel for the types of ``example``."""
         return self.example().native_asm()
@@ -267,6 +273,7 @@ class Kernel:
         """
         return self.example().resources(block, shared_mem_bytes=shared_mem_bytes)
 
+    @without_frames
     def checks(self) -> tuple[Check, ...]:
         """Returns ``Specialization.checks()``, of a generic kernel for the types of ``example``."""
         return self.example().checks()

@@ -280,7 +280,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
         needs=LaunchNeeds(
             index_1d=uses.index_1d,
             index_2d=uses.index_2d,
-            own_elements=(uses.index_1d or uses.index_2d) and not uses.unchecked_mut,
+            own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
             dynamic_shared=portable.shared.dynamic,
         ),
         sites=portable.sites,

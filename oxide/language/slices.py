@@ -124,6 +124,11 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
         _only_in_a_kernel("DisjointSlice")
 
     @property
+    def scatter(self) -> Scatter[T]:
+        """The output's elements by computed indices: ``c.scatter[i] = value``."""
+        _only_in_a_kernel("DisjointSlice")
+
+    @property
     def unchecked_mut(self) -> UncheckedMutSlice[T]:
         """The output without its rules: ``c.unchecked_mut[i]`` takes any integer, and nothing checks that it is inside,
         nor that no other thread writes the same element."""
@@ -131,6 +136,23 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
 
     def __len__(self) -> int:
         _only_in_a_kernel("DisjointSlice")
+
+
+@final
+class Scatter(Generic[T]):
+    """The type of ``c.scatter`` of a ``DisjointSlice``: ``c.scatter[i] = value`` writes the element at any index.
+
+    An index outside the slice is a fault, and nothing is written. That the indices of two threads differ is the
+    program's promise: the sanitizer finds two threads that write one element without an order between them (``kind``
+    ``"race"``). It cannot be read, as the element may be another thread's. Use an ``AtomicSlice`` to add to an element
+    of several threads.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("Scatter")
+
+    def __setitem__(self, index: int, value: T) -> None:
+        _only_in_a_kernel("Scatter")
 
 
 @final

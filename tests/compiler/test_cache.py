@@ -210,7 +210,7 @@ def test_a_kernel_from_the_cache_answers_what_a_compiled_one_does(source: Path, 
         special = found.specialize()
         return [
             found.checks(), found.ptx(), found.ptx((8, 0)), found.llvm_ir(), found.native_asm(), special.placements,
-            special.sites, special.uses_index_1d, special.uses_index_2d, special.kernel_id, special.portable,
+            special.sites, special.needs, special.kernel_id, special.portable,
         ]  # fmt: skip
 
     for name in ("scale", "reach"):

@@ -40,8 +40,8 @@ def test_a_matrix_one_element_too_short_is_a_fault_that_names_it() -> None:
 
 
 def test_what_each_kernel_asks_of_a_launch() -> None:
-    assert sgemm_naive.specialize().uses_index_2d
-    assert not sgemm_naive.specialize().uses_index_1d
+    assert sgemm_naive.specialize().needs.index_2d
+    assert not sgemm_naive.specialize().needs.index_1d
     for kernel, special in ((matvec_naive, matvec_naive.specialize()), (relu, relu.specialize(T=f32))):
         assert kernel.default_block == (256, 1, 1)
-        assert special.uses_index_1d
+        assert special.needs.index_1d

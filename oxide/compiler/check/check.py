@@ -52,7 +52,7 @@ class Uses:
     numba_cuda: bool = False
     """True if it calls functions of numba-cuda."""
     sync_grid: bool = False
-    unchecked_mut: bool = False
+    other_elements: bool = False
     """True if it may write other elements than its thread's."""
     constants: dict[int, str] = field(default_factory=dict)
     """The kernel's names for the outside arrays, by ``id``."""
@@ -201,8 +201,8 @@ class _Body:
                     )
 
     def _note_attribute(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Attribute) and node.attr == "unchecked_mut":
-            self.uses.unchecked_mut = True
+        if isinstance(node, ast.Attribute) and node.attr in ("unchecked_mut", "scatter"):
+            self.uses.other_elements = True
 
     def _numba_function(self, node: ast.Call, function: Callable[..., Any]) -> None:
         if function in self.callers or not _has_source(function):

@@ -79,7 +79,6 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     python_numbers,
     ranges,
     shared,
-    slices,
     tiles,
     vectors,
     view_loops,
@@ -292,13 +291,13 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
         if isinstance(value, tiles.TileRefType):
             tiles.check_position(value, index)
-        slices.refuse_from_the_end(value, index)
+        slice_lowering.refuse_from_the_end(value, index)
         return super().resolve_static_getitem(value, index)
 
     def resolve_static_setitem(self, target: Any, index: Any, value: Any) -> Any:
         if isinstance(target, tiles.TileRefType):
             tiles.check_position(target, index)
-        slices.refuse_from_the_end(target, index)
+        slice_lowering.refuse_from_the_end(target, index)
         return super().resolve_static_setitem(target, index, value)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:

@@ -195,7 +195,8 @@ class Parameter:
         if type(value) is int and is_long(value):
             found = written(value)
         else:
-            found = f"{value!r} ({type(value).__name__})" if np.ndim(value) == 0 else type(value).__name__
+            axes = value.ndim if hasattr(value, "ndim") else np.ndim(value)
+            found = f"{value!r} ({type(value).__name__})" if axes == 0 else type(value).__name__
         return ArgumentError(
             f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is {found}; {advice}"
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 from oxide.compiler.kernel import Kernel
-from oxide.environment import drop_frames
+from oxide.environment import drop_frames, without_frames
 from oxide.errors import CompileError
 from oxide.runtime.awaiting.loading import note_compiled
 from oxide.runtime.launching.launch import KernelLaunches
@@ -83,12 +83,15 @@ def kernel(
         # Annotations are strings mostly, and may name a local of the function that defines the kernel.
         "names": dict(sys._getframe(1).f_locals),
     }
-    return functools.partial(_made, options) if function is None else _made(options, function)
-
-
-def _made(options: dict[str, Any], function: Callable[..., Any]) -> Kernel:
+    if function is None:
+        return functools.partial(_made, options)
     try:
-        return Kernel(function, launches=KernelLaunches(), compiled=note_compiled, **options)
+        return _made(options, function)
     except CompileError as error:
         drop_frames(error)
         raise
+
+
+@without_frames
+def _made(options: dict[str, Any], function: Callable[..., Any]) -> Kernel:
+    return Kernel(function, launches=KernelLaunches(), compiled=note_compiled, **options)

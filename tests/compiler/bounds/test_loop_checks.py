@@ -67,7 +67,10 @@ def terms(variables: list[str]) -> st.SearchStrategy[str]:
 
 
 def indices(variables: list[str]) -> st.SearchStrategy[str]:
-    return st.lists(terms(variables), min_size=1, max_size=3).map(" + ".join)
+    # Python folds a sum of constants, and a constant negative index is a compile error.
+    return st.lists(terms(variables), min_size=1, max_size=3).map(
+        lambda parts: f"i64({' + '.join(parts)})" if parts[0].startswith("(-") else " + ".join(parts)
+    )
 
 
 @st.composite

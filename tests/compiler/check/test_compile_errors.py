@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import oxide
 from oxide import (
     DisjointSlice,
     SharedArray,
@@ -26,9 +29,10 @@ from oxide import (
     thread,
     u8,
     u32,
+    zeros,
 )
 from oxide.compiler.source.source import located
-from oxide.errors import CompileError, DeviceError
+from oxide.errors import ArgumentError, CompileError, DeviceError, LaunchError
 
 A_LIST = [1, 2]
 AN_ARRAY = np.zeros(3, complex)
@@ -196,7 +200,7 @@ def test_one_width_is_accepted_however_often_and_however_deep() -> None:
         second = index_with(7)
 
     for body in (fine, constant):
-        assert kernel(body).specialize().uses_index_2d
+        assert kernel(body).specialize().needs.index_2d
 
 
 def test_the_index_functions_cannot_be_hidden_behind_another_name() -> None:
@@ -439,6 +443,38 @@ def test_a_body_is_not_looked_at_before_it_is_needed() -> None:
         wrong.specialize()
 
 
+def test_an_error_about_the_program_shows_no_frame_of_the_library() -> None:
+    def undefined(a: Slice[f32]) -> None:
+        a[nowhere]  # type: ignore[name-defined]
+
+    def right(a: Slice[f32]) -> None:
+        len(a)
+
+    def no_annotation_of_ours(a: dict) -> None:  # type: ignore[type-arg]
+        len(a)
+
+    box = zeros(4).sync()
+    mistakes: list[tuple[type[Exception], Callable[[], object]]] = [
+        (CompileError, lambda: kernel(undefined)[1, 1](box)),
+        (CompileError, lambda: kernel(block=32)(undefined)(box)),
+        (CompileError, lambda: kernel(undefined).specialize()),
+        (CompileError, lambda: kernel(undefined).ptx()),
+        (CompileError, lambda: kernel(block=32)(no_annotation_of_ours)),
+        (CompileError, lambda: kernel("void()")),  # type: ignore[call-overload]
+        (ArgumentError, lambda: kernel(right)[1, 1]({})),
+        (ArgumentError, lambda: kernel(right)[1, 1]()),
+        (LaunchError, lambda: kernel(right)(box)),
+        (LaunchError, lambda: kernel(right)[1, 0](box)),
+    ]
+    for kind, mistake in mistakes:
+        with pytest.raises(kind) as raised:
+            mistake()
+        frames = [frame.filename for frame in traceback.extract_tb(raised.value.__traceback__)]
+        package = os.path.dirname(oxide.__file__)
+        assert frames, kind
+        assert [name for name in frames if name.startswith(package)] == [], mistake
+
+
 def test_a_full_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     @kernel
     def wrong(a: Slice[f32]) -> None:
@@ -451,6 +487,7 @@ def test_a_full_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(CompileError) as raised:
         wrong.specialize()
     assert raised.value.__cause__ is not None
+    assert len(traceback.extract_tb(raised.value.__traceback__)) > 3
 
 
 def test_a_traceback_that_there_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,25 @@ def computes_with_a_thread_index() -> Any:
     return shift
 
 
+def counts_from_the_end() -> Any:
+    @kernel
+    def last(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = x[-1]
+
+    return last
+
+
+def counts_from_the_end_of_a_shared_array() -> Any:
+    @kernel
+    def last(x: Slice[f32]) -> None:
+        tile = SharedArray((8, 4), f32)
+        tile[0, -2] = x[0]
+
+    return last
+
+
 def uses_a_width_that_varies() -> Any:
     @kernel
     def rows(y: DisjointSlice[f32]) -> None:
@@ -440,6 +459,8 @@ WRONG: list[Callable[[], Any]] = [
     writes_by_an_integer,
     writes_to_an_input,
     computes_with_a_thread_index,
+    counts_from_the_end,
+    counts_from_the_end_of_a_shared_array,
     uses_a_width_that_varies,
     makes_a_list,
     catches_an_exception,

@@ -286,6 +286,8 @@ lines = st.one_of(
     st.builds("i % {}".format, st.sampled_from(["3", "5"])),
     atoms,
 )
+# A constant negative index is a compile error.
+indices = lines.map(lambda line: f"i64({line})" if line.startswith("-") else line)
 comparisons = st.builds("{} {} {}".format, lines, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), atoms)
 conditions = st.one_of(
     comparisons,
@@ -294,12 +296,12 @@ conditions = st.one_of(
     st.builds("{} and {}".format, comparisons, comparisons),
     st.builds("{} or {}".format, comparisons, comparisons),
     st.builds("not {}".format, comparisons),
-    st.builds("x[{}] > f32(0)".format, lines),
+    st.builds("x[{}] > f32(0)".format, indices),
 )
 reads = st.one_of(
-    st.builds("acc += x[{}]".format, lines),
-    st.builds("acc += f32(w[{}])".format, lines),
-    st.builds("acc = max(acc, x[{}])".format, lines),
+    st.builds("acc += x[{}]".format, indices),
+    st.builds("acc += f32(w[{}])".format, indices),
+    st.builds("acc = max(acc, x[{}])".format, indices),
 )
 
 

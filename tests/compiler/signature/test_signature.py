@@ -164,8 +164,8 @@ def test_a_kernel_is_specialized_once_however_many_threads_ask(pair: Kernel) -> 
 
 def test_what_a_launch_must_look_like_is_known(pair: Kernel) -> None:
     special = pair.specialize()
-    assert not special.uses_index_1d
-    assert not special.uses_index_2d
+    assert not special.needs.index_1d
+    assert not special.needs.index_2d
     assert 0 <= special.kernel_id < 2**64
     assert special.kernel_id != all_kinds.specialize().kernel_id
     assert special.kernel_id == kernel(pair.function).specialize().kernel_id

@@ -219,7 +219,7 @@ def test_a_captured_number_may_be_the_width_of_a_matrix() -> None:
     width = 3
     x = h2d(np.arange(8, dtype=np.float32)).sync()
     launch = transpose_with[LaunchConfig((1, 1), (4, 2))](lambda _: thread.index_2d(width), x, zeros(6, f32))
-    assert launch._specialization.uses_index_2d
+    assert launch._specialization.needs.index_2d
     assert run(launch).tolist() == [0, 1, 2, 4, 5, 6]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
 import gc
 import os
@@ -73,6 +74,42 @@ def test_map_changes_the_result_and_inspect_does_not() -> None:
     seen: list[int] = []
     assert value(3).map(lambda x: x + 1).inspect(seen.append).sync() == 4
     assert seen == [4]
+
+
+async def slowly(x: int) -> int:
+    return x
+
+
+@pytest.mark.parametrize("name", ["map", "inspect", "and_then", "and_then_with_context"])
+def test_an_async_function_is_refused_where_nothing_would_await_it(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} takes an ordinary function, not the async slowly: nothing would"):
+        getattr(value(3), name)(slowly)
+
+
+@pytest.mark.parametrize("name", ["map", "inspect"])
+def test_a_coroutine_that_a_function_returns_is_refused_and_closed(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} takes an ordinary function, not the async <lambda>"):
+        getattr(value(3), name)(lambda x: slowly(x)).sync()
+    gc.collect()
+    assert not recwarn.list
+
+
+def test_a_star_import_leaves_pythons_own_names() -> None:
+    names: dict[str, Any] = {}
+    exec("from oxide import *", names)
+    assert not vars(builtins).keys() & (names.keys() - {"__builtins__"})
+    assert names["unzip"] is unzip
+
+
+def test_what_is_copied_the_wrong_way_says_which_way_there_is() -> None:
+    box = zeros(3).sync()
+    with pytest.raises(
+        TypeError, match=r"^memcpy writes into a DeviceBox, not into an ndarray; d2h\(box\) copies to a new"
+    ):
+        memcpy(np.zeros(3, np.float32), box)  # type: ignore[arg-type]
+    for text in ("abc", b"abc"):
+        with pytest.raises(TypeError, match=rf"^h2d takes numbers, not the {type(text).__name__} {text!r}"):
+            h2d(text)
 
 
 def test_zip_of_any_number_keeps_the_order() -> None:

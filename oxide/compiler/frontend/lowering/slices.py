@@ -64,7 +64,17 @@ class RefType(types.Type):  # type: ignore[misc]
         super().__init__(f"Ref[{display(dtype)}]")
 
 
+class ScatterType(types.Type):  # type: ignore[misc]
+    """The ``scatter`` of the ``DisjointSlice`` ``parameter``."""
+
+    def __init__(self, dtype: Any, parameter: str) -> None:
+        self.dtype = dtype
+        self.parameter = parameter
+        super().__init__(f"Scatter[{display(dtype)}] {parameter}")
+
+
 @register_model(SliceType)
+@register_model(ScatterType)
 class SliceModel(core_models.StructModel):  # type: ignore[misc]
     """The layout of slices of all kinds: a pointer to the first element, and the length."""
 
@@ -184,6 +194,60 @@ class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
 
         return types.BoundFunction(GetTile if kind.tile else GetMut, kind)
 
+    def resolve_scatter(self, kind: Any) -> Any:
+        if not kind.mutable:
+            note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
+            return None
+        return ScatterType(kind.dtype, kind.parameter)
+
+
+@lowering_registry.lower_getattr(SliceType, "scatter")
+def _lower_scatter(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return value
+
+
+@typing_registry.register_global(operator.getitem)
+class ScatterGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], ScatterType):
+            name = args[0].parameter
+            note(
+                f"{name}.scatter[…] is only written: the element may be another thread's. Use an AtomicSlice to change "
+                "an element that several threads reach, or keep the value in a variable"
+            )
+        return None
+
+
+@typing_registry.register_global(operator.setitem)
+class ScatterSetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not (len(args) == 3 and isinstance(args[0], ScatterType)):
+            return None
+        kind, index, value = args
+        if not isinstance(index, types.Integer):
+            name = kind.parameter
+            if isinstance(index, ThreadIndexType):
+                note(f"{name}.scatter[…] takes an integer, not a ThreadIndex: {name}.get_mut(index) is its element")
+            else:
+                note(f"{name}.scatter[…] takes an integer, not {display(index)}; convert the index, as in i64(…)")
+            return None
+        why = conversion_problem(kind.dtype, value)
+        if why is not None:
+            note(f"the element is {display(kind.dtype)} and {why}")
+            return None
+        return signature(types.none, kind, types.unliteral(index), types.unliteral(value))
+
+
+@lowering_registry.lower(operator.setitem, ScatterType, types.Integer, types.Any)
+def _lower_scatter_set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind, index_type, value_type = sig.args
+    view = proxy(context, builder, kind, args[0])
+    value = context.cast(builder, args[2], value_type, kind.dtype)
+    index = element_index(builder, index_type, args[1])
+    with builder.if_then(in_bounds(builder, index, view.length, site(builder, kind.parameter)), likely=True):
+        context.pack_value(builder, kind.dtype, value, builder.gep(view.data, [index]))
+    return context.get_dummy_value()
+
 
 @lowering_registry.lower_getattr(SliceType, "dtype")
 def _lower_dtype(context: Any, builder: Any, kind: Any, value: Any) -> Any:
@@ -285,7 +349,8 @@ def check_store(ref: Any, value: Any) -> None:
 
 _NO_INTEGER_INDEX = (
     "{name} is a {kind}, which has no [...]: another thread could use the same index. "
-    "Write c_elem = {name}.get_mut(thread.index_1d()), test that it is not None, and use c_elem.value"
+    "Write c_elem = {name}.get_mut(thread.index_1d()), test that it is not None, and use c_elem.value; "
+    "for a computed index that no other thread has, write {name}.scatter[i] = value"
 )
 
 

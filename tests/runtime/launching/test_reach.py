@@ -1,0 +1,180 @@
+"""Launches that would leave something out: too few threads for an output, and no dynamic shared memory."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from oxide import (
+    DisjointSlice,
+    DynamicSharedArray,
+    Kernel,
+    LaunchConfig,
+    LaunchError,
+    RowMajorTiles,
+    Slice,
+    Tiles,
+    d2h,
+    f32,
+    h2d,
+    i64,
+    kernel,
+    thread,
+    value,
+    zeros,
+)
+
+
+def one_each(y: DisjointSlice[f32]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = f32(1)
+
+
+def four_each(y: DisjointSlice[f32, Tiles[Literal[4]]]) -> None:
+    tile = y.get_mut(thread.index_1d())
+    if tile is not None:
+        tile[0] = f32(1)
+
+
+def of_a_matrix(y: DisjointSlice[f32], width: i64) -> None:
+    index = thread.index_2d(width)
+    if index is not None:
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = f32(1)
+
+
+def in_rows(y: DisjointSlice[f32, RowMajorTiles[Literal[2], Literal[2]]], width: i64) -> None:
+    index = thread.index_2d(width)
+    if index is not None:
+        tile = y.get_mut(index)
+        if tile is not None:
+            tile[0, 0] = f32(1)
+
+
+def freely(y: DisjointSlice[f32]) -> None:
+    index = thread.index_1d().get()
+    for i in range(index, len(y), 32):
+        y.unchecked_mut[i] = f32(1)
+
+
+def warned(launch: Any) -> list[str]:
+    """Returns the warnings of building and running a launch."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        launch().sync()
+    assert all(entry.filename == __file__ for entry in caught)
+    return [str(entry.message) for entry in caught]
+
+
+def too_few(kernel_name: str, reached: int, size: int) -> str:
+    return (
+        f"kernel {kernel_name}: the launch's threads reach {reached} of the {size} elements of parameter y, and the "
+        "others are not written. Launch more threads, which LaunchConfig.for_num_elems counts, or declare "
+        "@kernel(partial=True) if that is meant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "grid", "block", "shape", "reached", "rest"),
+    [
+        (one_each, 1, 32, 33, 32, ()),
+        (one_each, 2, 33, 67, 66, ()),
+        (four_each, 1, 32, 129, 128, ()),
+        (of_a_matrix, (1, 1), (8, 4), (5, 8), 32, (8,)),
+        (in_rows, (1, 1), (8, 4), (16, 9), 128, (4,)),
+    ],
+)
+def test_the_first_launch_with_too_few_threads_warns(
+    function: Any, grid: Any, block: Any, shape: Any, reached: int, rest: tuple[Any, ...]
+) -> None:
+    size = int(np.prod(shape))
+    made: Kernel = kernel(function)
+    box = zeros(shape).sync()
+    flat = box.reshape(-1)
+    assert warned(lambda: made[grid, block](flat[:reached], *rest)) == []
+    assert warned(lambda: made[grid, block](box, *rest)) == [too_few(function.__name__, reached, size)]
+    assert warned(lambda: made[grid, block](box, *rest)) == []
+
+
+def test_a_launch_configuration_that_is_kept_is_measured_against_each_output() -> None:
+    made: Kernel = kernel(one_each)
+    launch = made[LaunchConfig(1, 32)]
+    small, large = zeros(20).sync(), zeros(100).sync()
+    for _ in range(3):
+        assert warned(lambda: launch(small)) == []
+    assert warned(lambda: launch(large)) == [too_few("one_each", 32, 100)]
+
+
+def test_an_output_that_an_operation_yields_is_measured_too() -> None:
+    made: Kernel = kernel(one_each)
+    assert warned(lambda: made[1, 32](zeros(100))) == [too_few("one_each", 32, 100)]
+    late: Kernel = kernel(one_each)
+    box = zeros(100).sync()
+    assert warned(lambda: late[1, 32](value(0).and_then(lambda _: value(box)))) == [too_few("one_each", 32, 100)]
+
+
+def test_a_second_output_that_is_larger_than_the_first_is_measured() -> None:
+    @kernel(block=32)
+    def both(x: DisjointSlice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        first, second = x.get_mut(index), y.get_mut(index)
+        if first is not None:
+            first.value = f32(1)
+        if second is not None:
+            second.value = f32(1)
+
+    x, y = zeros(40).sync(), zeros(70).sync()
+    assert warned(lambda: both(x, x[:0])) == []
+    assert warned(lambda: both(x, y)) == [too_few("both", 64, 70)]
+
+
+def test_a_kernel_that_means_it_says_so() -> None:
+    made: Kernel = kernel(partial=True)(one_each)
+    box = zeros(100).sync()
+    assert warned(lambda: made[1, 32](box)) == []
+    np.testing.assert_array_equal(d2h(box).sync(), np.arange(100) < 32)
+
+
+def test_threads_that_write_where_they_like_are_not_counted() -> None:
+    made: Kernel = kernel(freely)
+    box = zeros(100).sync()
+    assert warned(lambda: made[1, 32](box)) == []
+    assert d2h(box).sync().all()
+
+
+def test_under_the_sanitizer_each_such_launch_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = zeros(100).sync()
+    sanitized: Kernel = kernel(one_each)
+    monkeypatch.setenv("OXIDE_SANITIZE", "memory")
+    for _ in range(2):
+        assert too_few("one_each", 32, 100) in warned(lambda: sanitized[1, 32](box))
+
+
+@kernel(block=32)
+def through_shared_memory(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    room = DynamicSharedArray(f32)
+    if index.get() < len(x):
+        room[thread.thread_idx.x] = x[index.get()]
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = room[thread.thread_idx.x]
+
+
+def test_a_launch_without_the_dynamic_shared_memory_of_its_kernel_is_refused() -> None:
+    x, y = h2d(np.arange(40, dtype=np.float32)).sync(), zeros(40).sync()
+    wanted = (
+        "kernel through_shared_memory uses dynamic shared memory, and the launch gives it none: write "
+        "through_shared_memory[LaunchConfig((2, 1, 1), (32, 1, 1), shared_mem_bytes=…)](…)"
+    )
+    for launch in (through_shared_memory, through_shared_memory[2, 32], through_shared_memory[LaunchConfig(2, 32)]):
+        with pytest.raises(LaunchError, match=f"^{re.escape(wanted)}$"):
+            launch(x, y)
+    launched = through_shared_memory[LaunchConfig(2, 32, shared_mem_bytes=128)](x, y)
+    np.testing.assert_array_equal(d2h(launched.last()).sync(), np.arange(40))
