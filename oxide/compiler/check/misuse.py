@@ -38,7 +38,7 @@ def no_attribute(name: str, attribute: str) -> AttributeError:
 def no_function(given: Any) -> CompileError:
     """Returns the error for an argument of ``@kernel`` that is no plain function, at the caller's line."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(("oxide.compiler.", "oxide.runtime.")):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("oxide."):
         frame = frame.f_back
     if frame is None:
         return CompileError(_problem(given))

@@ -278,7 +278,12 @@ class _Instrumenter:
                 self._block.append(instruction.copy({}, ""))
             case "oxide", "warp", operation, *_ if operation != "active_mask":
                 self._block.append(instruction)
-                missing = self._call("i32", "oxide.warp.missing", self._context, instruction.operands[2])
+                mask = instruction.operands[2]
+                if operation == "shuffle":  # only the lane that the value comes from matters
+                    how, by = called(instruction).split(".")[3], instruction.operands[4]
+                    missing = self._call("i32", f"oxide.warp.missing_source.{how}", self._context, mask, by)
+                else:
+                    missing = self._call("i32", "oxide.warp.missing", self._context, mask)
                 self._call("void", "oxide.sanitize.lanes", self._context, missing, self._number("a warp operation", 0))
             case "oxide", "held", "local":
                 size, align = (operand.integer or 0 for operand in instruction.operands[1:])

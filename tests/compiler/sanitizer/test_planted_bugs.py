@@ -774,6 +774,32 @@ BUGS["a vote that names a lane that has returned"] = Planted(
 )
 
 
+@kernel(sanitize=BOTH)
+def neighbours_that_returned(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = warp.shuffle_xor(x[i.get()], 16)  # bug
+
+
+@kernel(sanitize=BOTH)
+def neighbours_that_are_there(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = warp.shuffle_xor(x[i.get()], 8)
+
+
+BUGS["a shuffle from a lane that has returned"] = Planted(
+    "missing-lanes",
+    "a warp operation",
+    neighbours_that_returned,
+    neighbours_that_are_there,
+    lambda: (h2d(X[:48]), zeros(48)),
+    np.arange(48) ^ 8,
+)
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_found_where_it_is(name: str) -> None:
     bug = BUGS[name]

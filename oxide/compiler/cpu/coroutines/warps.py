@@ -36,6 +36,19 @@ define {kind} @oxide.warp.shuffle.{how}.{kind}(ptr %context, i32 %mask, {kind} %
 }
 """
 
+_MISSING_SOURCE = """
+; The lane that a shuffle took its value from, as a bit, if it is among the missing ones.
+define i32 @oxide.warp.missing_source.{how}(ptr %context, i32 %mask, i32 %by) alwaysinline {
+  %missing = call i32 @oxide.warp.missing(ptr %context, i32 %mask)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %distance = and i32 %by, 31
+{source}
+  %bit = shl i32 1, %from
+  %result = and i32 %missing, %bit
+  ret i32 %result
+}
+"""
+
 _SOURCES = {
     "idx": "  %from = add i32 %distance, 0",
     "up": """  %there = icmp uge i32 %lane, %distance
@@ -185,6 +198,7 @@ done:
 """
     + "".join(_shuffle(how, kind) for how in _SOURCES for kind in ("i32", "i64"))
     + "".join(_match(kind) for kind in ("i32", "i64"))
+    + "".join(_MISSING_SOURCE.replace("{how}", how).replace("{source}", text) for how, text in _SOURCES.items())
 )
 
 
