@@ -30,10 +30,13 @@ from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType
 from oxide.language.unroll import unroll
 from oxide.language.views import zip_exact
+from oxide.messages import written
 
 from . import advice
 from .assignment import unassigned_read
 from .constructs import PRINT_KEYWORDS, UNSUPPORTED
+from .conveniences import plain
+from .numpy_functions import in_kernels
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
 Uniform: TypeAlias = tuple[str, object] | None
@@ -129,14 +132,17 @@ class _Body:
         self.uses = uses
         self.callers = (*callers, function)
         self.is_kernel = is_kernel
-        self.tree, self.indent = parse_definition(function)
+        self.tree, self.indent = parse_definition(function if numba_style else plain(function))
         arguments = self.tree.args
         if numba_style:
             pass  # numba reports the parameters that it does not take
         elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
-        elif arguments.defaults and not is_kernel:
-            raise self._error(self.tree, f"{function.__name__}: default values are not supported in kernels")
+        elif not is_kernel:
+            for name, default in self.defaults().items():
+                if not isinstance(default, bool | int | float | np.generic):
+                    (node,) = (argument for argument in arguments.args if argument.arg == name)
+                    raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
         self.assigned = {
             node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
@@ -164,6 +170,12 @@ class _Body:
             self._visit(statement)
         if not self.numba_style:
             self._check_assignment()
+
+    def defaults(self) -> dict[str, Any]:
+        """Returns the default values of the function's parameters."""
+        values = getattr(self.function, "__defaults__", None) or ()
+        names = [argument.arg for argument in self.tree.args.args]
+        return dict(zip(names[len(names) - len(values) :], values, strict=True))
 
     def given(self, call: ast.Call) -> dict[str, ast.expr]:
         """Returns the arguments of a call of this function, by parameter name."""
@@ -410,9 +422,13 @@ class _Body:
         body = _Body(called.function, self.kernel, self.uses, self.callers)
         given = body.given(node)
         own = body.parameters if lifted is None else body.parameters[: lifted.arity]
-        if len(node.args) + len(node.keywords) != len(own) or set(given) != set(own):
-            raise self._error(node, f"{called.function.__name__} takes ({', '.join(own)}); the call does not match")
-        values: dict[str, Uniform] = {name: self._uniform(given[name]) for name in own}
+        defaults = body.defaults() if lifted is None else {}
+        twice = len(node.args) + len(node.keywords) != len(given)
+        if twice or not set(own) - set(defaults) <= set(given) <= set(own):
+            takes = ", ".join(f"{name}={defaults[name]}" if name in defaults else name for name in own)
+            raise self._error(node, f"{called.function.__name__} takes ({takes}); the call does not match")
+        values: dict[str, Uniform] = {name: self._uniform(given[name]) for name in own if name in given}
+        values |= {name: ("constant", value) for name, value in defaults.items() if name not in given}
         if lifted is not None:
             captures = zip(body.parameters[lifted.arity :], lifted.parts, strict=True)
             values.update({name: ("parameter", part.name) for name, part in captures})
@@ -480,13 +496,18 @@ class _Body:
         return is_dtype(node.value if isinstance(node, ast.Constant) else self._resolve(node))
 
     def _resolve(self, node: ast.expr) -> Any:
-        """Returns the outside object that an expression names, or ``_UNRESOLVED``."""
+        """Returns the outside object that an expression names, or ``_UNRESOLVED``. For a function of NumPy, it is what
+        a kernel calls."""
+        found = self._named(node)
+        return found if self.numba_style else in_kernels(found)
+
+    def _named(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Name):
             if node.id in self.assigned or node.id in self.parameters:
                 return _UNRESOLVED
             return self.outer.get(node.id, _UNRESOLVED)
         if isinstance(node, ast.Attribute):
-            base = self._resolve(node.value)
+            base = self._named(node.value)
             if isinstance(base, ModuleType) or (isinstance(base, type) and is_numbas(base)):
                 if not hasattr(base, node.attr):
                     near = advice.similar(node.attr, [name for name in vars(base) if name[0] != "_"])

@@ -20,7 +20,7 @@ from oxide.language.unroll import unroll
 from oxide.language.views import MatrixView, zip_exact
 from oxide.messages import written
 
-from . import advice
+from . import advice, numpy_functions
 
 LARGEST = 2**64 - 1
 """The largest integer in a kernel, a u64."""
@@ -49,7 +49,9 @@ _OF_MODULES = {
     if isinstance(value, FunctionType) and value.__name__[0] != "_"
 }
 _MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
-_LANGUAGE = frozenset(_BUILTINS | _THREAD | _BLOCK | _VIEWS | _OF_MODULES | _MATH | {atomic.fence})
+_LANGUAGE = frozenset(
+    _BUILTINS | {*numpy_functions.ROUNDING} | _THREAD | _BLOCK | _VIEWS | _OF_MODULES | _MATH | {atomic.fence}
+)
 _CONSTANT_BYTES = 64 * 1024  # the size of a GPU's constant memory
 
 

@@ -33,6 +33,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.types.ext_types import GridGroup
 
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
+from oxide.compiler.check.numpy_functions import in_kernels
 from oxide.compiler.frontend.lowering.argument_types import argument_type, numba_type
 from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
 from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
@@ -237,6 +238,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             kind = constant.constant_array_type(val)
             if kind is not None:
                 return kind
+        if not session.numba_style:
+            val = in_kernels(val)
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Sequence
+from string import Formatter
 from typing import Any
 
 from llvmlite import ir
@@ -11,6 +14,7 @@ from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.types.ext_types import Dim3
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.check.conveniences import FORMAT
 from oxide.language import debug
 
 from .constant import constant_of
@@ -28,10 +32,18 @@ def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any])
     True or False."""
     letters: list[str] = []
     items: list[Any] = []
-    formats = [
-        _format(context, builder, kind, value, letters, items) for kind, value in zip(kinds, values, strict=True)
-    ]
-    text = " ".join(formats) + "\n"
+    if template := _template_of(kinds):
+        text, remaining = "", iter(zip(kinds[1:], values[1:], strict=True))
+        for literal, spec in template:
+            text += literal.replace("%", "%%")
+            if spec is not None:
+                text += _format(context, builder, *next(remaining), letters, items, spec)
+        text += "\n"
+    else:
+        formats = [
+            _format(context, builder, kind, value, letters, items) for kind, value in zip(kinds, values, strict=True)
+        ]
+        text = " ".join(formats) + "\n"
     if len(kinds) > MOST_ITEMS:  # only under numba-cuda's semantics, which warn like this
         warnings.warn(
             f"CUDA print() cannot print more than {MOST_ITEMS} items. "
@@ -44,8 +56,56 @@ def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any])
     call_primitive(builder, _INT, f"oxide.print.{''.join(letters) or 'none'}", (line, *items))
 
 
-def _format(context: Any, builder: Any, kind: Any, value: Any, letters: list[str], items: list[Any]) -> str:
-    """Returns the format of an item. Appends its values to ``items`` and their kinds to ``letters``."""
+def _template_of(kinds: Sequence[Any]) -> list[tuple[str, str | None]]:
+    """Returns the format that is ``print``'s first argument, as texts with the specification of the value behind each;
+    nothing if there is none."""
+    first = kinds[0].literal_value if kinds and isinstance(kinds[0], types.StringLiteral) else ""
+    if not first.startswith(FORMAT):
+        return []
+    return [(text, spec) for text, _, spec, _ in Formatter().parse(first.removeprefix(FORMAT))]
+
+
+# What Python and C both have, with one meaning.
+_SPECIFICATION = re.compile(
+    r"(?P<align>[<>]?)(?P<sign>[+ ]?)(?P<other>#?)(?P<zero>0?)(?P<width>\d*)(?P<precision>(?:\.\d+)?)"
+    r"(?P<kind>[doxXeEfFgG]?)"
+)
+
+
+def _conversion(kind: Any, spec: str) -> tuple[Any, str]:
+    """Returns the type that a value is printed as, and C's conversion for it. Raises ``ValueError`` with the reason if
+    there is none."""
+    found = _SPECIFICATION.fullmatch(spec)
+    if found is None:
+        raise ValueError("a specification is a width, a precision and one of d o x e f g, as in {x:8.3f}")
+    letter = found["kind"]
+    if letter in ("e", "E", "f", "F", "g", "G"):
+        printed, size = types.float64, ""
+    elif isinstance(kind, types.Integer | types.Boolean):
+        if found["precision"]:
+            raise ValueError(f"an integer, {display(kind)}, has no precision")
+        signed = isinstance(kind, types.Boolean) or kind.signed
+        printed, size, letter = (types.int64 if signed else types.uint64), "ll", letter or "d"
+        letter = "u" if letter == "d" and not signed else letter
+    elif letter:
+        raise ValueError(f"{letter} takes an integer, not {display(kind)}")
+    elif found["precision"]:
+        raise ValueError("a precision needs e, f or g behind it, as in {x:.3g}")
+    else:
+        printed, size, letter = types.float64, "", "f"  # as without a specification
+    flags = ("-" if found["align"] == "<" else "0" if found["zero"] and not found["align"] else "") + found["sign"]
+    return printed, f"%{flags}{found['other']}{found['width']}{found['precision']}{size}{letter}"
+
+
+def _format(
+    context: Any, builder: Any, kind: Any, value: Any, letters: list[str], items: list[Any], spec: str = ""
+) -> str:
+    """Returns C's format of an item. Appends its values to ``items`` and their kinds to ``letters``."""
+    if spec:
+        printed, text = _conversion(kind, spec)
+        letters.append("d" if isinstance(printed, types.Float) else "i")
+        items.append(context.cast(builder, value, kind, printed))
+        return text
     if isinstance(kind, types.StringLiteral):
         return str(kind.literal_value).replace("%", "%%")
     if isinstance(kind, types.BaseTuple | Dim3):
@@ -78,11 +138,19 @@ def _text(builder: Any, text: str) -> Any:
 
 def check_print(args: tuple[Any, ...]) -> bool:
     """Returns whether all arguments can be printed. Notes why if not."""
+    specs = [spec for _, spec in _template_of(args) if spec is not None]
     for argument in args:
         plain = argument if isinstance(argument, types.StringLiteral) else types.unliteral(argument)
         if not isinstance(plain, types.Number | types.Boolean | types.StringLiteral | types.UnicodeType):
             note(f"print in a kernel takes numbers, bools and plain strings, not {display(argument)}")
             return False
+    for argument, spec in zip(args[1:], specs, strict=False):
+        if spec:
+            try:
+                _conversion(types.unliteral(argument), spec)
+            except ValueError as error:
+                note(f"print in a kernel: {{:{spec}}}: {error}")
+                return False
     if len(args) > MOST_ITEMS:
         note(f"print in a kernel takes at most {MOST_ITEMS} items, not {len(args)}")
         return False

@@ -16,6 +16,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.core import errors
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.check import numpy_functions
 from oxide.compiler.ir import decimal_rounding
 from oxide.language import fast, intrinsics
 
@@ -161,6 +162,9 @@ _register(intrinsics.fma, 3, "intrinsics.fma", _floats("intrinsics.fma"), _libde
 _register(intrinsics.fmax, 2, "intrinsics.fmax", _floats("intrinsics.fmax"), _libdevice("fmax"))
 _register(intrinsics.fmin, 2, "intrinsics.fmin", _floats("intrinsics.fmin"), _libdevice("fmin"))
 _register(intrinsics.rsqrt, 1, "intrinsics.rsqrt", _floats("intrinsics.rsqrt"), _libdevice("rsqrt"))
+for _rounding in numpy_functions.ROUNDING:
+    _shown = f"np.{_rounding.__name__}"
+    _register(_rounding, 1, _shown, _floats(_shown), _libdevice(_rounding.__name__))
 _register(math.cbrt, 1, "math.cbrt", _floats("math.cbrt"), _libdevice("cbrt"))
 if _fma := getattr(math, "fma", None):  # Python 3.13
     _register(_fma, 3, "math.fma", _floats("math.fma"), _libdevice("fma"))

@@ -17,6 +17,7 @@ from numba.cuda import utils
 from numba.cuda.core.bytecode import FunctionIdentity
 from numba.cuda.dispatcher import CUDADispatcher
 
+from oxide.compiler.check.conveniences import plain
 from oxide.compiler.source.source import as_written
 from oxide.dropping import WeakTable
 
@@ -109,7 +110,9 @@ def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
     original, as_found = CUDADispatcher.compile_device, vars(FunctionIdentity)["from_function"]
     read = FunctionIdentity.from_function
     CUDADispatcher.compile_device = compile_device
-    FunctionIdentity.from_function = staticmethod(lambda function: read(as_written(function)))
+    FunctionIdentity.from_function = staticmethod(
+        lambda function: read(as_written(function) if session.numba_style else plain(function))
+    )
     try:
         yield
     finally:
