@@ -10,6 +10,7 @@ These are declarations: the compiler gives them their meaning inside a kernel, a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, NoReturn, TypeVar, final
 
 from .atomic import AtomicAccess
@@ -33,6 +34,10 @@ class _Elements(Generic[T]):
 
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    def __iter__(self) -> Iterator[T]:
+        """Yields the elements of an array of one axis."""
         _only_in_a_kernel(type(self).__name__)
 
 

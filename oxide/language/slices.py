@@ -12,6 +12,7 @@ On the host they have no instances.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
 
@@ -50,6 +51,10 @@ class Slice(VectorReads[T], Alignment):
         _only_in_a_kernel("Slice")
 
     def __len__(self) -> int:
+        _only_in_a_kernel("Slice")
+
+    def __iter__(self) -> Iterator[T]:
+        """Yields the elements: a loop over a slice, ``enumerate(x)``, ``zip(x, y)``."""
         _only_in_a_kernel("Slice")
 
     @property

@@ -17,7 +17,6 @@ import ast
 import builtins
 import copy
 import functools
-import re
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, TypeVar, final
@@ -31,10 +30,9 @@ from oxide.errors import CompileError
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice
 
-N = TypeVar("N", bound=ast.AST)
+from .print_formats import FORMAT, formatted, is_text
 
-FORMAT = "\0"
-"""The first character of ``print``'s first argument if that is a format, as ``str.format`` takes it, of the others."""
+N = TypeVar("N", bound=ast.AST)
 
 _plain: WeakTable[Callable[..., Any], Callable[..., Any]] = WeakTable()
 
@@ -124,8 +122,8 @@ class _Rewriter(ast.NodeTransformer):
         for node in ast.walk(definition):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        self._stored.setdefault(target.id, []).append(node.value)
+                    for part, value in _pairs(target, node.value):
+                        self._stored.setdefault(part.id, []).append(value)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._stored.setdefault(node.id, [])
         self._numbers = 0
@@ -169,9 +167,8 @@ class _Rewriter(ast.NodeTransformer):
                 case ast.While() if _has_walrus(node.test):
                     test = self._lifted(node.test)
                     unless = self._at(ast.UnaryOp(ast.Not(), test), node.test)
-                    leave = self._at(ast.If(unless, [*node.orelse, ast.Break()], []), node.test)
-                    node.body = [*self._before[before:], leave, *node.body]
-                    node.test, node.orelse = self._at(ast.Constant(True), node.test), []
+                    node.body[:0] = [*self._before[before:], self._at(ast.If(unless, [ast.Break()], []), node.test)]
+                    node.test = self._at(ast.Constant(True), node.test)
                     del self._before[before:]
                 case _:
                     return node
@@ -186,6 +183,8 @@ class _Rewriter(ast.NodeTransformer):
         match node:
             case ast.If(test=ast.BoolOp(op=ast.And(), values=[first, *others])) if any(map(_has_walrus, others)):
                 pass
+            case ast.While(orelse=[_, *_]) if _has_walrus(node.test):
+                return self._without_else(node)
             case _:
                 return [node]
         inside, before, after = node.body, list[ast.stmt](), list[ast.stmt]()
@@ -198,8 +197,17 @@ class _Rewriter(ast.NodeTransformer):
             inside = [self._at(ast.If(test, inside, []), test)]
         return [*before, self._at(ast.If(first, inside, []), node), *after]
 
+    def _without_else(self, node: ast.While) -> list[ast.stmt]:
+        """Returns a ``while`` whose test assigns, without its ``else``: that runs unless a ``break`` was reached."""
+        ended = self._name(node.test)
+        before = self._at(ast.Assign([_store(ended)], ast.Constant(True)), node.test)
+        after = self._at(ast.If(ended, node.orelse, []), node)
+        node.orelse = []
+        _Breaks(lambda place: self._at(ast.Assign([_store(ended)], ast.Constant(False)), place)).mark(node)
+        return [before, node, after]
+
     def _lifted(self, node: ast.expr) -> ast.expr:
-        """Returns an expression without its ``:=``, which are appended to what runs before, with all that the expression
+        """Returns an expression without its ``:=``. They are appended to what runs before, with all that the expression
         evaluates earlier. Raises ``_NotLifted``."""
         match node:
             case ast.NamedExpr(target=target, value=value):
@@ -403,11 +411,11 @@ class _Rewriter(ast.NodeTransformer):
     # print
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if self._builtin(node) == "print" and not node.keywords and any(map(_is_text, node.args)):
+        if self._builtin(node) == "print" and not node.keywords and any(map(is_text, node.args)):
             pieces: list[str] = []
             values: list[ast.expr] = []
             for argument in node.args:
-                made = _formatted(argument)
+                made = formatted(argument)
                 if made is None:
                     return node
                 pieces.append(made[0])
@@ -493,6 +501,35 @@ class _Rewriter(ast.NodeTransformer):
         return EMPTY
 
 
+@final
+class _Breaks(ast.NodeTransformer):
+    """Puts a statement in front of each ``break`` of a loop."""
+
+    def __init__(self, made: Callable[[ast.stmt], ast.stmt]) -> None:
+        self._made = made
+
+    def mark(self, loop: ast.While) -> None:
+        loop.body = [part for each in loop.body for part in self._of(each)]
+
+    def _of(self, statement: ast.stmt) -> list[ast.stmt]:
+        new: Any = self.visit(statement)
+        return new if isinstance(new, list) else [new]
+
+    def visit_Break(self, node: ast.Break) -> list[ast.stmt]:
+        return [self._made(node), node]
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        return self._inner(node)
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        return self._inner(node)
+
+    def _inner(self, node: ast.For | ast.While) -> ast.stmt:
+        """A loop inside has breaks of its own, but for those in its ``else``."""
+        node.orelse = [part for each in node.orelse for part in self._of(each)]
+        return node
+
+
 class _NotLifted(Exception):
     """Raised for a ``:=`` in an expression whose parts may not be evaluated."""
 
@@ -509,6 +546,18 @@ def _exchange(node: ast.AST, old: ast.expr, new: ast.expr) -> None:
                 setattr(parent, field, new)
             elif isinstance(value, list):
                 value[:] = [new if each is old else each for each in value]
+
+
+def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.Name, ast.expr | None]]:
+    """Returns the names that an assignment gives values, and the expression of each, or None if it has none."""
+    if isinstance(target, ast.Name):
+        return [(target, value)]
+    if not isinstance(target, ast.Tuple):
+        return []
+    values: list[ast.expr | None] = [None] * len(target.elts)
+    if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+        values = list(value.elts)
+    return [pair for part, each in zip(target.elts, values, strict=True) for pair in _pairs(part, each)]
 
 
 def _load(node: ast.Name) -> ast.Name:
@@ -559,74 +608,3 @@ def _test(pattern: ast.pattern, subject: ast.expr) -> tuple[ast.expr | None] | N
 def _captures(pattern: ast.pattern) -> list[str]:
     """Returns the names that a pattern binds."""
     return [node.name for node in ast.walk(pattern) if isinstance(node, ast.MatchAs) and node.name is not None]
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Mod)
-        and isinstance(node.left, ast.Constant)
-        and isinstance(node.left.value, str)
-    )
-
-
-def _formatted(node: ast.expr) -> tuple[str, list[ast.expr]] | None:
-    """Returns an argument of ``print`` as a format and its values; None if it cannot be one."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _escaped(node.value), []
-    if isinstance(node, ast.JoinedStr):
-        return _of_f_string(node)
-    if _is_text(node):
-        assert isinstance(node, ast.BinOp)
-        values = list(node.right.elts) if isinstance(node.right, ast.Tuple) else [node.right]
-        assert isinstance(node.left, ast.Constant)
-        return _of_percents(str(node.left.value), values)
-    return "{}", [node]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-def _of_f_string(node: ast.JoinedStr) -> tuple[str, list[ast.expr]] | None:
-    text, values = "", list[ast.expr]()
-    for part in node.values:
-        if isinstance(part, ast.Constant):
-            text += _escaped(str(part.value))
-            continue
-        assert isinstance(part, ast.FormattedValue)
-        spec = ""
-        if part.format_spec is not None:
-            assert isinstance(part.format_spec, ast.JoinedStr)
-            if not all(isinstance(each, ast.Constant) for each in part.format_spec.values):
-                return None  # a width that is computed
-            spec = "".join(str(each.value) for each in part.format_spec.values if isinstance(each, ast.Constant))
-        if "{" in spec or "}" in spec or part.conversion not in (-1, ord("r"), ord("s")):
-            return None
-        text += f"{{:{spec}}}"
-        values.append(part.value)
-    return text, values
-
-
-_PERCENT = re.compile(r"%(?P<flags>[-+ #0]*)(?P<width>\d*)(?P<precision>\.\d+)?(?P<kind>[diuoxXeEfFgGs%])|%")
-
-
-def _of_percents(text: str, values: list[ast.expr]) -> tuple[str, list[ast.expr]] | None:
-    result, position, count = "", 0, 0
-    for found in _PERCENT.finditer(text):
-        result += _escaped(text[position : found.start()])
-        position = found.end()
-        kind, flags = found["kind"], found["flags"] or ""
-        if kind is None:
-            return None
-        if kind == "%":
-            result += "%"
-            continue
-        count += 1
-        align = "<" if "-" in flags else ""
-        sign = "+" if "+" in flags else " " if " " in flags else ""
-        zero = "0" if "0" in flags and not align else ""
-        kind = {"i": "d", "u": "d", "s": ""}.get(kind, kind)
-        alternative = "#" if "#" in flags else ""
-        result += f"{{:{align}{sign}{alternative}{zero}{found['width']}{found['precision'] or ''}{kind}}}"
-    return (result + _escaped(text[position:]), values) if count == len(values) else None

@@ -295,7 +295,7 @@ def calls_numpy() -> Any:
     def apply(x: Slice[f32], y: DisjointSlice[f32]) -> None:
         element = y.get_mut(thread.index_1d())
         if element is not None:
-            element.value = np.exp(x[0])
+            element.value = np.convolve(x[0], x[1])
 
     return apply
 
@@ -310,10 +310,10 @@ def sums_a_slice() -> Any:
     return total
 
 
-def counts_with_enumerate() -> Any:
+def loops_over_a_strict_zip() -> Any:
     @kernel
     def weigh(x: Slice[f32], y: DisjointSlice[f32]) -> None:
-        for i, value in enumerate(x):  # type: ignore[arg-type]
+        for first, second in zip(x, y, strict=True):  # type: ignore[call-overload]
             pass
 
     return weigh
@@ -402,10 +402,10 @@ def prints_a_slice() -> Any:
     return show
 
 
-def formats_with_a_percent_sign() -> Any:
+def keeps_a_formatted_string() -> Any:
     @kernel
     def show(x: Slice[f32]) -> None:
-        print("x is %f" % x[0])
+        text = "x is %f" % x[0]
 
     return show
 
@@ -483,7 +483,7 @@ WRONG: list[Callable[[], Any]] = [
     misspells_a_function,
     calls_numpy,
     sums_a_slice,
-    counts_with_enumerate,
+    loops_over_a_strict_zip,
     asks_for_the_shape_of_a_slice,
     indexes_a_slice_with_two_numbers,
     names_a_dtype_as_numpy_does,
@@ -493,7 +493,7 @@ WRONG: list[Callable[[], Any]] = [
     looks_into_a_class,
     calls_another_kernel,
     prints_a_slice,
-    formats_with_a_percent_sign,
+    keeps_a_formatted_string,
     annotates_with_pythons_float,
     annotates_a_slice_of_numpys_type,
     gives_a_signature,

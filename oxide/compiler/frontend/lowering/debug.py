@@ -14,7 +14,7 @@ from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.types.ext_types import Dim3
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.check.conveniences import FORMAT
+from oxide.compiler.check.print_formats import FORMAT
 from oxide.language import debug
 
 from .constant import constant_of
