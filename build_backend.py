@@ -55,6 +55,7 @@ INTERPRETED = {
     "oxide/runtime/device/dlpack.py": "mypyc's C for a subclass of ctypes.Structure does not compile",
     "oxide/runtime/device/foreign_layout.py": "it judges objects of other libraries, of any type, for interop",
     "oxide/runtime/device/interop.py": "compiled, it loses errors that objects of other libraries raise",
+    "oxide/runtime/launching/decorator.py": "it reads the frame of its caller, which a compiled function does not have",
     "oxide/runtime/operations/strided_copy.py": "its kernels: the kernel compiler reads the bytecode of functions",
     "oxide/driver/cuda/early.py": "it runs once, and its tests replace functions, which compiled callers do not see",
     "oxide/driver/cuda/graph.py": "its driver calls are tested with stand-ins for streams, which compiled code refuses",

@@ -61,6 +61,14 @@ def test_every_exception_is_a_module() -> None:
     assert [path for path in build.INTERPRETED if not (ROOT / path).exists()] == []
 
 
+@needs_checkout
+def test_a_module_that_reads_its_callers_variables_stays_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = pytest.importorskip("build_backend")
+    monkeypatch.chdir(ROOT)
+    assert len(build.modules()) > 50
+    assert [path for path in build.modules() if "f_locals" in Path(path).read_text(encoding="utf-8")] == []
+
+
 @pytest.fixture
 def small_package(tmp_path: Path) -> Path:
     """The checkout, with one module of ``runtime`` besides what tells the form, so that it builds in seconds."""

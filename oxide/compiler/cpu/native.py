@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 from oxide.compiler.bounds import in_bounds
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
-from oxide.compiler.ir.llvm import header, host_machine, host_target, optimise, simplify
+from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
 from oxide.compiler.ir.module import Binary, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
@@ -72,16 +72,6 @@ def native_assembly(
     """Returns the assembly of what ``compile_native`` compiles."""
     module, machine = _module(kernel, entry_of(kernel), signature, kernel_id, target, unchecked)
     return str(machine.emit_assembly(module))
-
-
-def compile_host_function(ir_text: str, name: str) -> tuple[int, object]:
-    """Compiles a host function. Returns its address, and the object that keeps it alive."""
-    machine = host_machine(host_target())
-    module = llvm.parse_assembly(ir_text)
-    module.verify()
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine.get_function_address(name), engine
 
 
 def _module(

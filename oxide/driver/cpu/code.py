@@ -1,8 +1,8 @@
 """The CPU device's code: loads object files, and makes launches that run a range of blocks.
 
 A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to
-``_LaunchRecord``. Blocks are numbered with x fastest. ``object.py`` loads what it can, LLVM the rest. llvmlite is
-imported only for that, or to name this machine's processor for the first time. It is not thread-safe, so one lock
+``_LaunchRecord``. Blocks are numbered with x fastest. ``driver/object.py`` loads what it can, LLVM the rest. llvmlite
+is imported only for that, or to name this machine's processor for the first time. It is not thread-safe, so one lock
 guards loading and queries of the processor.
 """
 
@@ -20,8 +20,8 @@ from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
 from oxide.driver.cpu.cooperative import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
-from oxide.driver.cpu.object import MissingFunction, Unloadable, load_object
 from oxide.driver.cpu.streams import BlockRange, LoopFree, Pace
+from oxide.driver.object import MissingFunction, Unloadable, load_object
 
 _llvm_lock = threading.Lock()
 

@@ -215,7 +215,7 @@ def _functions() -> tuple[int, int]:
     They are native. A function of Python's would not do, however it is called: an interrupt in it would be lost, and so
     would the exception on whose way an array is dropped.
     """
-    from oxide.compiler.cpu.native import compile_host_function
+    from oxide.compiler.cpu.host_functions import compile_host_function
 
     get_name, get_pointer = (
         ctypes.cast(function, ctypes.c_void_p).value

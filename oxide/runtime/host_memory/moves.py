@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.compiler.cpu.host_functions import host_function
+from oxide.compiler.ir.files import ir_file
 from oxide.runtime.host_memory.copy_pool import PIECE_BYTES, copy_function, copy_pool
-from oxide.runtime.loop.alarm import native_function
 
 if TYPE_CHECKING:
     from oxide.driver.base import Driver, StreamHandle
@@ -44,7 +45,7 @@ def move_function() -> int:
     """Returns the address of ``void move(void *row)``, which does the copy described by a row of the table."""
     global _move
     if _move is None:
-        _move = native_function(_MACHINE_CODE, _IR, "oxide_move")
+        _move = host_function(ir_file(__file__, "moves.ll"), "oxide_move")
     return _move[0]
 
 
@@ -58,34 +59,3 @@ def _memcpy_address() -> int:
         _memcpy = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value
         assert _memcpy is not None
     return _memcpy
-
-
-_MACHINE_CODE = {
-    "x86_64": bytes.fromhex(
-        "488b5710"  # mov rdx, [rdi + 16]
-        "488b7708"  # mov rsi, [rdi + 8]
-        "488b4718"  # mov rax, [rdi + 24]
-        "488b3f"  # mov rdi, [rdi]
-        "ffe0"  # jmp rax
-    ),
-    "aarch64": bytes.fromhex(
-        "030c40f9"  # ldr x3, [x0, #24]
-        "018840a9"  # ldp x1, x2, [x0, #8]
-        "000040f9"  # ldr x0, [x0]
-        "60001fd6"  # br x3
-    ),
-}
-
-_IR = """
-define void @oxide_move(ptr %row) {
-  %source_field = getelementptr i64, ptr %row, i64 1
-  %size_field = getelementptr i64, ptr %row, i64 2
-  %memcpy_field = getelementptr i64, ptr %row, i64 3
-  %destination = load ptr, ptr %row
-  %source = load ptr, ptr %source_field
-  %size = load i64, ptr %size_field
-  %memcpy = load ptr, ptr %memcpy_field
-  %ignored = call ptr %memcpy(ptr %destination, ptr %source, i64 %size)
-  ret void
-}
-"""

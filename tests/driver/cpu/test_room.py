@@ -14,7 +14,7 @@ import pytest
 
 from oxide import DisjointSlice, DynamicSharedArray, Kernel, SharedArray, Slice, f64, kernel, thread
 from oxide.driver.cpu.code import CpuFunction, host_target
-from oxide.driver.cpu.object import EXTERNAL_FUNCTIONS
+from oxide.driver.object import EXTERNAL_FUNCTIONS
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or sys.platform != "linux", reason="LLVM loads the code here, and nobody counts"

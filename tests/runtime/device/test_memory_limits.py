@@ -14,12 +14,13 @@ import pytest
 
 import oxide
 from oxide import d2h, h2d, pinned_empty, zeros
+from oxide.compiler.cpu.host_functions import compile_host_function
+from oxide.compiler.ir.files import ir_file
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.device import staging_ring
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.device.staging_ring import CHUNK_BYTES
 from oxide.runtime.host_memory import moves
-from oxide.runtime.loop.alarm import compiled_function
 from oxide.runtime.submission import staging
 from oxide.testing import RecordingDriver, step_driver, use_driver
 
@@ -198,10 +199,10 @@ def test_large_copies_do_not_hold_the_loop() -> None:
     assert float(ran.stdout) < 0.015  # on this device giving 64 MiB back to the system takes 5 ms
 
 
-@pytest.mark.parametrize("make", [moves.move_function, lambda: compiled_function(moves._IR, "oxide_move")[0]])
-def test_the_native_move_copies_what_its_row_says(make: Any) -> None:
-    keep = compiled_function(moves._IR, "oxide_move")  # the compiled function lives as long as this
-    address = keep[0] if make is not moves.move_function else make()
+@pytest.mark.parametrize("made", ["loaded", "compiled"])
+def test_the_native_move_copies_what_its_row_says(made: str) -> None:
+    compiled = compile_host_function(ir_file(moves.__file__, "moves.ll"), "oxide_move") if made == "compiled" else None
+    address = moves.move_function() if compiled is None else compiled[0]
     source, target = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
     row = np.array([target.ctypes.data + 10, source.ctypes.data + 5, 50, moves._memcpy_address()], np.uintp)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(row.ctypes.data)

@@ -1,4 +1,4 @@
-"""The threads that share out large copies: every byte arrives, from several owners at once, and the code is LLVM's."""
+"""The threads that share out large copies: every byte arrives, from several owners at once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from oxide import h2d
+from oxide.compiler.cpu.host_functions import compile_host_function
+from oxide.compiler.ir.files import ir_file
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.host_memory import copy_pool as pools
-from oxide.runtime.host_memory import streaming_copy
 from oxide.runtime.host_memory.moves import Moves
 from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
-from oxide.runtime.loop.alarm import compiled_function
 from oxide.testing import use_driver
 
 pytestmark = pytest.mark.skipif(
@@ -36,9 +36,10 @@ def copy_with(function: int, pool: pools.CopyPool, destination: Any, source: Any
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(int(row.ctypes.data))
 
 
-@pytest.mark.parametrize("made", ["given", "compiled"])
+@pytest.mark.parametrize("made", ["loaded", "compiled"])
 def test_every_byte_is_copied_and_none_beside_it(pool: pools.CopyPool, made: str) -> None:
-    compiled = compiled_function(pools.COPY_IR, "oxide_copy_together") if made == "compiled" else None
+    ir = ir_file(pools.__file__, "copy_pool.ll")
+    compiled = compile_host_function(ir, "oxide_copy_together") if made == "compiled" else None
     function = pools.copy_function() if compiled is None else compiled[0]
     rng = np.random.default_rng(0)
     piece = pools.PIECE_BYTES
@@ -119,33 +120,6 @@ def test_the_streaming_copy_copies_every_byte_and_none_beside_it_wherever_they_l
         assert np.array_equal(destination[to : to + size], source[origin:])
         assert (destination[:to] == 7).all()
         assert (destination[to + size :] == 7).all()
-
-
-def test_the_machine_code_given_is_what_llvm_makes_of_the_ir() -> None:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    for name, given, ir in (
-        ("oxide_copy_together", pools._COPY_CODE, pools.COPY_IR),
-        ("oxide_copy_help", pools._HELP_CODE, pools.COPY_IR),
-        ("oxide_copy_streaming", streaming_copy._MACHINE_CODE, streaming_copy.STREAMING_IR),
-    ):
-        for architecture, code in given.items():
-            cpu = "x86-64" if architecture == "x86_64" else "generic"
-            triple = f"{architecture}-unknown-linux-gnu"
-            target = llvm.Target.from_triple(triple)
-            machine = target.create_target_machine(cpu=cpu, opt=2, reloc="pic", codemodel="small")
-            header = f'target triple = "{triple}"\ntarget datalayout = "{machine.target_data}"\n'
-            module = llvm.parse_assembly(header + ir)
-            for function in module.functions:
-                if not function.is_declaration and function.name != name:
-                    function.linkage = "internal"
-            builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-            builder.getModulePassManager().run(module, builder)
-            image = llvm.ObjectFileRef.from_data(machine.emit_object(module))
-            texts = [bytes(section.data()) for section in image.sections() if section.name() == b".text"]
-            assert texts == [code], (name, architecture)
 
 
 def test_a_large_upload_and_a_table_of_copies_go_through_the_helpers(

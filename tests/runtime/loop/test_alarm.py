@@ -9,11 +9,18 @@ from typing import Any
 
 import pytest
 
+from oxide.compiler.cpu.host_functions import compile_host_function
+from oxide.compiler.ir.files import ir_file
 from oxide.runtime.loop import alarm
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: (alarm.notify_function(), None), lambda: alarm.compiled_function(alarm._IR, "oxide_notify")]
+    "make",
+    [
+        lambda: (alarm.notify_function(), None),
+        lambda: compile_host_function(ir_file(alarm.__file__, "alarm.ll"), "oxide_notify"),
+    ],
+    ids=["loaded", "compiled"],
 )
 def test_each_call_of_the_native_function_makes_the_alarm_readable(make: Callable[[], tuple[int, Any]]) -> None:
     address, _keep = make()
@@ -24,7 +31,7 @@ def test_each_call_of_the_native_function_makes_the_alarm_readable(make: Callabl
     for rings in (1, 3):
         for _ in range(rings):
             notify(bell.argument)
-        if bell.descriptor == bell.argument:  # an eventfd adds up
+        if hasattr(os, "eventfd"):  # which adds up
             assert int.from_bytes(os.read(bell.descriptor, 8), "little") == rings
         bell.clear()
         with pytest.raises(BlockingIOError):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxide.driver.cpu.object import EXTERNAL_FUNCTIONS, Unloadable, load_object
+from oxide.driver.object import EXTERNAL_FUNCTIONS, Unloadable, load_object
 
 EVERYTHING = """
 @counter = global i64 40

@@ -2,18 +2,12 @@
 
 LLVM's own loader does the same, but importing llvmlite and making an engine takes 0.1 s, most of a small program's
 time. A kernel's object file needs little from a loader: a few sections, a table of addresses (the global offset table)
-and some ten kinds of relocations of the System V ABI for x86-64. Anything else (thread-local storage, initialisers,
-another processor) raises ``Unloadable``, and ``code.py`` falls back to LLVM.
+and some ten kinds of relocations of the System V ABI for x86-64. The runtime's host functions need no relocations, so
+they are loaded on AArch64 too. Anything else (thread-local storage, initialisers, another processor) raises
+``Unloadable``, and the callers fall back to LLVM.
 
 The memory is written first. Then code and constants are made read-only and executable: never writable and executable at
-the same time.
-
-LLVM's own loader does the same, but importing llvmlite and making an engine takes 0.1 s, which is most of what a small
-program takes. What a kernel's object file asks of a loader is little: a few sections side by side, a table of addresses
-(the global offset table) and some ten kinds of relocations, of the System V ABI for x86-64. Whatever goes beyond that
-(thread-local storage, initialisers, another processor) raises ``Unloadable``, and ``cpu_code`` turns to LLVM.
-
-The memory is written first, then code and constants are made read-only and executable: never both at once.
+the same time. Linux makes the caches of AArch64 coherent when it makes the pages executable.
 """
 
 from __future__ import annotations
@@ -52,10 +46,11 @@ def load_object(image: bytes, entry: str) -> tuple[Any, int]:
 
     Raises ``Unloadable``.
     """
-    if platform.machine() != "x86_64" or sys.platform != "linux":
+    machine = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
+    if machine is None:
         raise Unloadable(f"there is no loader for {sys.platform} on {platform.machine()}")
     try:
-        return _Loader(image).load(entry)
+        return _Loader(image, machine).load(entry)
     except (struct.error, IndexError, ValueError, OverflowError, OSError) as error:
         raise Unloadable(f"a damaged object file: {error}") from error
 
@@ -66,7 +61,9 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
 
 _IDENTITY = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
-_RELOCATABLE, _X86_64 = 1, 62
+_RELOCATABLE = 1
+_X86_64, _AARCH64 = 62, 183
+_MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 _PROGBITS, _SYMTAB, _RELA, _NOTE, _NOBITS, _UNWIND = 1, 2, 4, 7, 8, 0x70000001
 _REL = 9
 _INITIALISERS = (b".init", b".ctors", b".fini", b".dtors")
@@ -120,11 +117,12 @@ class _Relocation:
 
 @final
 class _Loader:
-    def __init__(self, image: bytes) -> None:
+    def __init__(self, image: bytes, machine: int) -> None:
         self.image = image
+        self.known = _KNOWN if machine == _X86_64 else frozenset[int]()
         header = _HEADER.unpack_from(image)
-        if not header[0].startswith(_IDENTITY) or header[1:3] != (_RELOCATABLE, _X86_64):
-            raise Unloadable("no object file for x86-64")
+        if not header[0].startswith(_IDENTITY) or header[1:3] != (_RELOCATABLE, machine):
+            raise Unloadable(f"no object file for {platform.machine()}")
         start, size, count = header[6], header[11], header[12]
         if size != _SECTION.size:
             raise Unloadable("section headers of another size")
@@ -247,7 +245,7 @@ class _Loader:
             for number in range(section.size // _RELOCATION.size):
                 offset, info, addend = _RELOCATION.unpack_from(self.image, section.offset + number * _RELOCATION.size)
                 kind, symbol = info & 0xFFFFFFFF, info >> 32
-                if kind not in _KNOWN:
+                if kind not in self.known:
                     raise Unloadable(f"a relocation of type {kind}")
                 if offset >= target.size or target.kind == _NOBITS:
                     raise Unloadable("a relocation outside its section")

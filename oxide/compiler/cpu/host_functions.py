@@ -1,0 +1,65 @@
+"""Host functions: functions in IR that a stream, a thread or another library calls by address, without the GIL.
+
+They are compiled once and kept in the cache on disk, as kernels are, so that later processes load them without LLVM.
+The code is for every processor of the machine's kind. A function that takes its data and the addresses of what it calls
+as arguments needs no relocation, so AArch64 loads it without LLVM too. ``docs/notes/host-path.md`` has the measurement
+of this way beside the others.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+from oxide import disk
+from oxide.driver.base import Target
+from oxide.driver.object import Unloadable, load_object
+
+
+def host_function(ir: str, name: str) -> tuple[int, object]:
+    """Returns the address of a function of the IR, and the object that keeps it alive.
+
+    The IR is the same in every process: it contains no address.
+    """
+    try:
+        memory, address = load_object(_object(ir, name), name)
+    except Unloadable:  # on another system or kind of processor
+        return compile_host_function(ir, name)
+    return address, memory
+
+
+def compile_host_function(ir: str, name: str) -> tuple[int, object]:
+    """Compiles a function of the IR in this process. Returns its address, and the object that keeps it alive."""
+    import llvmlite.binding as llvm
+
+    module, machine = _compiled(ir, name)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine.get_function_address(name), engine
+
+
+def _object(ir: str, name: str) -> bytes:
+    """Returns the function's object file, from the cache if it is there."""
+    # All that the code depends on: how it is compiled, what is compiled, for which machine and by which LLVM.
+    recipe = [path.read_bytes() for path in (Path(__file__), Path(__file__).parents[1] / "ir" / "llvm.py")]
+    key = "host-" + disk.digest((*recipe, ir, name, platform.machine(), disk.version_text("llvmlite")))
+    image = disk.read(key)
+    if image is None:
+        module, machine = _compiled(ir, name)
+        image = bytes(machine.emit_object(module))
+        disk.write(key, image)
+    return image
+
+
+def _compiled(ir: str, name: str) -> tuple[Any, Any]:
+    """Returns the optimised module, and LLVM's target machine."""
+    import llvmlite.binding as llvm
+
+    from oxide.compiler.ir.llvm import header, host_machine, optimise
+
+    machine = host_machine(Target("native", "", ""))
+    module = llvm.parse_assembly(header(machine) + ir)
+    module.verify()
+    optimise(module, machine, exported=name, packing=False)
+    return module, machine

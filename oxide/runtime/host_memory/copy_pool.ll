@@ -1,0 +1,128 @@
+; The pool: u32 generation at 0, u32 busy at 64, u32 open at 128, i64 next at 192, i64 inside at 256 (each in a cache
+; line of its own), then constants from 320: piece, memcpy, syscall, sched_yield, the number of futex, helpers, looks;
+; and from 384 the copy: destination, source, bytes.
+
+define internal void @share(ptr %pool) alwaysinline nounwind {
+  %next = getelementptr i8, ptr %pool, i64 192
+  %piece_field = getelementptr i8, ptr %pool, i64 320
+  %memcpy_field = getelementptr i8, ptr %pool, i64 328
+  %job = getelementptr i8, ptr %pool, i64 384
+  %source_field = getelementptr i8, ptr %pool, i64 392
+  %size_field = getelementptr i8, ptr %pool, i64 400
+  %piece = load i64, ptr %piece_field
+  %memcpy = load ptr, ptr %memcpy_field
+  %destination = load ptr, ptr %job
+  %source = load ptr, ptr %source_field
+  %size = load i64, ptr %size_field
+  br label %claim
+claim:
+  %begin = atomicrmw add ptr %next, i64 %piece seq_cst
+  %left = sub i64 %size, %begin
+  %some = icmp sgt i64 %left, 0
+  br i1 %some, label %copy, label %done
+copy:
+  %whole = icmp sgt i64 %left, %piece
+  %bytes = select i1 %whole, i64 %piece, i64 %left
+  %to = getelementptr i8, ptr %destination, i64 %begin
+  %from = getelementptr i8, ptr %source, i64 %begin
+  %ignored = call ptr %memcpy(ptr %to, ptr %from, i64 %bytes)
+  br label %claim
+done:
+  ret void
+}
+
+define void @oxide_copy_together(ptr %row) nounwind {
+  %row_source = getelementptr i8, ptr %row, i64 8
+  %row_size = getelementptr i8, ptr %row, i64 16
+  %row_pool = getelementptr i8, ptr %row, i64 24
+  %destination = load ptr, ptr %row
+  %source = load ptr, ptr %row_source
+  %size = load i64, ptr %row_size
+  %pool = load ptr, ptr %row_pool
+  %busy = getelementptr i8, ptr %pool, i64 64
+  %open = getelementptr i8, ptr %pool, i64 128
+  %next = getelementptr i8, ptr %pool, i64 192
+  %inside = getelementptr i8, ptr %pool, i64 256
+  %memcpy_field = getelementptr i8, ptr %pool, i64 328
+  %syscall_field = getelementptr i8, ptr %pool, i64 336
+  %yield_field = getelementptr i8, ptr %pool, i64 344
+  %futex_field = getelementptr i8, ptr %pool, i64 352
+  %helpers_field = getelementptr i8, ptr %pool, i64 360
+  %job = getelementptr i8, ptr %pool, i64 384
+  %source_field = getelementptr i8, ptr %pool, i64 392
+  %size_field = getelementptr i8, ptr %pool, i64 400
+  %swap = cmpxchg ptr %busy, i32 0, i32 1 seq_cst seq_cst
+  %mine = extractvalue { i32, i1 } %swap, 1
+  br i1 %mine, label %together, label %alone
+alone:
+  %memcpy = load ptr, ptr %memcpy_field
+  %ignored = call ptr %memcpy(ptr %destination, ptr %source, i64 %size)
+  ret void
+together:
+  store ptr %destination, ptr %job
+  store ptr %source, ptr %source_field
+  store i64 %size, ptr %size_field
+  store atomic i64 0, ptr %next seq_cst, align 8
+  store atomic i32 1, ptr %open seq_cst, align 4
+  %generation = atomicrmw add ptr %pool, i32 1 seq_cst
+  %syscall = load ptr, ptr %syscall_field
+  %futex = load i64, ptr %futex_field
+  %helpers = load i64, ptr %helpers_field
+  %woken = call i64 (i64, ...) %syscall(i64 %futex, ptr %pool, i64 129, i64 %helpers)  ; FUTEX_WAKE_PRIVATE
+  call void @share(ptr %pool)
+  store atomic i32 0, ptr %open seq_cst, align 4
+  br label %check
+check:
+  %left = load atomic i64, ptr %inside seq_cst, align 8
+  %all_out = icmp eq i64 %left, 0
+  br i1 %all_out, label %done, label %wait
+wait:
+  %yield = load ptr, ptr %yield_field
+  %yielded = call i32 %yield()
+  br label %check
+done:
+  store atomic i32 0, ptr %busy seq_cst, align 4
+  ret void
+}
+
+define ptr @oxide_copy_help(ptr %pool) nounwind {
+entry:
+  %open = getelementptr i8, ptr %pool, i64 128
+  %inside = getelementptr i8, ptr %pool, i64 256
+  %syscall_field = getelementptr i8, ptr %pool, i64 336
+  %yield_field = getelementptr i8, ptr %pool, i64 344
+  %futex_field = getelementptr i8, ptr %pool, i64 352
+  %looks_field = getelementptr i8, ptr %pool, i64 368
+  %syscall = load ptr, ptr %syscall_field
+  %yield = load ptr, ptr %yield_field
+  %futex = load i64, ptr %futex_field
+  %looks = load i64, ptr %looks_field
+  br label %again
+again:
+  %generation = load atomic i32, ptr %pool seq_cst, align 4
+  %entered = atomicrmw add ptr %inside, i64 1 seq_cst
+  %state = load atomic i32, ptr %open seq_cst, align 4
+  %is_open = icmp ne i32 %state, 0
+  br i1 %is_open, label %work, label %leave
+work:
+  call void @share(ptr %pool)
+  br label %leave
+leave:
+  %left = atomicrmw sub ptr %inside, i64 1 seq_cst
+  br label %look
+look:
+  %count = phi i64 [ 0, %leave ], [ %counted, %pause ]
+  %now = load atomic i32, ptr %pool seq_cst, align 4
+  %same = icmp eq i32 %now, %generation
+  br i1 %same, label %tired, label %again
+tired:
+  %enough = icmp eq i64 %count, %looks
+  br i1 %enough, label %sleep, label %pause
+pause:
+  %counted = add i64 %count, 1
+  %yielded = call i32 %yield()
+  br label %look
+sleep:
+  %woken = call i64 (i64, ...) %syscall(i64 %futex, ptr %pool, i64 128, i32 %generation, ptr null)  ; FUTEX_WAIT_PRIVATE
+  br label %again
+}
