@@ -49,6 +49,23 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         super().__init__(func_id)
         self.loc = self.first_loc = Place.from_function_id(func_id)
         self._positions = tuple(func_id.code.co_positions())
+        self._corrected = False
+
+    def store(self, value: Any, name: str, redefine: bool = False) -> Any:
+        """Does what numba's method does, and corrects the blocks in which an assignment makes a new variable.
+
+        numba does so in each block that all paths pass, and all later bytecode reads the new variable. But a block
+        behind a ``while True`` may come before blocks of the loop, which then read and write another variable than the
+        rest. So the block must dominate all later blocks."""
+        if not self._corrected:
+            self._corrected = True
+            dominators = self.cfa.graph.dominators()
+            self.cfa._backbone = {
+                block
+                for block in self.cfa.backbone
+                if all(block in over for later, over in dominators.items() if later > block)
+            }
+        return super().store(value, name, redefine)
 
     def _dispatch(self, inst: Any, kws: Any) -> Any:
         number = (inst.offset - bytecode._FIXED_OFFSET) // 2  # one position for every two bytes
