@@ -33,6 +33,8 @@ class LaunchNeeds:
     own_elements: bool
     """A thread writes no other element or tile of a ``DisjointSlice`` than its index's, as it uses neither
     ``scatter`` nor ``unchecked_mut``. So an output needs as many threads as it has elements or tiles."""
+    unchecked: bool
+    """Not all of its accesses are checked, so a launch may end the process."""
     dynamic_shared: bool
     """It uses dynamic shared memory, so a launch says how much."""
 

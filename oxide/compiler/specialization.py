@@ -281,6 +281,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
             index_1d=uses.index_1d,
             index_2d=uses.index_2d,
             own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
+            unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
             dynamic_shared=portable.shared.dynamic,
         ),
         sites=portable.sites,

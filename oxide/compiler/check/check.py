@@ -55,6 +55,8 @@ class Uses:
     numba_cuda: bool = False
     """True if it calls functions of numba-cuda."""
     sync_grid: bool = False
+    unchecked: bool = False
+    """True if it names accesses without checks."""
     other_elements: bool = False
     """True if it may write other elements than its thread's."""
     constants: dict[int, str] = field(default_factory=dict)
@@ -215,6 +217,8 @@ class _Body:
     def _note_attribute(self, node: ast.AST) -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("unchecked_mut", "scatter"):
             self.uses.other_elements = True
+        if isinstance(node, ast.Attribute) and node.attr in ("unchecked", "unchecked_mut"):
+            self.uses.unchecked = True
 
     def _numba_function(self, node: ast.Call, function: Callable[..., Any]) -> None:
         if function in self.callers or not _has_source(function):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import platform
 import threading
 from collections.abc import Callable
@@ -51,6 +52,14 @@ class CpuFunction:
         self._call_holding = _EntryHolding(address)
         # A queued launch keeps the code alive through the functions that it calls.
         self.call.memory = self._call_holding.memory = self._memory  # type: ignore[attr-defined]
+
+    @property
+    def code_range(self) -> tuple[int, int] | None:
+        """Returns the first address of the code and the end of its memory; None if LLVM has loaded it."""
+        if not isinstance(self._memory, mmap.mmap):
+            return None
+        first = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        return first, first + len(self._memory)
 
     def bind(
         self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 from oxide.compiler.specialization import Specialization
 from oxide.native import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
+from oxide.runtime.awaiting.crash_reports import watch
 from oxide.runtime.loop.event_loops import running_loop_name
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
             function = device.functions.get(specialization)
             if function is None:
                 function = device.functions.set(specialization, device.driver.load(device.id, code))
+                if code.target.kind == "native" and specialization.needs.unchecked:
+                    watch(specialization, function)
         with contextlib.suppress(ValueError):  # already taken out by a thread that loads it
             _new.remove(specialization.reference)
     return function

@@ -1,0 +1,100 @@
+"""A line on standard error for a kernel that ends the process.
+
+A kernel without bounds checks may access memory that is not the process's. On the CPU device the process then ends with
+a signal. Before it does, a handler finds the kernel whose code was running and says how to find the access. Then the
+action that the signal had before runs: Python's ``faulthandler``, say, or the system's. ``OXIDE_CRASH_REPORT=0`` leaves
+the handler out. It exists on Linux, for x86-64 and AArch64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import signal
+import sys
+import threading
+from typing import Any, Final
+
+from oxide.compiler.cpu.host_functions import host_function
+from oxide.compiler.ir.files import ir_file
+from oxide.compiler.specialization import Specialization
+from oxide.environment import word
+
+_COUNTERS: Final = {"x86_64": 168, "aarch64": 440}
+"""The bytes before the program counter in a ``ucontext_t``, by the machine."""
+
+_SIGNALS: Final = (signal.SIGSEGV, signal.SIGBUS)
+_LAST_SIGNAL: Final = 31
+_SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
+
+
+class _Action(ctypes.Structure):
+    """The C library's ``struct sigaction``."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_uint64 * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+class _Record(ctypes.Structure):
+    """A kernel, as the handler reads it."""
+
+    _fields_ = (
+        ("first", ctypes.c_uint64),
+        ("end", ctypes.c_uint64),
+        ("text", ctypes.c_char_p),
+        ("length", ctypes.c_uint64),
+    )
+
+
+_lock: Final = threading.Lock()
+_kernels: Final[list[tuple[int, int, bytes]]] = []
+_kept: Final[list[Any]] = []  # what the handler reads, never freed: it may be reading
+_handler: list[Any] = []
+
+
+def watch(specialization: Specialization, function: Any) -> None:
+    """Notes a kernel that was loaded for the CPU device and whose accesses are not all checked."""
+    code: tuple[int, int] | None = getattr(function, "code_range", None)
+    if code is None or sys.platform != "linux" or platform.machine() not in _COUNTERS:
+        return
+    if word("OXIDE_CRASH_REPORT", ("0", "1")) == "0":
+        return
+    described = specialization.description
+    place = described.function.__code__
+    text = (
+        f"oxide: kernel {described.name} ({place.co_filename}:{place.co_firstlineno}) accessed memory that is not the "
+        "process's, where nothing checks its accesses. OXIDE_SANITIZE=memory finds the access.\n"
+    )
+    with _lock:
+        _kernels.append((*code, text.encode(errors="backslashreplace")))
+        _publish()
+
+
+def _publish() -> None:
+    """Gives the handler a new table, and installs it the first time."""
+    library = ctypes.CDLL(None)
+    made = [_Record(first, end, text, len(text)) for first, end, text in _kernels]
+    records = (_Record * len(made))(*made)
+    table = (ctypes.c_uint64 * (6 + _LAST_SIGNAL))()
+    table[0] = ctypes.cast(library.write, ctypes.c_void_p).value or 0
+    table[1] = ctypes.cast(library.sigaction, ctypes.c_void_p).value or 0
+    table[2] = _COUNTERS[platform.machine()]
+    table[3], table[4] = len(_kernels), ctypes.addressof(records)
+    installs = not _handler
+    if installs:
+        address, memory = host_function(ir_file(__file__, "crash_reports.ll"), "oxide_crash")
+        take = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
+        _handler.extend([take, memory, {number: _Action() for number in _SIGNALS}])
+    take, _, before = _handler
+    for number, action in before.items():
+        table[5 + number] = ctypes.addressof(action)
+    _kept.append((records, table))
+    take(0, ctypes.addressof(table), None)
+    if installs:
+        new = _Action(ctypes.cast(take, ctypes.c_void_p).value, flags=_SA_SIGINFO | _SA_ONSTACK)
+        for number, action in before.items():
+            library.sigaction(int(number), ctypes.byref(new), ctypes.byref(action))
