@@ -73,7 +73,7 @@ class Slot:
 
     __slots__ = (
         "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "pack", "parameter",
-        "parts", "rest", "type",
+        "parts", "rest", "tile", "type",
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
@@ -87,6 +87,8 @@ class Slot:
         self.integers: Any = None if scalar is None else scalar.integers
         self.floats: bool = scalar is not None and scalar.is_float
         self.type: Any = parameter.type if isinstance(parameter, NumbaParameter) else None
+        self.tile: int = math.prod(parameter.tile) if isinstance(parameter, Parameter) else 1
+        """How many elements a thread reaches."""
         self.most = _ANY
         """How many elements of an output the threads of the plan's fitting configuration reach."""
         self.before = bytes(-offset % 8)  # up to a box's address
@@ -111,7 +113,7 @@ class Plan:
     """How the launches of a specialization bind their arguments."""
 
     __slots__ = (
-        "end", "fitting", "holds", "needs", "outputs", "reference", "short", "slots", "special", "warns"
+        "end", "fitting", "holds", "needs", "outputs", "reached", "reference", "short", "slots", "special", "warns"
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
@@ -138,16 +140,24 @@ class Plan:
         self.needs: LaunchNeeds = special.needs
         self.short = False
         """True once an output was bound that has more than its slot's ``most`` elements."""
+        self.reached = [self.slots[place] for place in self.outputs]
         self.warns = self.needs.own_elements and not special.description.partial
         """True as long as a launch with too few threads is worth a warning."""
+
+    def warn_no_more(self) -> None:
+        """Makes all outputs long enough from now on."""
+        self.warns = False
+        for slot in self.reached:
+            slot.most = _ANY
 
     def fit(self, config: LaunchConfig) -> None:
         """Notes a configuration whose axes passed the check, and how far its threads reach."""
         self.fitting = config
-        threads = math.prod(config.grid) * math.prod(config.block)
-        for place in self.outputs:
-            slot = self.slots[place]
-            slot.most = threads * math.prod(slot.parameter.tile) if self.warns else _ANY
+        if self.warns:
+            grid, block = config._grid, config._block
+            threads = grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
+            for slot in self.reached:
+                slot.most = threads * slot.tile
 
 
 @final

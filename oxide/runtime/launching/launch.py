@@ -74,9 +74,10 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if config is not None:
                 if plan.fitting is not config:
                     self._check_shape(config)
-                    plan.short = True  # perhaps
+                    if plan.warns:
+                        plan.short = True  # perhaps: what was bound was compared with the configuration before
                 if plan.short:
-                    self._check_reach(config, arguments)
+                    self._check_reach(arguments)
                 self._unused = True
                 return
         parts = _consume(arguments)
@@ -108,7 +109,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 self._config = self._inferred(spec.shape)
         if self._config is not None:
             self._check_shape(self._config)
-            self._check_reach(self._config, known)
+            self._check_reach(known)
         super().__init__(*parts)
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
@@ -181,7 +182,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
         if self._known is not None and any(not isinstance(self._known[place], BoxSpec) for place in self._plan.outputs):
             self._check_shape(config)
-            self._check_reach(config, results)
+            self._check_reach(results)
         specialization = take_strides(specialization, results)
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
@@ -288,21 +289,26 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             )
         self._plan.fit(config)
 
-    def _check_reach(self, config: LaunchConfig, arguments: Sequence[object]) -> None:
+    def _check_reach(self, arguments: Sequence[object]) -> None:
         """Warns of an output with more elements than the launch's threads reach: at a kernel's first such launch, and
         at each under the sanitizer. ``arguments`` are boxes, or their specs."""
         plan, kernel = self._plan, self._kernel
         plan.short = False
-        for place in plan.outputs:
-            slot, output = plan.slots[place], arguments[place]
+        for place, slot in zip(plan.outputs, plan.reached, strict=True):
+            output = arguments[place]
             if isinstance(output, Arc):
                 output = output.value
-            if not isinstance(output, (DeviceBox, BoxSpec)) or math.prod(output.shape) <= slot.most:
+            if isinstance(output, DeviceBox):
+                size = output._size
+            elif isinstance(output, BoxSpec):
+                size = math.prod(output.shape)
+            else:
                 continue
-            size, reached = math.prod(output.shape), slot.most
+            if size <= slot.most:
+                continue
+            reached = slot.most
             if not (kernel.description.sanitize or sanitizing.requested()):
-                plan.warns = False
-                plan.fit(config)
+                plan.warn_no_more()
             warn_caller(
                 f"kernel {kernel.name}: the launch's threads reach {reached} of the {size} elements of parameter "
                 f"{slot.parameter.name}, and the others are not written. Launch more threads, which "
