@@ -17,6 +17,7 @@ from .slices import Layout, Ref, Slice
 from .thread import ThreadIndex
 
 T = TypeVar("T")
+Index = TypeVar("Index")
 
 if TYPE_CHECKING:
     from .slices import Elements
@@ -50,6 +51,26 @@ class _Reads(Generic[T]):
         _only_in_a_kernel(type(self).__name__)
 
 
+class UncheckedReads(Generic[T, Index]):
+    """The type of ``a.unchecked``: reads without checks. An index outside reads other memory, or destroys the whole
+    device context."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel(type(self).__name__)
+
+    def __getitem__(self, index: Index) -> T:
+        _only_in_a_kernel(type(self).__name__)
+
+
+@final
+class UncheckedWrites(UncheckedReads[T, Index]):
+    """The type of ``c.unchecked_mut``: any thread reads and writes any element, and nothing checks the indices, nor
+    that no other thread writes the same element."""
+
+    def __setitem__(self, index: Index, value: T) -> None:
+        _only_in_a_kernel("UncheckedWrites")
+
+
 @final
 class Slice2(_Reads[T]):
     """A read-only matrix in device memory, row-major: ``a[row, col]``.
@@ -66,6 +87,11 @@ class Slice2(_Reads[T]):
         _only_in_a_kernel("Slice2")
 
     @property
+    def unchecked(self) -> UncheckedReads[T, tuple[int, int]]:
+        """The slice without bounds checks, for indices that you know to be inside and the compiler does not."""
+        _only_in_a_kernel("Slice2")
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns, each an ``i64``."""
         _only_in_a_kernel("Slice2")
@@ -79,6 +105,11 @@ class Slice3(_Reads[T]):
         _only_in_a_kernel("Slice3")
 
     def __getitem__(self, index: tuple[int, int, int]) -> T:
+        _only_in_a_kernel("Slice3")
+
+    @property
+    def unchecked(self) -> UncheckedReads[T, tuple[int, int, int]]:
+        """The slice without bounds checks, for indices that you know to be inside and the compiler does not."""
         _only_in_a_kernel("Slice3")
 
     @property
@@ -120,6 +151,11 @@ class DisjointSlice2(_Parameterized, Generic[T, Layout]):
         _only_in_a_kernel("DisjointSlice2")
 
     @property
+    def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
+        """The output without its rules, as that of a ``DisjointSlice``."""
+        _only_in_a_kernel("DisjointSlice2")
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns, each an ``i64``."""
         _only_in_a_kernel("DisjointSlice2")
@@ -152,6 +188,11 @@ class DisjointSlice3(_Parameterized, Generic[T, Layout]):
     def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:
         """Returns the elements of this thread's tile that exist, if the tile is not whole; None if it is whole or
         empty."""
+        _only_in_a_kernel("DisjointSlice3")
+
+    @property
+    def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int, int]]:
+        """The output without its rules, as that of a ``DisjointSlice``."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property
