@@ -29,6 +29,7 @@ from oxide.errors import (
 from oxide.language import atomic, thread, warp
 from oxide.language.arrays import Array
 from oxide.language.atomic import AtomicSlice
+from oxide.language.shaped import AtomicSlice2, AtomicSlice3, DisjointSlice2, DisjointSlice3, Slice2, Slice3
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import DisjointSlice, Ref, Slice
 from oxide.language.thread import ThreadIndex
@@ -108,6 +109,8 @@ __all__ = [
     "ArgumentError",
     "Array",
     "AtomicSlice",
+    "AtomicSlice2",
+    "AtomicSlice3",
     "BarrierError",
     "BoundsError",
     "CompileError",
@@ -119,6 +122,8 @@ __all__ = [
     "DeviceLostError",
     "DeviceOperation",
     "DisjointSlice",
+    "DisjointSlice2",
+    "DisjointSlice3",
     "DriverError",
     "DynamicSharedArray",
     "Event",
@@ -148,6 +153,8 @@ __all__ = [
     "SharedArray",
     "SingleStream",
     "Slice",
+    "Slice2",
+    "Slice3",
     "Statistics",
     "Stream",
     "StreamPoolRoundRobin",

@@ -75,7 +75,9 @@ class KernelFault(DeviceError):
 class BoundsError(KernelFault, IndexError):
     """Raised for an access outside a slice, found by the kernel itself; no memory outside the slice was touched.
 
-    ``block`` and ``thread`` are (x, y, z). ``index`` is the index as the kernel computed it, signed.
+    ``block`` and ``thread`` are (x, y, z). ``index`` is the index as the kernel computed it, signed. For an array of
+    several axes ``axis`` is the first axis whose index is outside, and ``index`` and ``length`` are those of this axis;
+    for one axis it is None.
     """
 
     def __init__(
@@ -88,17 +90,19 @@ class BoundsError(KernelFault, IndexError):
         thread: tuple[int, int, int],
         file: str,
         line: int,
+        axis: int | None = None,
     ) -> None:
         unsized = length == 0 and parameter.startswith("DynamicSharedArray")
         advice = " (its bytes are LaunchConfig(shared_mem_bytes=…))" if unsized else ""
-        super().__init__(
-            f"kernel {kernel}: {parameter}[{index}] is outside {parameter}, which has {length} elements{advice}; "
-            f"block {block}, thread {thread}, at {file}:{line}"
-        )
+        found = f"{parameter}[{index}] is outside {parameter}, which has {length} elements{advice}"
+        if axis is not None:
+            found = f"index {index} of axis {axis} is outside {parameter}, whose axis {axis} has {length} elements"
+        super().__init__(f"kernel {kernel}: {found}; block {block}, thread {thread}, at {file}:{line}")
         self.kernel = kernel
         self.parameter = parameter
         self.index = index
         self.length = length
+        self.axis = axis
         self.block = block
         self.thread = thread
         self.file = file

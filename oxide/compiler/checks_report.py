@@ -24,7 +24,8 @@ class Check:
     """The check of one slice's accesses in one line of a kernel.
 
     ``place`` says where it is made: nowhere, as it is ``"proved"``; before a loop, ``"hoisted"``; or ``"access"``.
-    ``detail`` says by what, out of which loop, or why. ``in_loop`` is whether the access is inside a loop. Of several
+    ``detail`` says by what, out of which loop, or why. ``in_loop`` is whether the access is inside a loop. ``axis`` is
+    the axis of a slice of several axes, each of which has a check of its own; else it is None. Of several
     accesses to one slice in one line, or of a device function called in several places, it is the costliest.
     """
 
@@ -34,10 +35,12 @@ class Check:
     place: Literal["proved", "hoisted", "access"]
     detail: str
     in_loop: bool
+    axis: int | None = None
 
     def __str__(self) -> str:
         what = {"proved": "proved", "hoisted": "hoisted", "access": "at the access"}[self.place]
-        return f"line {self.line}: {self.parameter}: {what}, {self.detail}"
+        slice_ = self.parameter if self.axis is None else f"{self.parameter}, axis {self.axis}"
+        return f"line {self.line}: {slice_}: {what}, {self.detail}"
 
 
 def checks_of(special: Specialization) -> tuple[Check, ...]:
@@ -55,7 +58,7 @@ def checks_of(special: Specialization) -> tuple[Check, ...]:
         checks = [_check(site, placement, placement.site in left or placement.site == -1) for placement in found]
         if checks:
             by_site[number] = max(checks, key=lambda check: _COST[check.place])
-    return tuple(sorted(by_site.values(), key=lambda check: (check.file, check.line, check.parameter)))
+    return tuple(sorted(by_site.values(), key=lambda check: (check.file, check.line, check.parameter, check.axis or 0)))
 
 
 def deny_checks_in_loops(special: Specialization) -> None:
@@ -87,7 +90,7 @@ def _check(site: FaultSite, placement: Placement, left: bool) -> Check:
         place, detail = "access", placement.reason
     else:
         place, detail = "proved", "by a test or a check before it"
-    return Check(site.parameter, site.file, site.line, place, detail, placement.in_loop)
+    return Check(site.parameter, site.file, site.line, place, detail, placement.in_loop, site.axis)
 
 
 def _loop_line(site: FaultSite, depth: int) -> str:

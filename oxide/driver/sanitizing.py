@@ -35,7 +35,8 @@ class Access:
 class PointerWord:
     """A parameter's memory: the offsets of its address and length in the packed parameters, and its element size.
 
-    ``length_at`` is None for a record, which is one element. For a strided view the packed parameters also hold the
+    ``length_at`` is None for a record, which is one element. The number of elements is the product of ``lengths`` words
+    there. For a strided view the packed parameters also hold the
     sizes of its ``axes`` axes at ``axes_at``, followed by their strides. All accesses are to whole multiples of
     ``granule`` bytes.
     """
@@ -47,6 +48,7 @@ class PointerWord:
     axes: int = 0
     axes_at: int = 0
     granule: int = 1
+    lengths: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ reaches other devices and the host. Both are constants. The terms are those of C
 
 from __future__ import annotations
 
-from typing import Generic, NoReturn, TypeAlias, TypeVar, final
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, final
 
 T = TypeVar("T")
 Index: TypeAlias = int | tuple[int, ...]
@@ -119,6 +120,11 @@ class AtomicAccess(Generic[T]):
 class AtomicSlice(AtomicAccess[T]):
     """Elements in device memory that all threads may change, only through atomic methods. ``len(a)`` is their number,
     an ``i64``. A launch takes a ``DeviceBox`` for it, as for a ``DisjointSlice``."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> GenericAlias:
+            return GenericAlias(cls, parameters)  # as for a Slice
 
     def __init__(self) -> None:
         raise TypeError(

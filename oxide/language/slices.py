@@ -44,6 +44,11 @@ class Slice(VectorReads[T], Alignment):
     elements, an ``i64``.
     """
 
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> GenericAlias:
+            return GenericAlias(cls, parameters)  # typing's own refuses the number of axes in Slice[f32, 2]
+
     def __init__(self) -> None:
         _only_in_a_kernel("Slice")
 

@@ -112,18 +112,37 @@ def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool
 
 def _first_of_consecutive(ranges: Range, address: Instruction) -> GetElementPtr | None:
     """Returns the address of an element as it is before the loop, if it advances by one element in each iteration."""
-    match address:
-        case GetElementPtr(type="ptr", source=source, pointer=base, indices=[Value(type="i64") as index]):
-            inside = isinstance(base, Instruction) and base.block in ranges.loop.blocks  # a view's is not
-            if source not in _TYPES or isinstance(base, Constant) or inside:
+    source, indices = "", []
+    base: Value = address
+    while isinstance(base, GetElementPtr) and base.block in ranges.loop.blocks:
+        # In LLVM's form a matrix's element is two steps from the first one: to its row, and within the row.
+        match base:
+            case GetElementPtr(type="ptr", source=found, indices=[Value(type="i64") as index]) if (
+                found in _TYPES and source in ("", found)
+            ):
+                source = found
+                indices.append(index)
+                base = base.pointer
+            case _:
                 return None
-            try:
-                start = ranges.start_of_consecutive(index)
-            except Undecidable:
-                return None
-            if start is not None:
-                return GetElementPtr("", source, base, [number(start) if isinstance(start, int) else start])
-    return None
+    inside = isinstance(base, Instruction) and base.block in ranges.loop.blocks
+    if not indices or isinstance(base, Constant) or inside:
+        return None
+    starts = [ranges.before(index) for index in indices]
+    if starts.count(None) != 1:
+        return None
+    advancing = starts.index(None)
+    try:
+        start = ranges.start_of_consecutive(indices[advancing])
+    except Undecidable:
+        return None
+    if start is None:
+        return None
+    first: Value = number(start) if isinstance(start, int) else start
+    for step in starts[:advancing] + starts[advancing + 1 :]:
+        assert step is not None
+        first = step if first.integer == 0 else ranges.emit(Binary("", "add", step, first))
+    return GetElementPtr("", source, base, [first])
 
 
 def _unrolling(module: Module) -> str:

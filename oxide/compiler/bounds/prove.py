@@ -138,9 +138,9 @@ class Prover:
             if isinstance(parameter, NumbaParameter):
                 continue
             if parameter.kind != "scalar":
-                _, length = words
-                atom = atoms[length] = f"len({parameter.name})"
-                self._ranges[atom] = 0, 2**62
+                for length, atom in zip(words[1:], parameter.lengths, strict=True):
+                    atoms[length] = atom
+                    self._ranges[atom] = 0, 2**62
             elif parameter.dtype.kind in "iu":
                 bits, signed = 8 * parameter.dtype.itemsize, parameter.dtype.kind == "i"
                 atoms[words[0]] = parameter.name
@@ -476,14 +476,14 @@ class Prover:
 
 def words_of(parameters: Sequence[Closed], function: Function) -> Iterator[tuple[Closed, list[Argument]]]:
     """Yields each parameter, the parts of tuples one by one, with the arguments of the kernel that hold it: a slice's
-    address and length, or a scalar."""
+    address and lengths, or a scalar."""
     words = iter(function.arguments[1:])
     for whole in parameters:
         for parameter in (whole,) if whole.lifted is None else whole.lifted.parts:
             if isinstance(parameter, NumbaParameter):
                 count = len(parameter.type.words)
             else:
-                count = 1 if parameter.kind == "scalar" else 2
+                count = 1 if parameter.kind == "scalar" else 1 + parameter.ndim
             yield parameter, list(islice(words, count))
 
 
@@ -519,7 +519,7 @@ def _polynomial(node: ast.expr) -> Polynomial:
             return _plus(_polynomial(left), _polynomial(right), -1)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return _times(_polynomial(left), _polynomial(right))
-        case ast.Name() | ast.Call():
+        case ast.Name() | ast.Call() | ast.Subscript():
             return {(ast.unparse(node),): 1}
         case _:
             raise _Unknown

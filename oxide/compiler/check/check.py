@@ -20,7 +20,7 @@ import numpy as np
 from oxide.compiler.signature.annotation_advice import of_element
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.signature.untyped_arguments import NumberType
 from oxide.compiler.source.source import EMPTY, closure_values, column_of, located, parse_definition
@@ -40,9 +40,9 @@ from .numpy_functions import in_kernels
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
 Uniform: TypeAlias = tuple[str, object] | None
-"""The source of a value that is the same in all threads: ("parameter", name), ("constant", number), ("tuple", its
-``Fields``) for a tuple parameter, or ("function", a ``DeviceFunction`` or a ``Lifted``). None: the value may differ
-between threads."""
+"""The source of a value that is the same in all threads: ("parameter", name), also for ``c.shape[1]``; ("constant",
+number); ("slice", a ``Parameter``) for a slice of several axes; ("tuple", its ``Fields``) for a tuple parameter; or
+("function", a ``DeviceFunction`` or a ``Lifted``). None: the value may differ between threads."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ def _shared_by_threads(parameter: Closed) -> Uniform:
     if _is_number(parameter):
         return "parameter", parameter.name
     if parameter.lifted is None:
-        return None
+        return ("slice", parameter) if isinstance(parameter, Parameter) and parameter.ndim > 1 else None
     return "function" if isinstance(parameter.lifted, Lifted) else "tuple", parameter.lifted
 
 
@@ -420,6 +420,18 @@ class _Body:
         value = self._uniform(node)
         return value if value is not None and value[0] == "function" else None
 
+    def _extent(self, node: ast.expr) -> str | None:
+        """Returns the name of ``c.shape[1]``, a slice's length that all threads share; None for anything else."""
+        match node:
+            case ast.Subscript(
+                value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=axis)
+            ):
+                value = self.values.get(name)
+                if value is not None and isinstance(value[1], Parameter) and type(axis) is int:
+                    lengths = value[1].lengths
+                    return lengths[axis] if 0 <= axis < len(lengths) else None
+        return None
+
     def _device_function(self, node: ast.Call, called: DeviceFunction[..., Any], lifted: Lifted | None = None) -> None:
         if called.function in self.callers:
             raise self._error(node, f"{called.function.__name__} calls itself; recursion is not supported in kernels")
@@ -446,6 +458,9 @@ class _Body:
             if base is not None and isinstance(base[1], Fields):
                 element = base[1].element(node)
                 return None if element is None else _shared_by_threads(element)
+            extent = self._extent(node)
+            if extent is not None:
+                return "parameter", extent
         value = node.value if isinstance(node, ast.Constant) else self._resolve(node)
         if isinstance(value, DeviceFunction):
             return "function", value

@@ -79,6 +79,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     python_mathematics,
     python_numbers,
     ranges,
+    shaped,
     shared,
     tiles,
     vectors,
@@ -305,9 +306,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         # Checked here, because the templates see a constant's type without its value.
-        if isinstance(target, shared.BlockArrayType | tiles.TileRefType) and not shared.check_value(
-            target.dtype, value
-        ):
+        if isinstance(
+            target, shared.BlockArrayType | tiles.TileRefType | shaped.ShapedSliceType
+        ) and not shared.check_value(target.dtype, value):
             return None
         try:
             return super().resolve_setitem(target, index, value)
@@ -315,7 +316,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             return None  # the caller raises, with the place in the source
 
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
-        if isinstance(target, slice_lowering.RefType) and attr == "value":
+        if isinstance(target, slice_lowering.RefType | shaped.PlaceRefType) and attr == "value":
             slice_lowering.check_store(target, value)
         return super().resolve_setattr(target, attr, value)
 
@@ -555,6 +556,9 @@ def _parameter_type(parameter: Closed) -> Any:
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar
+    if parameter.ndim > 1:
+        kind = "disjoint" if parameter.kind == "tiles" else parameter.kind
+        return shaped.ShapedSliceType(kind, scalar, parameter.ndim, parameter.name, parameter.tile)
     if parameter.kind == "atomic":
         return atomic.AtomicSliceType(scalar, parameter.name)
     return slice_lowering.SliceType(scalar, parameter.kind != "slice", parameter.name, parameter.tile)

@@ -24,7 +24,8 @@ _TYPES = {
 
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
-    """Returns the type of each word that is passed: one word for a scalar or a captured number, two for a slice, and
+    """Returns the type of each word that is passed: one word for a scalar or a captured number, the address and the
+    length of each axis for a slice, and
     numba-cuda's words for its own arguments."""
     types: list[str] = []
     for parameter in parameters:
@@ -33,7 +34,9 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
         elif parameter.lifted is not None:
             types += word_types(parameter.lifted.parts)
         else:
-            types += [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", "i64"]
+            types += (
+                [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", *["i64"] * parameter.ndim]
+            )
     return types
 
 

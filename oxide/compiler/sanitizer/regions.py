@@ -115,10 +115,12 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
     for parameter in signature:
         kinds = word_types((parameter,))
         memory: list[tuple[int, int | None, int, int]] = []
+        lengths = 1
         if isinstance(parameter, NumbaParameter):
             memory = _memory(parameter.type)
-        elif kinds == ["ptr", "i64"]:
+        elif kinds[:1] == ["ptr"]:
             memory = [(0, 1, parameter.dtype.itemsize, 0)]
+            lengths = parameter.ndim
         for address, length, itemsize, ndim in memory:
             views[words + address] = len(found)
             axes = address - ArrayType.ADDRESS + ArrayType.AXES
@@ -130,6 +132,7 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
                     itemsize,
                     ndim,
                     _place_of(layout, parameter.struct_format, axes) if ndim else 0,
+                    lengths=lengths,
                 )
             )
         layout += parameter.struct_format

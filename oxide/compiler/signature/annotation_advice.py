@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 
 from oxide.language.atomic import AtomicSlice
+from oxide.language.shaped import AtomicSlice2, AtomicSlice3, DisjointSlice2, DisjointSlice3, Slice2, Slice3
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import of_dtype
 
 from .signature import FORMATS
 
-_SLICES = (Slice, DisjointSlice, AtomicSlice)
+_SLICES = (
+    *(Slice, Slice2, Slice3),
+    *(DisjointSlice, DisjointSlice2, DisjointSlice3),
+    *(AtomicSlice, AtomicSlice2, AtomicSlice3),
+)
 
 
 def of_annotation(annotation: Any) -> str:
@@ -24,7 +29,7 @@ def of_annotation(annotation: Any) -> str:
     if annotation in _SLICES:
         return f"say of what, as in {annotation.__name__}[f32]"
     if annotation is np.ndarray or getattr(annotation, "__origin__", annotation) in (list, np.ndarray, Sequence):
-        return "an input is Slice[f32], an output DisjointSlice[f32], and an array with axes Array[f32, 2]"
+        return "an input is Slice[f32] or Slice2[f32], an output DisjointSlice[f32], an array Array[f32, 2]"
     return (
         f"annotate it as a scalar ({' '.join(FORMATS)}), a tuple or a NamedTuple of scalars, Slice[T], "
         "DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, where T may be a TypeVar, or not at all"

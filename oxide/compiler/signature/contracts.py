@@ -42,7 +42,8 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One comparison. ``names`` are its variables: ``m`` for a parameter, ``len(a)`` for a slice's length."""
+    """One comparison. ``names`` are its variables: ``m`` for a parameter, ``len(a)`` for a slice's length, and
+    ``a.shape[1]`` for that of an axis."""
 
     text: str
     left: ast.expr
@@ -67,7 +68,11 @@ class Contract:
             raise LaunchError(f"kernel {kernel} requires {self.text}, but {sides}{self._where(values)}")
 
     def _where(self, values: Mapping[str, int]) -> str:
-        shown = [f"{name} = {values[name]}" for name in sorted(self.names) if not name.startswith("len(")]
+        shown = [
+            f"{name} = {values[name]}"
+            for name in sorted(self.names)
+            if not (name.startswith("len(") or ".shape[" in name)
+        ]
         return f" ({', '.join(shown)})" if shown else ""
 
 
@@ -122,7 +127,7 @@ class _Parser:
             raise self._error("is no expression") from None
         if not isinstance(tree, ast.Compare):
             raise self._error('is no comparison, such as "len(a) >= m * k"')
-        tree = _NamedElements(self).visit(tree)
+        tree = _FirstAxes(self).visit(_NamedElements(self).visit(tree))
         contracts = []
         left = tree.left
         for comparison, right in zip(tree.ops, tree.comparators, strict=True):
@@ -149,6 +154,13 @@ class _Parser:
                 if self._parameter(name).kind in ("scalar", "function", "tuple"):
                     raise self._error(f"takes the length of {name}, which is no slice")
                 self.names.add(f"len({name})")
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=axis):
+                ndim = self._axes(name)
+                if ndim == 1:
+                    raise self._error(f"takes the shape of {name}, which has no axes to choose from")
+                if not (isinstance(axis, ast.Constant) and type(axis.value) is int and 0 <= axis.value < ndim):
+                    raise self._error(f"takes {ast.unparse(node)}; {name} has the axes 0 to {ndim - 1}")
+                self.names.add(ast.unparse(node))
             case ast.Name(id=name):
                 parameter = self._parameter(name)
                 if parameter.kind == "function":
@@ -162,7 +174,7 @@ class _Parser:
                 self.names.add(name)
             case _:
                 raise self._error(
-                    f"has {ast.unparse(node)}; there may be +, -, *, //, %, integers, parameters and len(…)"
+                    f"has {ast.unparse(node)}; there may be +, -, *, //, %, integers, parameters, len(…) and a.shape[…]"
                 )
 
     def _parameter(self, name: str) -> Parameter | OpenParameter | OpenFunction:
@@ -172,6 +184,15 @@ class _Parser:
         if isinstance(declared, NumbaParameter | UntypedParameter):
             raise self._error(f"names {name}, whose type is {declared.annotation}; contracts are of scalars and slices")
         return declared
+
+    def _axes(self, name: str) -> int:
+        """Returns the number of a slice's axes, 1 for anything else."""
+        declared = self.parameters.get(name)
+        if declared is None or isinstance(declared, NumbaParameter | UntypedParameter) or declared.kind == "function":
+            return 1
+        if TYPE_CHECKING:
+            assert isinstance(declared, Parameter | OpenParameter)
+        return declared.ndim
 
     def _error(self, problem: str) -> CompileError:
         return located(self.function, f'kernel {self.kernel}: the contract "{self.text}" {problem}')
@@ -216,6 +237,21 @@ class _NamedElements(ast.NodeTransformer):
 
 
 @final
+class _FirstAxes(ast.NodeTransformer):
+    """Replaces ``len(a)`` by ``a.shape[0]`` for a slice of several axes: one length has one name."""
+
+    def __init__(self, parser: _Parser) -> None:
+        self.parser = parser
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        match node:
+            case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
+                if self.parser._axes(name) > 1:
+                    return ast.parse(f"{name}.shape[0]", mode="eval").body
+        return node
+
+
+@final
 class _ByPlace(ast.NodeTransformer):
     """Replaces each name in a contract by a variable numbered by its position."""
 
@@ -235,6 +271,9 @@ class _ByPlace(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         return ast.Name(self.variable(ast.unparse(node)), ast.Load())
 
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return ast.Name(self.variable(ast.unparse(node)), ast.Load())
+
 
 def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
     match node:
@@ -248,5 +287,7 @@ def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
             return values[name]
         case ast.Call(args=[ast.Name(id=name)]):
             return values[f"len({name})"]
+        case ast.Subscript():
+            return values[ast.unparse(node)]
         case _:
             raise AssertionError(ast.dump(node))  # _Parser accepts nothing else

@@ -37,11 +37,12 @@ class OpenParameter:
     choices: tuple[ScalarType, ...]
     """The scalar types that the variable may stand for: its constraints, or all scalar types."""
     tile: tuple[int, ...] = ()
+    ndim: int = 1
 
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        return shown(self.kind, self.variable, self.tile)
+        return shown(self.kind, self.variable, self.tile, self.ndim)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -59,7 +60,7 @@ class OpenParameter:
 
     def closed(self, scalar: ScalarType) -> Parameter:
         """Returns the parameter with ``scalar`` for the type variable."""
-        return Parameter(self.kernel, self.name, self.kind, scalar, self.tile)
+        return Parameter(self.kernel, self.name, self.kind, scalar, self.tile, ndim=self.ndim)
 
 
 @final
@@ -109,12 +110,18 @@ class Lifted:
 
 
 def open_parameter(
-    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar, tile: tuple[int, ...]
+    function: Callable[..., Any],
+    kernel: str,
+    name: str,
+    kind: Kind,
+    variable: TypeVar,
+    tile: tuple[int, ...],
+    ndim: int,
 ) -> OpenParameter:
     """Returns the parameter for an annotation with a type variable. Raises ``CompileError`` if it is no machine
     type."""
     choices = _choices(function, kernel, name, kind, variable)
-    return OpenParameter(kernel, name, kind, variable.__name__, choices, tile)
+    return OpenParameter(kernel, name, kind, variable.__name__, choices, tile, ndim)
 
 
 def function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:

@@ -20,6 +20,7 @@ from oxide.errors import ArgumentError
 from oxide.language import types
 from oxide.language.arrays import Array, ArrayAnnotation
 from oxide.language.atomic import AtomicSlice
+from oxide.language.shaped import AtomicSlice2, AtomicSlice3, DisjointSlice2, DisjointSlice3, Slice2, Slice3
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import ScalarType
 from oxide.messages import is_long, written
@@ -52,10 +53,10 @@ FORMATS = {
 }
 
 _SHOWN: dict[Kind, str] = {
-    "scalar": "{}",
-    "slice": "Slice[{}]",
-    "disjoint": "DisjointSlice[{}]",
-    "atomic": "AtomicSlice[{}]",
+    "slice": "Slice",
+    "disjoint": "DisjointSlice",
+    "tiles": "DisjointSlice",
+    "atomic": "AtomicSlice",
 }
 _LIMITS = {
     f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -79,7 +80,7 @@ SAFE_FLOAT = 3.4e38
 class Parameter:
     """One parameter of a kernel.
 
-    A slice is passed as an address and a number of elements, a scalar as itself, a function as the numbers that it
+    A slice is passed as an address and the length of each axis, a scalar as itself, a function as the numbers that it
     captures, and a tuple as its elements.
     """
 
@@ -91,6 +92,8 @@ class Parameter:
     """For kind ``tiles``, the sides of a tile: one for ``Tiles``, two for ``RowMajorTiles``."""
     lifted: Lifted | Fields | None = None
     """For a function or a tuple, the scalars that are passed in its place."""
+    ndim: int = 1
+    """The number of a slice's axes. A slice of one axis takes the elements of any box in row-major order."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     """The scalar's dtype, or that of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
@@ -108,12 +111,19 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """The annotation as it is written."""
-        return shown(self.kind, self.scalar.name, self.tile) if self.lifted is None else self.lifted.annotation
+        return (
+            shown(self.kind, self.scalar.name, self.tile, self.ndim) if self.lifted is None else self.lifted.annotation
+        )
 
     @property
     def identity(self) -> str:
         """The annotation and, for a function or a tuple, its own identity. The text is the same in every process."""
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
+
+    @property
+    def lengths(self) -> tuple[str, ...]:
+        """The names of a slice's lengths in contracts: ``len(a)``, or ``a.shape[0]`` and its like for several axes."""
+        return lengths_of(self.name, self.ndim)
 
     @property
     def alignment(self) -> int:
@@ -125,7 +135,7 @@ class Parameter:
         """The parameter's format for ``struct``."""
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
-        return FORMATS[self.scalar.name] if self.kind == "scalar" else "QQ"
+        return FORMATS[self.scalar.name] if self.kind == "scalar" else "Q" + "Q" * self.ndim
 
     def convert(self, value: Any) -> int | float | bool:
         """Returns a scalar argument as the Python number that the kernel gets.
@@ -305,6 +315,7 @@ class Annotation:
     kind: Kind
     scalar: ScalarType
     tile: tuple[int, ...] = ()
+    ndim: int = 1
 
 
 def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
@@ -321,13 +332,12 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
         value = names.evaluate(annotation, f"{what}: the annotation", name)
         tile: tuple[int, ...] = ()
+        ndim = 1
         if isinstance(value, ScalarType):
             kind: Kind = "scalar"
             scalar: Any = value
-        elif get_origin(value) in (Slice, DisjointSlice):
-            kind = "slice" if get_origin(value) is Slice else "disjoint"
-            scalar, tile = _tile_of(function, what, name, value)
-            kind = "tiles" if tile else kind
+        elif get_origin(value) in _KINDS and _KINDS[get_origin(value)][0] != "atomic":
+            kind, scalar, tile, ndim = _slice_of(function, what, name, value)
             if isinstance(scalar, TypeVar):
                 continue
         elif value in (int, float, bool, complex, str):
@@ -342,7 +352,7 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
             problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise located(function, problem, *parameter_line(function, name))
-        found[name] = Annotation(kind, scalar, tile)
+        found[name] = Annotation(kind, scalar, tile, ndim)
     return found
 
 
@@ -369,14 +379,31 @@ class _Names:
 SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
 """The scalar types that kernels know, by name."""
 
-_KINDS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
+_KINDS: dict[Any, tuple[Kind, int]] = {
+    Slice: ("slice", 1),
+    Slice2: ("slice", 2),
+    Slice3: ("slice", 3),
+    DisjointSlice: ("disjoint", 1),
+    DisjointSlice2: ("disjoint", 2),
+    DisjointSlice3: ("disjoint", 3),
+    AtomicSlice: ("atomic", 1),
+    AtomicSlice2: ("atomic", 2),
+    AtomicSlice3: ("atomic", 3),
+}
+"""The kind of each slice, and the number of its axes."""
 
 
-def shown(kind: Kind, element: str, tile: tuple[int, ...]) -> str:
+def shown(kind: Kind, element: str, tile: tuple[int, ...], ndim: int = 1) -> str:
     """Returns an annotation as it is written."""
-    if kind == "tiles":
-        return f"DisjointSlice[{element}, {layout_name(tile)}]"
-    return _SHOWN[kind].format(element)
+    if kind == "scalar":
+        return element
+    layout = f", {layout_name(tile)}" if tile else ""
+    return f"{_SHOWN[kind]}{ndim if ndim > 1 else ''}[{element}{layout}]"
+
+
+def lengths_of(name: str, ndim: int) -> tuple[str, ...]:
+    """Returns the names of a slice's lengths in contracts."""
+    return (f"len({name})",) if ndim == 1 else tuple(f"{name}.shape[{axis}]" for axis in range(ndim))
 
 
 def layout_name(tile: tuple[int, ...]) -> str:
@@ -391,25 +418,29 @@ def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
     return min(row & -row, 16)
 
 
-def _tile_of(function: Callable[..., Any], what: str, name: str, annotation: Any) -> tuple[Any, tuple[int, ...]]:
-    """Returns the element type of a slice's annotation, and the sides of its layout's tiles: () without a layout."""
+def _slice_of(
+    function: Callable[..., Any], what: str, name: str, annotation: Any
+) -> tuple[Kind, Any, tuple[int, ...], int]:
+    """Returns the kind of a slice's annotation, the element type, the sides of its layout's tiles, () without a layout,
+    and the number of axes."""
+    kind, ndim = _KINDS[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
+    if ndim == 1 and layouts and type(layouts[0]) is int:
+        ndim = layouts.pop(0)
+        if ndim not in (1, 2, 3):
+            problem = f"{what} is annotated {annotation!r}; a slice has 1, 2 or 3 axes"
+            raise located(function, problem, *parameter_line(function, name))
     if not layouts:
-        return scalar, ()
+        return kind, scalar, (), ndim
     from oxide.language.tiles import RowMajorTiles, Tiles
 
-    if (
-        get_origin(annotation) is not DisjointSlice
-        or len(layouts) > 1
-        or type(layouts[0])
-        not in (
-            Tiles,
-            RowMajorTiles,
-        )
-    ):
+    if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
         problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
         raise located(function, problem + "Tiles(n) or RowMajorTiles(r, c)", *parameter_line(function, name))
-    return scalar, layouts[0].shape
+    if ndim == 3 and type(layouts[0]) is RowMajorTiles:
+        problem = f"{what} is annotated {annotation!r}; RowMajorTiles are of a matrix, and this slice has 3 axes"
+        raise located(function, problem, *parameter_line(function, name))
+    return "tiles", scalar, layouts[0].shape, ndim
 
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: _Names) -> Declared:
@@ -433,13 +464,12 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             function, kernel, name, annotation, lambda text: names.evaluate(text, f"the annotation of {name}", name)
         )
     tile: tuple[int, ...] = ()
+    ndim = 1
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
     elif get_origin(annotation) in _KINDS:
-        kind = _KINDS[get_origin(annotation)]
-        scalar, tile = _tile_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
-        kind = "tiles" if tile else kind
+        kind, scalar, tile, ndim = _slice_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
     else:
         from oxide.compiler.signature.annotation_advice import of_annotation
 
@@ -452,7 +482,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if isinstance(scalar, TypeVar):
         from .generic_parameters import open_parameter
 
-        return open_parameter(function, kernel, name, kind, scalar, tile)
+        return open_parameter(function, kernel, name, kind, scalar, tile, ndim)
     if not isinstance(scalar, ScalarType):
         from oxide.compiler.signature.annotation_advice import of_element
 
@@ -466,7 +496,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
             function,
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
-    return Parameter(kernel, name, kind, scalar, tile)
+    return Parameter(kernel, name, kind, scalar, tile, ndim=ndim)
 
 
 def _bf16_bits(number: float) -> int:

@@ -40,13 +40,14 @@ RECORD: np.dtype[Any] = np.dtype(
 class FaultSite:
     """A place in the source that may fail: an access to the slice passed as ``parameter``, or an ``assert``.
 
-    For an ``assert``, ``assertion`` is its message or "".
+    For an ``assert``, ``assertion`` is its message or "". For a slice of several axes, ``axis`` is the one checked.
     """
 
     parameter: str
     file: str
     line: int
     assertion: str | None = None
+    axis: int | None = None
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:
@@ -73,4 +74,4 @@ def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[F
     if site.assertion is not None:
         message = site.assertion or linecache.getline(site.file, site.line).strip() or "an assertion failed"
         return KernelAssertionError(kernel_name, message, *where)
-    return BoundsError(kernel_name, site.parameter, int(entry["index"]), int(entry["length"]), *where)
+    return BoundsError(kernel_name, site.parameter, int(entry["index"]), int(entry["length"]), *where, axis=site.axis)

@@ -115,7 +115,7 @@ class SanitizedLaunch:
         kept: list[Any] = []
         for row, pointer in zip(views, sanitized.pointers, strict=True):
             address = _word(params, pointer.address_at)
-            length = 1 if pointer.length_at is None else _word(params, pointer.length_at)
+            length = 1 if pointer.length_at is None else _count(params, pointer.length_at, pointer.lengths)
             nbytes = length * pointer.itemsize
             if pointer.axes and length:
                 below, elements = _elements(params, pointer)
@@ -240,6 +240,11 @@ def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any,
     elements = np.zeros(below + sum(way for way in reach if way > 0) + pointer.itemsize, np.uint8)
     np.ndarray((*shape, pointer.itemsize), np.uint8, elements.data, below, (*strides, 1))[...] = 1
     return below, elements
+
+
+def _count(params: bytes, at: int, lengths: int) -> int:
+    """Returns the number of elements of an array whose axes have the ``lengths`` words there."""
+    return math.prod(_word(params, at + 8 * axis) for axis in range(lengths))
 
 
 def _word(params: bytes, at: int) -> int:

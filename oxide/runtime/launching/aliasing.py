@@ -6,7 +6,8 @@ element of the one may be thread 4's of the other, and both write it::
     a, b = whole.partition(8)[0], whole.reshape(-1)
     kernel(a, b)     # fine while the two begin together and have the same layout: then each thread has its own in both
 
-So outputs are apart, or begin at the same address with elements and tiles of one size. Two ``AtomicSlice`` may overlap
+So outputs are apart, or begin at the same address with elements and tiles of one size, and with the same rows if one
+has several axes. Two ``AtomicSlice`` may overlap
 as they like. An input may be an output's memory: a thread that reads other elements of it than its own reads what
 another thread may or may not have written.
 """
@@ -41,4 +42,6 @@ def _conflict(first: Parameter, other: DeviceBox, second: Parameter, box: Device
     if first.kind == second.kind == "atomic":
         return False
     same = first.kind == second.kind and first.tile == second.tile and other.ptr == box.ptr
+    if first.ndim > 1 or second.ndim > 1:
+        same = same and first.ndim == second.ndim and other.shape[1:] == box.shape[1:]
     return not (same and first.dtype.itemsize == second.dtype.itemsize)

@@ -72,7 +72,7 @@ class Slot:
     """How one argument is bound."""
 
     __slots__ = (
-        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "pack", "parameter",
+        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack", "parameter",
         "parts", "rest", "tile", "type",
     )  # fmt: skip
 
@@ -83,6 +83,7 @@ class Slot:
         self.parameter: Any = parameter
         self.dtype: Any = parameter.dtype if kind <= _TILES and isinstance(parameter, Parameter) else None
         self.alignment: int = parameter.alignment if kind == _TILES and isinstance(parameter, Parameter) else 1
+        self.ndim: int = parameter.ndim if isinstance(parameter, Parameter) else 1
         scalar = parameter if kind == _SCALAR and isinstance(parameter, Parameter) else None
         self.integers: Any = None if scalar is None else scalar.integers
         self.floats: bool = scalar is not None and scalar.is_float
@@ -98,14 +99,16 @@ class Slot:
         self.pack = struct.Struct(f"@{self.rest}x{parameter.struct_format}").pack
         self.last = _NOTHING  # a program's constants and small sizes are the same object at each launch
         self.parts: list[int] = []
-        """The indices of a tuple's numbers that the contracts name."""
+        """The indices of a tuple's numbers, or of a slice's axes, that the contracts name."""
         self.judged: list[str] = []
-        """The contracts' names for this argument: its length, its value, or its numbers."""
+        """The contracts' names for this argument: its lengths, its value, or its numbers."""
         if kind == _LIFTED and parameter.kind == "tuple" and parameter.lifted is not None:
             self.parts = [place for place, part in enumerate(parameter.lifted.parts) if part.name in named]
             self.judged = [parameter.lifted.parts[place].name for place in self.parts]
         elif kind != _LIFTED:
-            self.judged = [name for name in (parameter.name, f"len({parameter.name})") if name in named]
+            lengths = parameter.lengths if isinstance(parameter, Parameter) else ()
+            self.judged = [name for name in (parameter.name, *lengths) if name in named]
+            self.parts = [axis for axis, name in enumerate(lengths) if name in named]
 
 
 @final
@@ -215,8 +218,12 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
             kind == _OTHER or not isinstance(box, DeviceBox) or box._dtype is not slot.dtype or box._strides is not None
         ):
             return None
-        else:
+        elif slot.ndim == 1:
             words = box._words or box.words()
+        elif slot.ndim == len(box._shape):
+            words = slot.pack(box._ptr, *box._shape)[slot.rest :]
+        else:
+            return None
         allocation = box._allocation
         if device is None:
             device = allocation.device
@@ -230,11 +237,11 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
                 plan.short = True
         else:
             return None
-        if slot.before:
+        if slot.before and slot.ndim == 1:
             pieces.append(slot.before)
         pieces.append(words)
         if slot.judged:
-            integers.append(box._size)
+            integers += [box._shape[axis] for axis in slot.parts] if slot.ndim > 1 else (box._size,)
     if len(plan.outputs) > 1 and _overlap(plan, arguments):
         return None
     if plan.holds is not None and not _hold(plan.holds, integers):

@@ -158,21 +158,20 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 continue
             box: DeviceBox = argument.value if isinstance(argument, Arc) else argument
             require_device(box, device, f"kernel {kernel.name}, parameter {parameter.name}")
-            values.append((box.ptr, box.size))
+            values.append((box.ptr, *(box.shape if parameter.ndim > 1 else (box.size,))))
             (reads if parameter.kind == "slice" else writes).append(box._allocation)
         self._refuse_shared_outputs(results)
         if self._open_contracts:
-            known = {
-                (parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"): (
-                    int(value) if parameter.kind == "scalar" else value[1]
-                )
-                for parameter, value in zip(specialization.parameters, values, strict=True)
-                if isinstance(parameter, Parameter) and parameter.lifted is None
-                if parameter.kind != "scalar" or parameter.dtype.kind in "iu"
-            }
+            known: dict[str, int] = {}
             for parameter, value in zip(specialization.parameters, values, strict=True):
+                if isinstance(parameter, NumbaParameter) or parameter.kind == "function":
+                    continue
                 if parameter.kind == "tuple":
                     known |= _integers(parameter, value)
+                elif parameter.kind != "scalar":
+                    known |= zip(parameter.lengths, value[1:], strict=True)
+                elif parameter.dtype.kind in "iu":
+                    known[parameter.name] = int(value)
             for contract in self._open_contracts:
                 contract.check(kernel.name, known)
         config = self._config
@@ -253,13 +252,14 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     known |= (integers := _integers(parameter, parameter.lifted.words(argument)))
                     certain |= integers.keys()
                 continue
-            name = parameter.name if parameter.kind == "scalar" else f"len({parameter.name})"
+            names = (parameter.name,) if parameter.kind == "scalar" else parameter.lengths
             if isinstance(spec, BoxSpec):
-                known[name] = math.prod(spec.shape)
+                lengths = spec.shape if parameter.ndim > 1 else (math.prod(spec.shape),)
+                known |= zip(names, lengths, strict=True)
             elif parameter.kind == "scalar" and parameter.dtype.kind in "iu" and not operation:
-                known[name] = int(parameter.convert(argument))
+                known[parameter.name] = int(parameter.convert(argument))
             if not operation:
-                certain.add(name)
+                certain.update(names)
         for contract in self._kernel.description.contracts:
             if contract.names <= known.keys():
                 contract.check(self._kernel.name, known)
@@ -502,6 +502,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
             return spec
         if isinstance(spec, BoxSpec):
             _check_dtype(kernel, parameter, spec.dtype)
+            _check_axes(kernel, parameter, spec.shape)
         elif isinstance(spec, tuple):
             raise _refusal(
                 kernel, parameter, "an operation that yields a tuple; pick one with first(), last() or unzip()"
@@ -513,6 +514,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     box = argument.value if isinstance(argument, Arc) else argument
     if isinstance(box, DeviceBox):
         _check_dtype(kernel, parameter, box.dtype)
+        _check_axes(kernel, parameter, box.shape)
         if not box.is_contiguous:
             element = parameter.scalar.name if isinstance(parameter, Parameter) else parameter.variable
             raise _refusal(
@@ -544,6 +546,18 @@ def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np
     if isinstance(parameter, Parameter) and dtype != parameter.dtype:
         raise _refusal(
             kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
+        )
+
+
+def _check_axes(kernel: Kernel, parameter: Parameter | OpenParameter, shape: tuple[int, ...]) -> None:
+    """A slice of one axis takes any box, in row-major order; a slice of several only a box of as many axes."""
+    if parameter.ndim not in (1, len(shape)):
+        axes = "one axis" if len(shape) == 1 else f"{len(shape)} axes"
+        raise _refusal(
+            kernel,
+            parameter,
+            f"a box of {axes}, of shape {shape}: {parameter.annotation} takes one of {parameter.ndim} axes; "
+            "box.reshape(…) gives the same memory other axes",
         )
 
 

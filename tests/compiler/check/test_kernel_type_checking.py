@@ -134,3 +134,50 @@ def test_the_rules_of_views_tiles_and_atomics_are_type_errors_too(tmp_path: Path
     wrong = {int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}
     first = VIEWS.count("\n") + 1
     assert wrong == set(range(first, first + WRONG.count("\n"))), checked.stdout
+
+
+SHAPED = """
+from typing import Literal
+from oxide import AtomicSlice2, DisjointSlice2, DisjointSlice3, RowMajorTiles, Slice2, Slice3, f32, i32, kernel, thread
+
+@kernel
+def product(a: Slice2[f32], b: Slice3[f32], n: AtomicSlice2[i32], c: DisjointSlice2[f32]) -> None:
+    i = thread.index_2d(c.shape[1])
+    if i is not None:
+        e = c.get_mut(i)
+        if e is not None:
+            e.value = a[0, 1] + b[0, 1, a.shape[1]] + a.flat[2] + f32(len(b))
+            n.fetch_add((0, 1), 1)
+
+@kernel
+def tiled(c: DisjointSlice2[f32, RowMajorTiles[Literal[2], Literal[4]]], d: DisjointSlice3[f32]) -> None:
+    i = thread.index_2d(c.shape[1])
+    if i is not None:
+        t = c.get_mut(i)
+        if t is not None:
+            t[0, 1] = f32(t.shape[1] + d.shape[2])
+"""
+
+WRONG_SHAPED = """
+@kernel
+def wrong(a: Slice2[f32], c: DisjointSlice2[f32], d: DisjointSlice3[f32]) -> None:
+    f32(a[0])
+    f32(a[0, 1, 2])
+    a.shape[2]
+    c[0, 1]
+    i = thread.index_1d()
+    c.get_mut(i).value = 1.0
+    d.get_mut(i).value = 1.0
+"""
+
+
+def test_slices_of_several_axes_are_typed(tmp_path: Path) -> None:
+    checked = run_mypy(tmp_path, SHAPED)
+    assert checked.returncode == 0, checked.stdout
+    checked = run_mypy(tmp_path, SHAPED + WRONG_SHAPED)
+    first = SHAPED.count("\n") + 4
+    assert sorted({int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}) == [
+        *range(first, first + 4),
+        first + 5,
+        first + 6,
+    ]

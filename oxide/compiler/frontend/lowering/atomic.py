@@ -15,6 +15,7 @@ from oxide.language import atomic
 
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry
+from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
 from .shared import BlockArrayType, check_index, check_value, locate
 from .slices import SliceModel, element_index, in_bounds, lower_length
 from .types import HalfType, display
@@ -90,7 +91,7 @@ class AtomicSliceItem(AbstractTemplate):  # type: ignore[misc]
 
 class _Methods(AttributeTemplate):  # type: ignore[misc]
     def generic_resolve(self, kind: Any, name: str) -> Any:
-        if name not in _METHODS:
+        if name not in _METHODS or (isinstance(kind, ShapedSliceType) and kind.kind != "atomic"):
             return None
         if isinstance(kind, BlockArrayType) and kind.kind == "LocalArray":
             note(f"a LocalArray belongs to one thread and has no .{name}; read and write it with [...]")
@@ -101,6 +102,11 @@ class _Methods(AttributeTemplate):  # type: ignore[misc]
 @typing_registry.register_attr
 class AtomicSliceMethods(_Methods):
     key = AtomicSliceType
+
+
+@typing_registry.register_attr
+class ShapedSliceMethods(_Methods):
+    key = ShapedSliceType
 
 
 @typing_registry.register_attr
@@ -161,7 +167,7 @@ def _make_template(name: str) -> Any:
                 if not isinstance(index, types.Integer):
                     note(f"the index of {_shown(kind)}.{name} is an integer, not {display(index)}")
                     return None
-            elif not check_index(kind, index):
+            elif not (check_indices if isinstance(kind, ShapedSliceType) else check_index)(kind, index):
                 return None
             values = [bound[key] for key in ("expected", "value") if key in bound]
             if not all(check_value(kind.dtype, value) for value in values):
@@ -188,7 +194,7 @@ _TEMPLATES = {name: _make_template(name) for name in _METHODS}
 
 
 def _shown(kind: Any) -> str:
-    return str(kind.parameter) if isinstance(kind, AtomicSliceType) else str(kind.name)
+    return str(kind.parameter if isinstance(kind, AtomicSliceType | ShapedSliceType) else kind.name)
 
 
 def _lower_method(name: str) -> Any:
@@ -200,6 +206,9 @@ def _lower_method(name: str) -> Any:
             data = view.data
             offset = element_index(builder, sig.args[1], args[1])
             inside = in_bounds(builder, offset, view.length, site(builder, kind.parameter))
+        elif isinstance(kind, ShapedSliceType):
+            data, offset, places = element_of(context, builder, kind, args[0], sig.args[1], args[1])
+            inside = axes_inside(builder, kind, places)
         else:
             data = args[0]
             inside, offset = locate(context, builder, kind, sig.args[1], args[1])
@@ -217,7 +226,7 @@ def _lower_method(name: str) -> Any:
 
 
 for _name, _values in _METHODS.items():
-    for _receiver in (AtomicSliceType, BlockArrayType):
+    for _receiver in (AtomicSliceType, ShapedSliceType, BlockArrayType):
         lowering_registry.lower(f"oxide.atomic.{_name}", _receiver, *[types.Any] * (_values + 3))(_lower_method(_name))
 
 

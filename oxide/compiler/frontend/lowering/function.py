@@ -25,6 +25,7 @@ from oxide.dropping import WeakTable
 
 from .numba_functions import ContextDispatcher
 from .registry import lowering_registry, note, proxy, session
+from .shaped import ShapedSliceType
 from .slices import SliceType
 from .types import NUMBA_TYPES, conversion_problem, display
 
@@ -65,9 +66,13 @@ class DeviceDispatcher(ContextDispatcher):
         if annotation.kind == "scalar":
             shown, why, wanted = display(scalar), conversion_problem(scalar, given), scalar
         else:
-            kind = SliceType(scalar, annotation.kind != "slice", "", annotation.tile)
+            mutable = annotation.kind != "slice"
+            kind: Any = SliceType(scalar, mutable, "", annotation.tile)
+            if annotation.ndim > 1:
+                name = "disjoint" if mutable else "slice"
+                kind = ShapedSliceType(name, scalar, annotation.ndim, "", annotation.tile)
             shown = kind.shown
-            fits = isinstance(given, SliceType) and given.is_like(kind)
+            fits = type(given) is type(kind) and given.is_like(kind)
             why, wanted = None if fits else f"the value is {display(given)}", given
         if why is not None:
             note(f"{self.py_func.__name__}: parameter {name} is {shown} and {why}")

@@ -55,9 +55,10 @@ array_places: dict[int, SourcePlace] = {}
 _numbers: dict[FaultSite, int] = {}
 
 
-def site_number(parameter: str, assertion: str | None = None) -> int:
-    """Returns the number of the access to ``parameter``, or of the ``assert``, that is being lowered."""
-    site = FaultSite(parameter, session.file, session.line, assertion)
+def site_number(parameter: str, assertion: str | None = None, axis: int | None = None) -> int:
+    """Returns the number of the access to ``parameter``, or of the ``assert``, that is being lowered. For an
+    array of several axes, ``axis`` is the one that is checked."""
+    site = FaultSite(parameter, session.file, session.line, assertion, axis)
     if site not in _numbers:
         _numbers[site] = len(sites)
         sites.append(site)

@@ -95,7 +95,8 @@ class TiledAttributes(AttributeTemplate):  # type: ignore[misc]
 
 
 @lowering_registry.lower("oxide.slice.get_tile", SliceType, ThreadIndexType)
-def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """Returns this thread's tile of an output."""
     output, kind = sig.args[0], sig.return_type
     whole = proxy(context, builder, output, args[0])
     tile = proxy(context, builder, kind)
@@ -129,7 +130,8 @@ def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 @lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
-def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """Returns what there is of this thread's tile, if the tile is not whole."""
     output, kind = sig.args[0], sig.return_type
     whole = proxy(context, builder, output, args[0])
     tile = proxy(context, builder, kind)

@@ -1,0 +1,246 @@
+"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2`` and the same of three.
+
+Each index is checked against its own axis. In a flat slice ``a[row * width + col]`` with a column past the width is
+another row's element, which no check finds; ``a[row, col]`` is a fault that names the axis.
+
+``Slice[T, 2]`` is ``Slice2[T]`` at run time; a type checker takes the second spelling only. These are declarations: the
+compiler gives them their meaning inside a kernel, and a type checker reads them.
+"""
+
+from __future__ import annotations
+
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
+
+from .atomic import AtomicAccess
+from .slices import Layout, Ref, Slice
+from .thread import ThreadIndex
+
+T = TypeVar("T")
+Index = TypeVar("Index")
+
+if TYPE_CHECKING:
+    from .slices import Elements
+    from .tiles import C, MatrixTileRef, N, R, RowMajorTiles, TileRef, Tiles
+
+
+class _Parameterized:
+    """The base of slices with a layout: a type checker has it from ``Generic``."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> GenericAlias:
+            return GenericAlias(cls, parameters)
+
+
+class _Reads(Generic[T]):
+    """What slices to read have in common, whatever their axes."""
+
+    def __len__(self) -> int:
+        """Returns the length of the first axis, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    @property
+    def dtype(self) -> type[T]:
+        """The elements' type, as for a ``Slice``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    @property
+    def flat(self) -> Slice[T]:
+        """All elements in row-major order, as a ``Slice``: for vector loads and ``MatrixView``."""
+        _only_in_a_kernel(type(self).__name__)
+
+
+class UncheckedReads(Generic[T, Index]):
+    """The type of ``a.unchecked``: reads without checks. An index outside reads other memory, or destroys the whole
+    device context."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel(type(self).__name__)
+
+    def __getitem__(self, index: Index) -> T:
+        _only_in_a_kernel(type(self).__name__)
+
+
+@final
+class UncheckedWrites(UncheckedReads[T, Index]):
+    """The type of ``c.unchecked_mut``: any thread reads and writes any element, and nothing checks the indices, nor
+    that no other thread writes the same element."""
+
+    def __setitem__(self, index: Index, value: T) -> None:
+        _only_in_a_kernel("UncheckedWrites")
+
+
+@final
+class Slice2(_Reads[T]):
+    """A read-only matrix in device memory, row-major: ``a[row, col]``.
+
+    Takes a contiguous box of two axes. An index that is negative or past the end of its axis is a fault: the thread
+    leaves the kernel, or reads zero if others may wait for it, and the launch fails with a ``BoundsError`` whose
+    ``axis`` says which.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("Slice2")
+
+    def __getitem__(self, index: tuple[int, int]) -> T:
+        _only_in_a_kernel("Slice2")
+
+    @property
+    def unchecked(self) -> UncheckedReads[T, tuple[int, int]]:
+        """The slice without bounds checks, for indices that you know to be inside and the compiler does not."""
+        _only_in_a_kernel("Slice2")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, each an ``i64``."""
+        _only_in_a_kernel("Slice2")
+
+
+@final
+class Slice3(_Reads[T]):
+    """A read-only array of three axes: ``a[i, j, k]``, checked as a ``Slice2`` is."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("Slice3")
+
+    def __getitem__(self, index: tuple[int, int, int]) -> T:
+        _only_in_a_kernel("Slice3")
+
+    @property
+    def unchecked(self) -> UncheckedReads[T, tuple[int, int, int]]:
+        """The slice without bounds checks, for indices that you know to be inside and the compiler does not."""
+        _only_in_a_kernel("Slice3")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The length of each axis, an ``i64``."""
+        _only_in_a_kernel("Slice3")
+
+
+@final
+class DisjointSlice2(_Parameterized, Generic[T, Layout]):
+    """A kernel's output of two axes: each thread reaches only its own element.
+
+    ``thread.index_2d(c.shape[1])`` opens the element at this thread's row and column, each checked against its own
+    axis. ``thread.index_1d()`` opens the element at that place in row-major order. A layout is the last argument:
+    ``DisjointSlice2[f32, RowMajorTiles(2, 4)]``, whose tiles lie in the slice's own rows and columns.
+    """
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("DisjointSlice2")
+
+    @overload
+    def get_mut(self: DisjointSlice2[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
+    @overload
+    def get_mut(self: DisjointSlice2[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
+    @overload
+    def get_mut(self: DisjointSlice2[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
+    def get_mut(self, index: ThreadIndex) -> Any:
+        """Returns this thread's element, or None if its row or its column is outside. With a tile layout, returns this
+        thread's tile, or None if it would not be whole."""
+        _only_in_a_kernel("DisjointSlice2")
+
+    @overload
+    def get_remainder(self: DisjointSlice2[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
+    @overload
+    def get_remainder(self: DisjointSlice2[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
+    def get_remainder(self, index: ThreadIndex) -> Any:
+        """Returns the elements of this thread's tile that exist, if the tile is not whole; None if it is whole or
+        empty."""
+        _only_in_a_kernel("DisjointSlice2")
+
+    @property
+    def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
+        """The output without its rules, as that of a ``DisjointSlice``."""
+        _only_in_a_kernel("DisjointSlice2")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, each an ``i64``."""
+        _only_in_a_kernel("DisjointSlice2")
+
+    @property
+    def dtype(self) -> type[T]:
+        """The elements' type, as for a ``Slice``."""
+        _only_in_a_kernel("DisjointSlice2")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("DisjointSlice2")
+
+
+@final
+class DisjointSlice3(_Parameterized, Generic[T, Layout]):
+    """A kernel's output of three axes. ``thread.index_1d()`` opens the element at that place in row-major order, and
+    with the layout ``Tiles(n)`` that many elements."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("DisjointSlice3")
+
+    @overload
+    def get_mut(self: DisjointSlice3[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
+    @overload
+    def get_mut(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
+    def get_mut(self, index: ThreadIndex) -> Any:
+        """Returns this thread's element, or None if the index is outside."""
+        _only_in_a_kernel("DisjointSlice3")
+
+    def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:
+        """Returns the elements of this thread's tile that exist, if the tile is not whole; None if it is whole or
+        empty."""
+        _only_in_a_kernel("DisjointSlice3")
+
+    @property
+    def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int, int]]:
+        """The output without its rules, as that of a ``DisjointSlice``."""
+        _only_in_a_kernel("DisjointSlice3")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The length of each axis, an ``i64``."""
+        _only_in_a_kernel("DisjointSlice3")
+
+    @property
+    def dtype(self) -> type[T]:
+        """The elements' type, as for a ``Slice``."""
+        _only_in_a_kernel("DisjointSlice3")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("DisjointSlice3")
+
+
+@final
+class AtomicSlice2(AtomicAccess[T]):
+    """Elements of two axes that all threads may change, only through atomic methods whose index is a tuple:
+    ``counts.fetch_add((row, col), 1)``. Each index is checked against its own axis."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("AtomicSlice2")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, each an ``i64``."""
+        _only_in_a_kernel("AtomicSlice2")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("AtomicSlice2")
+
+
+@final
+class AtomicSlice3(AtomicAccess[T]):
+    """Elements of three axes that all threads may change: ``counts.fetch_add((i, j, k), 1)``."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel("AtomicSlice3")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The length of each axis, an ``i64``."""
+        _only_in_a_kernel("AtomicSlice3")
+
+    def __len__(self) -> int:
+        _only_in_a_kernel("AtomicSlice3")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"{name} exists only inside a @kernel; on the host, pass a device buffer where a kernel takes one")
