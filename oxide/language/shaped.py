@@ -13,7 +13,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
 
 from .atomic import AtomicAccess
-from .slices import Layout, Ref, Slice
+from .slices import Layout, Ref, Scatter, Slice
 from .thread import ThreadIndex
 
 T = TypeVar("T")
@@ -151,6 +151,11 @@ class DisjointSlice2(_Parameterized, Generic[T, Layout]):
         _only_in_a_kernel("DisjointSlice2")
 
     @property
+    def scatter(self) -> Scatter[T, tuple[int, int]]:
+        """The output's elements by computed indices: ``c.scatter[row, col] = value``."""
+        _only_in_a_kernel("DisjointSlice2")
+
+    @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
         """The output without its rules, as that of a ``DisjointSlice``."""
         _only_in_a_kernel("DisjointSlice2")
@@ -188,6 +193,11 @@ class DisjointSlice3(_Parameterized, Generic[T, Layout]):
     def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:
         """Returns the elements of this thread's tile that exist, if the tile is not whole; None if it is whole or
         empty."""
+        _only_in_a_kernel("DisjointSlice3")
+
+    @property
+    def scatter(self) -> Scatter[T, tuple[int, int, int]]:
+        """The output's elements by computed indices: ``c.scatter[i, j, k] = value``."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property

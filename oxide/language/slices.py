@@ -20,6 +20,7 @@ from .thread import ThreadIndex
 from .vectors import Alignment, Streaming, UncheckedMutSlice, VectorReads
 
 T = TypeVar("T")
+Index = TypeVar("Index")
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -134,7 +135,7 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
         _only_in_a_kernel("DisjointSlice")
 
     @property
-    def scatter(self) -> Scatter[T]:
+    def scatter(self) -> Scatter[T, int]:
         """The output's elements by computed indices: ``c.scatter[i] = value``."""
         _only_in_a_kernel("DisjointSlice")
 
@@ -149,8 +150,9 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
 
 
 @final
-class Scatter(Generic[T]):
-    """The type of ``c.scatter`` of a ``DisjointSlice``: ``c.scatter[i] = value`` writes the element at any index.
+class Scatter(Generic[T, Index]):
+    """The type of ``c.scatter`` of an output: ``c.scatter[i] = value`` writes the element at any index, and
+    ``c.scatter[row, col] = value`` that of a ``DisjointSlice2``.
 
     An index outside the slice is a fault, and nothing is written. That the indices of two threads differ is the
     program's promise: the sanitizer finds two threads that write one element without an order between them (``kind``
@@ -161,7 +163,7 @@ class Scatter(Generic[T]):
     def __init__(self) -> None:
         _only_in_a_kernel("Scatter")
 
-    def __setitem__(self, index: int, value: T) -> None:
+    def __setitem__(self, index: Index, value: T) -> None:
         _only_in_a_kernel("Scatter")
 
 

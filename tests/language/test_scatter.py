@@ -13,6 +13,7 @@ from oxide import (
     BoundsError,
     CompileError,
     DisjointSlice,
+    DisjointSlice2,
     Kernel,
     SanitizerError,
     Slice,
@@ -80,6 +81,26 @@ def test_an_output_with_a_layout_has_it_too() -> None:
     np.testing.assert_array_equal(result[order], x)
 
 
+@kernel(block=64)
+def put_into_a_matrix(rows: Slice[i64], cols: Slice[i64], x: Slice[f32], y: DisjointSlice2[f32]) -> None:
+    i = thread.index_1d().get()
+    if i < len(x):
+        y.scatter[rows[i], cols[i]] = x[i]
+
+
+def test_a_matrix_is_written_by_row_and_column_each_within_its_axis() -> None:
+    rng = np.random.default_rng(2)
+    order = rng.permutation(7 * 33)
+    rows, cols = order // 33, order % 33
+    x = rng.random(7 * 33, np.float32)
+    result = d2h(put_into_a_matrix(h2d(rows), h2d(cols), h2d(x), zeros((7, 33))).last()).sync()
+    np.testing.assert_array_equal(result[rows, cols], x)
+    cols[5] = 33  # the next row's first element, if it were flat
+    with pytest.raises(BoundsError) as caught:
+        put_into_a_matrix(h2d(rows), h2d(cols), h2d(x), zeros((7, 33))).sync()
+    assert (caught.value.axis, caught.value.index, caught.value.length) == (1, 33, 33)
+
+
 @on_the_cpu_device
 def test_two_threads_on_one_element_are_a_race() -> None:
     sanitized = kernel(block=128, sanitize=BOTH)(put.function)
@@ -104,6 +125,10 @@ def takes_a_thread_index(order: Slice[i64], y: DisjointSlice[f32]) -> None:
     y.scatter[thread.index_1d()] = 1.0  # type: ignore[index]
 
 
+def reads_a_matrix(order: Slice[i64], y: DisjointSlice2[f32]) -> None:
+    y.scatter[order[0], 0] += 1.0  # type: ignore[index]
+
+
 def takes_a_float(order: Slice[i64], y: DisjointSlice[f32]) -> None:
     y.scatter[0.5] = 1.0  # type: ignore[index]
 
@@ -124,6 +149,7 @@ def scatters_atomically(y: AtomicSlice[f32]) -> None:
     ("function", "said"),
     [
         (reads, "y.scatter[…] is only written: the element may be another thread's"),
+        (reads_a_matrix, "y.scatter[…] is only written: the element may be another thread's"),
         (takes_a_thread_index, "y.scatter[…] takes an integer, not a ThreadIndex: y.get_mut(index) is its element"),
         (takes_a_float, "y.scatter[…] takes an integer, not f64; convert the index, as in i64(…)"),
         (loses_a_fraction, "the element is i64 and "),

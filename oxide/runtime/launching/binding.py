@@ -72,8 +72,8 @@ class Slot:
     """How one argument is bound."""
 
     __slots__ = (
-        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack", "parameter",
-        "parts", "rest", "tile", "type",
+        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack",
+        "parameter", "parts", "rest", "tile", "type",
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:

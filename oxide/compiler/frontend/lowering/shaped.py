@@ -20,7 +20,7 @@ from oxide.compiler.signature.signature import shown
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .shared import check_value
-from .slices import RefType, SliceType, element_index, in_bounds, load_inside, takes_thread_index
+from .slices import ONLY_WRITTEN, RefType, SliceType, element_index, in_bounds, load_inside, takes_thread_index
 from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
 from .tiles import GetRemainder, GetTile, lower_get_remainder, lower_get_tile
 from .types import display
@@ -32,8 +32,8 @@ _WORD = ir.IntType(64)
 class ShapedSliceType(types.Type):  # type: ignore[misc]
     """A slice of ``ndim`` axes of the kernel parameter ``parameter``.
 
-    ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"unchecked"`` or ``"unchecked_mut"``. ``tile`` holds the
-    sides of its layout's tiles; it is () without a layout."""
+    ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"`` or ``"unchecked_mut"``.
+    ``tile`` holds the sides of its layout's tiles; it is () without a layout."""
 
     def __init__(self, kind: str, dtype: Any, ndim: int, parameter: str, tile: tuple[int, ...] = ()) -> None:
         self.kind = kind
@@ -43,6 +43,8 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
         self.tile = tile
         if kind.startswith("unchecked"):
             self.shown = f"Unchecked{'Mut' * (kind != 'unchecked')}Slice{ndim}[{display(dtype)}]"
+        elif kind == "scatter":
+            self.shown = f"Scatter{ndim}[{display(dtype)}]"
         else:
             self.shown = shown("tiles" if tile else kind, display(dtype), tile, ndim)  # type: ignore[arg-type]
         super().__init__(f"{self.shown} {parameter}")
@@ -122,6 +124,9 @@ class ShapedSliceGetItem(AbstractTemplate):  # type: ignore[misc]
         if kind.kind in ("disjoint", "atomic"):
             _note_without_brackets(kind)
             return None
+        if kind.kind == "scatter":
+            note(ONLY_WRITTEN.format(name=kind.parameter))
+            return None
         return signature(kind.dtype, kind, types.unliteral(index)) if check_indices(kind, index) else None
 
 
@@ -134,7 +139,7 @@ class ShapedSliceSetItem(AbstractTemplate):  # type: ignore[misc]
         if kind.kind in ("disjoint", "atomic"):
             _note_without_brackets(kind)
             return None
-        if kind.kind != "unchecked_mut":
+        if kind.kind not in ("unchecked_mut", "scatter"):
             note(
                 f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice{kind.ndim}"
             )
@@ -156,7 +161,8 @@ def _note_without_brackets(kind: ShapedSliceType) -> None:
     index = f"index_2d({name}.shape[1])" if kind.ndim == 2 else "index_1d()"
     note(
         f"{name} is a {kind.shown}, which has no [...]: another thread could use the same index. Write c_elem = "
-        f"{name}.get_mut(thread.{index}), test that it is not None, and use c_elem.value"
+        f"{name}.get_mut(thread.{index}), test that it is not None, and use c_elem.value; for computed indices that no "
+        f"other thread has, write {name}.scatter[{', '.join('ijk'[: kind.ndim])}] = value"
     )
 
 
@@ -218,8 +224,12 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 @lowering_registry.lower(operator.setitem, ShapedSliceType, types.BaseTuple, types.Any)
 def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
-    data, offset, _ = element_of(context, builder, kind, args[0], sig.args[1], args[1])
+    data, offset, places = element_of(context, builder, kind, args[0], sig.args[1], args[1])
     value = context.cast(builder, args[2], sig.args[2], kind.dtype)
+    if kind.kind == "scatter":
+        with builder.if_then(axes_inside(builder, kind, places), likely=True):
+            context.pack_value(builder, kind.dtype, value, builder.gep(data, [offset]))
+        return context.get_dummy_value()
     stored = context.data_model_manager[kind.dtype].as_data(builder, value)
     mark_unchecked(builder, builder.store(stored, builder.gep(data, [offset])))
     return context.get_dummy_value()
@@ -256,6 +266,12 @@ class ShapedSliceAttributes(AttributeTemplate):  # type: ignore[misc]
             return None
         return ShapedSliceType("unchecked_mut", kind.dtype, kind.ndim, kind.parameter)
 
+    def resolve_scatter(self, kind: Any) -> Any:
+        if not kind.mutable:
+            note(f"{kind.parameter} is a {kind.shown}, which has no .scatter")
+            return None
+        return ShapedSliceType("scatter", kind.dtype, kind.ndim, kind.parameter)
+
     def resolve_get_mut(self, kind: Any) -> Any:
         if not kind.mutable:
             note(f"{kind.parameter} is a {kind.shown}; only a DisjointSlice{kind.ndim} has get_mut")
@@ -281,6 +297,7 @@ def _lower_dtype(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 @lowering_registry.lower_getattr(ShapedSliceType, "unchecked")
 @lowering_registry.lower_getattr(ShapedSliceType, "unchecked_mut")
+@lowering_registry.lower_getattr(ShapedSliceType, "scatter")
 def _lower_unchecked(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return value
 

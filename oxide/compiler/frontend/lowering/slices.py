@@ -142,7 +142,7 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
 
 def refuse_from_the_end(kind: Any, index: Any) -> None:
     """Refuses a constant negative index of an oxide array. It would be outside, where Python counts from the end."""
-    if isinstance(kind, SliceType) and kind.mutable:
+    if getattr(kind, "mutable", False):
         return  # it takes no integer at all
     array = getattr(kind, "parameter", None) or getattr(kind, "shown", None)
     parts = index if isinstance(index, tuple) else (index,)
@@ -153,7 +153,8 @@ def refuse_from_the_end(kind: Any, index: Any) -> None:
         if shape is not None and axis < len(shape):
             instead = f"{shape[axis] + part} on axis {axis} of {array}" if len(shape) > 1 else str(shape[axis] + part)
         else:
-            instead = f"len({array}) - {-part}" if hasattr(kind, "parameter") else f"len(…) - {-part}"
+            length = f"{array}.shape[{axis}]" if getattr(kind, "ndim", 1) > 1 else f"len({array})"
+            instead = f"{length if hasattr(kind, 'parameter') else 'len(…)'} - {-part}"
         note(f"the index {part} of {array} does not count from the end in a kernel: write {instead}")
         raise errors.TypingError("negative index")
 
@@ -206,15 +207,17 @@ def _lower_scatter(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return value
 
 
+ONLY_WRITTEN = (
+    "{name}.scatter[…] is only written: the element may be another thread's. Use an AtomicSlice to change an element "
+    "that several threads reach, or keep the value in a variable"
+)
+
+
 @typing_registry.register_global(operator.getitem)
 class ScatterGetItem(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         if len(args) == 2 and isinstance(args[0], ScatterType):
-            name = args[0].parameter
-            note(
-                f"{name}.scatter[…] is only written: the element may be another thread's. Use an AtomicSlice to change "
-                "an element that several threads reach, or keep the value in a variable"
-            )
+            note(ONLY_WRITTEN.format(name=args[0].parameter))
         return None
 
 
