@@ -335,9 +335,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from oxide import (
-    AtomicSlice, DisjointSlice, LocalArray, MatrixView, RowMajorTiles, SharedArray, Slice, Slice2, Slice3, Tiles, atomic,
-    bf16, bool_, device, f16, f32, f64, i8, i16, i32, i64, intrinsics, kernel, thread, u8, u16, u32, u64, unroll, warp,
-    zip_exact,
+    AtomicSlice, DisjointSlice, LocalArray, MatrixView, RowMajorTiles, SharedArray, Slice, Slice2, Slice3, Tiles,
+    atomic, bf16, bool_, device, f16, f32, f64, i8, i16, i32, i64, intrinsics, kernel, thread, u8, u16, u32, u64,
+    unroll, warp, zip_exact,
 )
 """
 

@@ -447,7 +447,7 @@ def test_an_annotation_or_a_contract_of_axes_that_do_not_exist_is_refused() -> N
 
     def tiles_of_three(x: DisjointSlice3[f32, RowMajorTiles(2, 2)]) -> None: ...  # type: ignore[valid-type]
 
-    refused(four, "a slice has 1, 2 or 3 axes")
+    refused(four, "every slice its number of axes, 1, 2 or 3")
     refused(tiles_of_three, "RowMajorTiles are of a matrix, and this slice has 3 axes")
 
     def contracted(x: Slice2[f32], y: Slice[f32]) -> None: ...
