@@ -32,6 +32,11 @@ class _Elements(Generic[T]):
     def __setitem__(self, index: int | tuple[int, ...], value: T) -> None:
         _only_in_a_kernel(type(self).__name__)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""
         _only_in_a_kernel(type(self).__name__)

@@ -202,6 +202,10 @@ class Generator:
                             options.append(lambda v=value: Expr("field", kind, [], v))
                 if parameter.kind == "slice" and parameter.type == kind and not self.pure:
                     options += [lambda p=parameter: self.read(p)] * 2
+                if parameter.kind == "shaped" and parameter.type == kind and not self.pure:
+                    options += [lambda p=parameter: self.read_shaped(p)] * 2
+                if parameter.kind == "shaped" and kind == "i64" and self.chance(0.3):
+                    options.append(lambda p=parameter: self.extent(p, self.rng.randrange(1 + len(p.inner))))
             if not self.pure:
                 options += [lambda n=n: Expr("ref", kind, [], n) for n, k in self.refs.items() if k == kind]
                 for array in [*self.elements, *(each for each in self.program.arrays if each.kind == "constant")]:
@@ -237,6 +241,13 @@ class Generator:
         if index is None:
             index = self.index(length(parameter.name))
         return Expr("read", parameter.type, [index], parameter.name)
+
+    def extent(self, parameter: Parameter, axis: int) -> Expr:
+        return Expr("extent", "i64", [], (parameter.name, axis))
+
+    def read_shaped(self, parameter: Parameter) -> Expr:
+        indices = [self.index(self.extent(parameter, axis)) for axis in range(1 + len(parameter.inner))]
+        return Expr("shaped", parameter.type, indices, parameter.name)
 
     def element(self, array: Array, op: str = "element") -> Expr:
         return Expr(op, array.type, self.indices(array, tile=op == "tile"), array.name)
@@ -873,6 +884,9 @@ class Generator:
         for number in range(rng.randint(1, 3)):
             kind = "bool" if self.chance(0.05) else self.pick(self.palette)
             program.parameters.append(Parameter(f"x{number}", "slice", kind))
+        if self.chance(0.3):
+            inner = (rng.randint(1, 5),) if self.chance(0.6) else (rng.randint(1, 3), rng.randint(1, 4))
+            program.parameters.append(Parameter("a", "shaped", self.pick(self.palette), inner=inner))
         self.make_functions()
         self.make_arrays()
         atomic = self.chance(0.12)
@@ -1253,6 +1267,7 @@ def _launch(program: Program, rng: random.Random, number: int) -> Launch:
                 count = size + rng.choice(spare)
                 if rng.random() < 0.12:
                     count = rng.choice((0, 1, 2, max(size - 1, 0), size // 2))
+                count *= int(np.prod(parameter.inner))  # 1 for one axis
                 if name == "wide":
                     count = size * 4 + rng.choice((0, 1, 3, -2 if size else 0))
                 if parameter.kind == "atomic":

@@ -393,6 +393,12 @@ class _Translator:
                 indices = ", ".join(f"A.i64({self.expr(each)})" for each in e.args)
                 place = f"T.place({array.shape}, {shown(array)!r}, ({indices},), {self.line})"
                 return f"_element({e.value}, {place}, {_ZERO[e.type]})"
+            case "shaped":
+                indices = ", ".join(f"A.i64({self.expr(each)})" for each in e.args)
+                place = f"T.place({self.shape_of(e.value)}, '{e.value}', ({indices},), {self.line})"
+                return f"_element({e.value}, {place}, {_ZERO[e.type]})"
+            case "extent":
+                return f"{self.shape_of(e.value[0])}[{e.value[1]}]"
             case "tile":
                 indices = ", ".join(f"A.i64({self.expr(each)})" for each in e.args)
                 return f"_element({e.value}.elements, {e.value}.place(T, ({indices},), {self.line}), {_ZERO[e.type]})"
@@ -408,6 +414,11 @@ class _Translator:
                 index = f"A.i64({self.expr(e.args[0])})"
                 return f"_of_view(T, {e.value}, {index}, {self.line}, {_ZERO[e.type]})"
         raise NotImplementedError(e.op)
+
+    def shape_of(self, name: str) -> str:
+        """A slice's axes: the elements are whole rows of the axes behind the first."""
+        inner = self.program.parameter(name).inner
+        return f"(len({name}) // {math.prod(inner)}, {', '.join(map(str, inner))},)"
 
     def coordinate(self, text: str) -> str:
         match text:

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import inspect
 import linecache
+import math
 import random
 import re
 import subprocess
@@ -202,7 +203,9 @@ def _launch_and_compare(program: Program, k: Kernel, launch: Launch, outcome: Ou
             whole = np.concatenate([_canary(array, 1), array, _canary(array, 2)])
             box = h2d(whole).sync()
             boxes[parameter.name], before[parameter.name] = box, whole
-            arguments.append(box[PAD : PAD + len(given)])
+            piece = box[PAD : PAD + len(given)]
+            rows = len(given) // math.prod(parameter.inner)
+            arguments.append(piece.reshape(rows, *parameter.inner) if parameter.inner else piece)
         elif parameter.kind == "tuple" and parameter.type == "named":
             arguments.append(getattr(module, parameter.name.capitalize())(*given))
         else:
@@ -261,7 +264,7 @@ def _compare(
             f"not {_shown(parameter.type, want[p : p + 1])}"
             for p in inner[:5].tolist()
         ]
-        kind = "input" if parameter.kind == "slice" else "value with faults" if outcome.faults else "value"
+        kind = "input" if parameter.kind in ("slice", "shaped") else "value with faults" if outcome.faults else "value"
         said = f"; {fault}" if fault is not None else ""
         more = f" and {inner.size - len(shown)} more" if inner.size > len(shown) else ""
         raise Finding(kind, f"{'; '.join(shown)}{more}{said} ({len(outcome.faults)} threads fault)")
@@ -284,7 +287,8 @@ def _compare_fault(program: Program, fault: KernelFault | None, expected: list[F
             raise Finding("fault", f"nothing was raised, and {len(expected)} threads fault, as {expected[0]}")
         return
     if isinstance(fault, BoundsError):
-        found = Fault(fault.parameter, fault.index, fault.length, None, fault.block, fault.thread, fault.line)
+        what = fault.parameter if fault.axis is None else f"axis {fault.axis} of {fault.parameter}"
+        found = Fault(what, fault.index, fault.length, None, fault.block, fault.thread, fault.line)
     elif isinstance(fault, KernelAssertionError):
         found = Fault("", 0, 0, fault.text, fault.block, fault.thread, fault.line)
     else:

@@ -47,8 +47,9 @@ class Stmt:
 
 @dataclass(slots=True)
 class Parameter:
-    """A kernel's parameter. ``kind`` is ``scalar``, ``slice``, ``out``, ``atomic`` or ``tuple``; of a tuple ``fields``
-    are the names and types of its elements, of an output ``tile`` the shape of its tiles."""
+    """A kernel's parameter. ``kind`` is ``scalar``, ``slice``, ``shaped``, ``out``, ``atomic`` or ``tuple``; of a
+    tuple ``fields`` are the names and types of its elements, of an output ``tile`` the shape of its tiles, of a slice
+    of several axes ``inner`` the lengths of all axes but the first."""
 
     name: str
     kind: str
@@ -56,6 +57,7 @@ class Parameter:
     tile: tuple[int, ...] = ()
     fields: tuple[tuple[str, str], ...] = ()
     generic: bool = False
+    inner: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -185,7 +187,7 @@ def show(e: Expr) -> str:
             return f"({a[1]} if {a[0]} else {a[2]})"
         case "call" | "function" | "warp" | "vote":
             return f"{e.value}({', '.join(a)})"
-        case "read" | "element" | "tile" | "view":
+        case "read" | "element" | "shaped" | "tile" | "view":
             return f"{e.value}[{', '.join(a)}]"
         case "unchecked":
             return f"{e.value}.unchecked[{a[0]}]"
@@ -194,6 +196,8 @@ def show(e: Expr) -> str:
             return f"{name}.load{width}({a[0]})[{lane}]"
         case "len":
             return f"len({e.value})"
+        case "extent":
+            return f"{e.value[0]}.shape[{e.value[1]}]"
         case "ref":
             return f"{e.value}.value"
         case "fetch":
@@ -307,6 +311,8 @@ def annotation(parameter: Parameter) -> str:
             return kind
         case "slice":
             return f"Slice[{kind}]"
+        case "shaped":
+            return f"Slice{1 + len(parameter.inner)}[{kind}]"
         case "atomic":
             return f"AtomicSlice[{kind}]"
         case "tuple":
@@ -329,8 +335,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from oxide import (
-    AtomicSlice, DisjointSlice, LocalArray, MatrixView, RowMajorTiles, SharedArray, Slice, Tiles, atomic, bf16, bool_,
-    device, f16, f32, f64, i8, i16, i32, i64, intrinsics, kernel, thread, u8, u16, u32, u64, unroll, warp, zip_exact,
+    AtomicSlice, DisjointSlice, LocalArray, MatrixView, RowMajorTiles, SharedArray, Slice, Slice2, Slice3, Tiles,
+    atomic, bf16, bool_, device, f16, f32, f64, i8, i16, i32, i64, intrinsics, kernel, thread, u8, u16, u32, u64,
+    unroll, warp, zip_exact,
 )
 """
 

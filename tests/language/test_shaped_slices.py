@@ -17,6 +17,7 @@ from oxide import (
     DisjointSlice3,
     MatrixView,
     RowMajorTiles,
+    SharedArray,
     Slice,
     Slice2,
     Slice3,
@@ -90,6 +91,8 @@ def test_the_product_s_inner_loop_is_that_of_the_flat_form() -> None:
     assert operations(hot_loop(gemm.ptx())) == operations(hot_loop(flat_gemm.ptx()))
     assert any("ld.global.v4" in line or "ld.global.nc.v4" in line for line in hot_loop(gemm.ptx()))
     assert {check.place for check in gemm.checks()} == {"proved", "hoisted"}
+    axes = {(check.parameter, check.axis) for check in gemm.checks()}
+    assert axes == {(each, axis) for each in "abc" for axis in (0, 1)}
 
 
 @kernel(block=(8, 8))
@@ -447,7 +450,7 @@ def test_an_annotation_or_a_contract_of_axes_that_do_not_exist_is_refused() -> N
 
     def tiles_of_three(x: DisjointSlice3[f32, RowMajorTiles(2, 2)]) -> None: ...  # type: ignore[valid-type]
 
-    refused(four, "a slice has 1, 2 or 3 axes")
+    refused(four, "every slice its number of axes, 1, 2 or 3")
     refused(tiles_of_three, "RowMajorTiles are of a matrix, and this slice has 3 axes")
 
     def contracted(x: Slice2[f32], y: Slice[f32]) -> None: ...
@@ -471,6 +474,38 @@ def test_the_sanitizer_knows_where_a_matrix_ends() -> None:
     with pytest.raises(SanitizerError) as caught:
         past_the_matrix(x, zeros(1), 5).sync()
     assert (caught.value.kind, caught.value.what, caught.value.offset) == ("out-of-bounds", "x", 5 * 7 * 4)
+
+
+@kernel(block=(16, 16))
+def transposed_by_tiles(x: Slice2[f32], y: DisjointSlice2[f32], past: i64) -> None:
+    tile = SharedArray((16, 17), f32)
+    i, j = thread.thread_idx.y, thread.thread_idx.x
+    row, col = thread.block_idx.x * 16 + i, thread.block_idx.y * 16 + j
+    if row < x.shape[0] and col < x.shape[1]:
+        tile[i, j] = x[row, col + past]
+    thread.sync_threads()
+    index = thread.index_2d(y.shape[1])
+    if index is not None:
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = tile[j, i]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_kernel_with_barriers_transposes(shape: tuple[int, int]) -> None:
+    x = uniform(*shape)
+    y = transposed_by_tiles(h2d(x), zeros(shape[::-1]), 0).unzip()[1].to_host().sync()
+    assert np.array_equal(y, x.T)
+
+
+def test_where_threads_meet_a_thread_past_an_axis_goes_on_with_zero() -> None:
+    x, y = uniform(20, 5), zeros((5, 20)).sync()
+    with pytest.raises(BoundsError) as caught:
+        transposed_by_tiles(h2d(x), y, 1).sync()
+    assert (caught.value.axis, caught.value.index, caught.value.length) == (1, 5, 5)
+    wanted = np.zeros((5, 20), np.float32)
+    wanted[:4] = x[:, 1:].T
+    assert np.array_equal(d2h(y).sync(), wanted)
 
 
 def test_a_graph_launches_it() -> None:

@@ -365,12 +365,28 @@ def test_an_index_outside_is_a_fault_of_its_axis_and_the_others_still_meet() -> 
     fault = caught.value
     assert (fault.index, fault.length, fault.file, fault.line) == (32, 32, __file__, line)
     assert fault.thread == (29, 0, 0) or fault.index > 32
-    assert "axis 1 of SharedArray((4, 32), f32)" in str(fault)
+    assert (fault.parameter, fault.axis) == ("SharedArray((4, 32), f32)", 1)
     np.testing.assert_array_equal(d2h(y).sync(), x[::-1])
 
 
+@kernel(block=32)
+def shapes(y: DisjointSlice[i64]) -> None:
+    element = y.get_mut(thread.index_1d())
+    tile = SharedArray((4, 32, 2), f32)
+    own = LocalArray((3, 5), f32)
+    dynamic = DynamicSharedArray(f32)
+    if element is not None:
+        t = tile.shape
+        element.value = t[0] * 1000 + t[1] * 10 + t[2] + own.shape[1] * 10000 + dynamic.shape[0] * 100000
+
+
+def test_arrays_have_a_shape() -> None:
+    config = LaunchConfig(grid=(1, 1), block=(32, 1), shared_mem_bytes=28)
+    assert shapes[config](zeros(3, i64)).first().and_then(d2h).sync().tolist() == [754322] * 3
+
+
 def test_a_negative_index_is_a_fault() -> None:
-    with pytest.raises(BoundsError, match=r"\[-5\]"):
+    with pytest.raises(BoundsError, match=r"index -5 of axis 1"):
         out_of_bounds[1, 1](-5, h2d(np.zeros(32, np.float32)), zeros(32)).sync()
 
 

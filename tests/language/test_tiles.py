@@ -265,7 +265,7 @@ def test_a_variable_position_is_checked_against_the_tile(j: int) -> None:
     assert not out.any(), "the next thread's tile, too, is untouched"
     fault, out = faulty(at_place, 16, 1, j)
     assert isinstance(fault, BoundsError)
-    assert (fault.parameter, fault.index, fault.length) == ("axis 1 of a tile of y", j, 4)
+    assert (fault.parameter, fault.axis, fault.index, fault.length) == ("a tile of y", 1, j, 4)
     assert not out.any()
 
 

@@ -287,7 +287,10 @@ def test_any_other_index_of_a_view_is_checked() -> None:
             run(element_of_row, 1, i, a, out)
     run(element_of_tile, 1, 1, 2, a, out)
     assert out[0] == 211
-    for i, j, text in ((2, 0, "axis 0 of a tile of a[2]"), (0, 3, "axis 1 of a tile of a[3]")):
+    for i, j, text in (
+        (2, 0, "index 2 of axis 0 is outside a tile of a"),
+        (0, 3, "index 3 of axis 1 is outside a tile of a"),
+    ):
         with pytest.raises(BoundsError, match=re.escape(text)):
             run(element_of_tile, 1, i, j, a, out)
 

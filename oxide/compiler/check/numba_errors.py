@@ -141,7 +141,7 @@ def _construct(text: str, node: Node, numba_style: bool) -> str | None:
         return _ufunc_problem(match["name"], node, numba_style)
     if any(said in text for said in _ALLOCATES):
         return _allocation_problem(node, numba_style)
-    if "'SliceType' object" in text or "'AtomicSliceType' object" in text:
+    if any(f"'{kind}SliceType' object" in text for kind in ("", "Atomic", "Shaped")):
         called = f"{ast.unparse(node.func)}(...)" if isinstance(node, ast.Call) else "this"
         return (
             f"{called} takes arrays: leave the parameter's annotation out, or make it an AtomicSlice[...] and use its "

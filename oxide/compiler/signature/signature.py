@@ -425,18 +425,16 @@ def _slice_of(
     and the number of axes."""
     kind, ndim = _KINDS[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
-    if ndim == 1 and layouts and type(layouts[0]) is int:
+    if ndim == 1 and layouts and type(layouts[0]) is int and layouts[0] in (1, 2, 3):
         ndim = layouts.pop(0)
-        if ndim not in (1, 2, 3):
-            problem = f"{what} is annotated {annotation!r}; a slice has 1, 2 or 3 axes"
-            raise located(function, problem, *parameter_line(function, name))
     if not layouts:
         return kind, scalar, (), ndim
     from oxide.language.tiles import RowMajorTiles, Tiles
 
     if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
         problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
-        raise located(function, problem + "Tiles(n) or RowMajorTiles(r, c)", *parameter_line(function, name))
+        problem += "Tiles(n) or RowMajorTiles(r, c), and every slice its number of axes, 1, 2 or 3"
+        raise located(function, problem, *parameter_line(function, name))
     if ndim == 3 and type(layouts[0]) is RowMajorTiles:
         problem = f"{what} is annotated {annotation!r}; RowMajorTiles are of a matrix, and this slice has 3 axes"
         raise located(function, problem, *parameter_line(function, name))

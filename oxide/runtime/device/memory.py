@@ -257,8 +257,8 @@ class DeviceBox:
     """
 
     __slots__ = (
-        "_allocation", "_argument", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape", "_size", "_strides",
-        "_words",
+        "_allocation", "_argument", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape",
+        "_shaped_words", "_size", "_strides", "_words",
     )  # fmt: skip
 
     def __init__(
@@ -280,6 +280,7 @@ class DeviceBox:
         self._nbytes = self._size * dtype.itemsize
         self._ptr = allocation.address + offset if self._nbytes else 0
         self._words: bytes | None = None
+        self._shaped_words: bytes | None = None
         self._argument: BoxArgument | None = None
         self._known: Known | None = None
 
@@ -373,6 +374,13 @@ class DeviceBox:
         words = self._words
         if words is None:
             words = self._words = _WORDS.pack(self._ptr, self._size)
+        return words
+
+    def shaped_words(self) -> bytes:
+        """The address and the length of each axis as the parameters of a slice of several axes hold them."""
+        words = self._shaped_words
+        if words is None:
+            words = self._shaped_words = struct.pack(f"@{1 + len(self._shape)}Q", self._ptr, *self._shape)
         return words
 
     def as_argument(self) -> BoxArgument:

@@ -221,7 +221,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
         elif slot.ndim == 1:
             words = box._words or box.words()
         elif slot.ndim == len(box._shape):
-            words = slot.pack(box._ptr, *box._shape)[slot.rest :]
+            words = box._shaped_words or box.shaped_words()
         else:
             return None
         allocation = box._allocation
@@ -237,7 +237,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
                 plan.short = True
         else:
             return None
-        if slot.before and slot.ndim == 1:
+        if slot.before:
             pieces.append(slot.before)
         pieces.append(words)
         if slot.judged:

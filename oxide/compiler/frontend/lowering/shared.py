@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, debuginfo, types
 from numba.cuda.extending import core_models, register_model
-from numba.cuda.typing.templates import AbstractTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.ir import clearing
 from oxide.compiler.ir.local_memory import array_name
@@ -160,6 +160,19 @@ def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return _lengths(context, builder, sig.args[0])[0]
 
 
+@typing_registry.register_attr
+class BlockArrayShape(AttributeTemplate):  # type: ignore[misc]
+    key = BlockArrayType
+
+    def resolve_shape(self, kind: Any) -> Any:
+        return types.UniTuple(types.int64, kind.ndim)
+
+
+@lowering_registry.lower_getattr(BlockArrayType, "shape")
+def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.make_tuple(builder, types.UniTuple(types.int64, kind.ndim), _lengths(context, builder, kind))
+
+
 @typing_registry.register_global(operator.getitem)
 class BlockArrayGetItem(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
@@ -230,8 +243,8 @@ def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -
         parts = [element_index(builder, index_type, index)]
     inside, offset = None, None
     for axis, (part, length) in enumerate(zip(parts, _lengths(context, builder, kind), strict=True)):
-        what = kind.shown if len(parts) == 1 else f"axis {axis} of {kind.shown}"
-        good = in_bounds(builder, part, length, site(builder, what))
+        place = site(builder, kind.shown, axis=axis if len(parts) > 1 else None)
+        good = in_bounds(builder, part, length, place)
         inside = good if inside is None else builder.and_(inside, good)
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)
     return inside, offset

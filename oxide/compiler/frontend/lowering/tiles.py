@@ -288,8 +288,8 @@ def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: An
     numbers = [element_index(builder, part_type, part) for part_type, part in parts]
     inside = ir.Constant(ir.IntType(1), 1) if kind.partial else in_bounds(builder, tile.index, tile.limit, tile.site)
     for axis, (number, side) in enumerate(zip(numbers, _sides(kind, tile), strict=True)):
-        what = kind.what if len(numbers) == 1 else f"axis {axis} of {kind.what}"
-        inside = builder.and_(inside, in_bounds(builder, number, side, site(builder, what)))
+        place = site(builder, kind.what, axis=axis if len(numbers) > 1 else None)
+        inside = builder.and_(inside, in_bounds(builder, number, side, place))
     return inside, numbers[0] if len(numbers) == 1 else builder.add(builder.mul(numbers[0], tile.width), numbers[1])
 
 

@@ -397,8 +397,8 @@ def _lower_tile_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         element_index(builder, part_type, part)
         for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
     )
-    down = in_bounds(builder, i, view.rows, site(builder, f"axis 0 of a tile of {kind.parameter}"))
-    across = in_bounds(builder, j, view.cols, site(builder, f"axis 1 of a tile of {kind.parameter}"))
+    down = in_bounds(builder, i, view.rows, site(builder, f"a tile of {kind.parameter}", axis=0))
+    across = in_bounds(builder, j, view.cols, site(builder, f"a tile of {kind.parameter}", axis=1))
     offset = builder.add(builder.mul(i, view.stride), j)
     return load_inside(context, builder, kind.dtype, view.data, offset, builder.and_(down, across))
 
