@@ -28,11 +28,11 @@ from numba.cuda.core.imputils import fix_returning_optional
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.flags import CUDAFlags
-from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.types.ext_types import GridGroup
 
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
+from oxide.compiler.frontend.economy import Passes, UncountedLower, without_waste
 from oxide.compiler.frontend.lowering.argument_types import argument_type, numba_type
 from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
 from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
@@ -127,7 +127,7 @@ def lower(
     session.numba_style, session.overloads = style == "numba", style != "oxide"
     session.file, session.line, session.span = function.__code__.co_filename, 0, None
     try:
-        with compiled_with(compile_function):
+        with compiled_with(compile_function), without_waste():
             result = compile_function(function, args, types.void)
     except (OxideError, RecursionError):
         raise
@@ -390,7 +390,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         return llvm.create_target_data(nvvm._datalayout)
 
 
-class _TotalLower(CUDALower):  # type: ignore[misc]
+class _TotalLower(UncountedLower):
     """Lowers numba's own functions, which its lowering of others compiles, with total arithmetic."""
 
     builder_class: type[TotalBuilder] = TotalBuilder
@@ -492,11 +492,7 @@ class _CheckReturns(AnalysisPass):  # type: ignore[misc]
 
 class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
     def define_pipelines(self) -> Any:
-        managers = super().define_pipelines()
-        for manager in managers:
-            manager.passes = inference.replace_passes(manager.passes)
-            manager.finalize()
-        return managers
+        return [Passes(inference.replace_passes(manager.passes)) for manager in super().define_pipelines()]
 
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         passes = _with_lowering(super().define_cuda_lowering_pipeline(state), _NativeLowering)
@@ -505,6 +501,9 @@ class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
 
 
 class _SubroutinePipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        return [Passes(manager.passes) for manager in super().define_pipelines()]
+
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         return _with_lowering(super().define_cuda_lowering_pipeline(state), _TotalNativeLowering)
 
