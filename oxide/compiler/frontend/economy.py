@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from numba.core import errors as core_errors
+from numba.cuda import cgutils
+from numba.cuda.compiler import CUDACompiler
 from numba.cuda.core import analysis, errors, ir_utils, transforms
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
 from numba.cuda.lowering import CUDALower
+
+from .lowering.inference import Place
 
 
 @contextmanager
@@ -28,18 +32,20 @@ def without_waste() -> Iterator[None]:
 
     The caller holds numba's compiler lock, so no other thread compiles meanwhile."""
     schemes: tuple[Any, ...] = errors.termcolor(), core_errors.termcolor()
-    PostProcessor.run = _postprocess
+    PostProcessor.run, numba_ir.Inst._rec_list_vars = _postprocess, _variables
     for scheme in schemes:
         scheme._markup = _plain  # shadows the method of the schemes that have colours
     try:
         yield
     finally:
-        PostProcessor.run = _postprocess_with_lifetimes
+        PostProcessor.run, numba_ir.Inst._rec_list_vars = _postprocess_with_lifetimes, _variables_of_any
         for scheme in schemes:
             del scheme._markup
 
 
 _postprocess_with_lifetimes = PostProcessor.run
+_variables_of_any = numba_ir.Inst._rec_list_vars
+_NO_VARIABLE = frozenset((str, int, float, bool, type(None), numba_ir.Loc, Place, type(len)))
 
 
 def _postprocess(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
@@ -52,8 +58,34 @@ def _postprocess(self: Any, emit_dels: bool = False, extend_lifetimes: bool = Fa
     found.generator_info = None
 
 
+def _variables(self: Any, value: Any) -> list[Any]:
+    """Returns the variables in a part of an instruction. numba tests each part against all classes of its IR."""
+    kind = type(value)
+    if kind is numba_ir.Var:
+        return [value]
+    return [] if kind in _NO_VARIABLE else _variables_of_any(self, value)
+
+
 def _plain(message: str, *_: Any, **__: Any) -> str:
     return message
+
+
+class Compiler(CUDACompiler):  # type: ignore[misc]
+    """numba-cuda's compiler, whose list of passes is made once. numba makes five for each function, and searches each
+    for dependencies that no pass declares: a twentieth of a small kernel's front end."""
+
+    _lists: ClassVar[dict[Any, list[Passes]]] = {}
+
+    def define_pipelines(self) -> list[Passes]:
+        state = self.state
+        key = type(self), state.func_ir is None, state.flags.no_rewrites, state.flags.enable_ssa
+        if key not in self._lists:
+            self._lists[key] = [Passes(self.replaced(manager.passes)) for manager in super().define_pipelines()]
+        return self._lists[key]
+
+    def replaced(self, passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+        """Returns the passes to run in place of numba-cuda's."""
+        return passes
 
 
 class Passes(PassManager):  # type: ignore[misc]
@@ -109,3 +141,6 @@ class UncountedLower(CUDALower):  # type: ignore[misc]
 
     def delvar(self, name: str) -> None:
         pass
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        return cgutils.alloca_once(self.builder, lltype, name=name)  # numba also describes it to debuggers

@@ -11,6 +11,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from types import BuiltinFunctionType
 from typing import Any, Literal, TypeAlias
 
 import llvmlite.binding as llvm
@@ -32,7 +33,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.types.ext_types import GridGroup
 
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
-from oxide.compiler.frontend.economy import Passes, UncountedLower, without_waste
+from oxide.compiler.frontend.economy import Compiler, UncountedLower, without_waste
 from oxide.compiler.frontend.lowering.argument_types import argument_type, numba_type
 from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
 from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
@@ -233,6 +234,15 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         self.install_registry(typing_registry)
 
     def resolve_value_type(self, val: Any) -> Any:
+        if type(val) is not BuiltinFunctionType:
+            return self._value_type(val)
+        # Each arithmetic operator of a kernel comes here, several times.
+        found = self.remembered.get(val)
+        if found is None:
+            found = self.remembered[val] = self._value_type(val)
+        return found
+
+    def _value_type(self, val: Any) -> Any:
         if not session.numba_style and isinstance(val, np.ndarray):
             kind = constant.constant_array_type(val)
             if kind is not None:
@@ -490,9 +500,9 @@ class _CheckReturns(AnalysisPass):  # type: ignore[misc]
         return False
 
 
-class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
-    def define_pipelines(self) -> Any:
-        return [Passes(inference.replace_passes(manager.passes)) for manager in super().define_pipelines()]
+class _Pipeline(Compiler):
+    def replaced(self, passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+        return inference.replace_passes(passes)
 
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         passes = _with_lowering(super().define_cuda_lowering_pipeline(state), _NativeLowering)
@@ -500,10 +510,7 @@ class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
         return passes
 
 
-class _SubroutinePipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
-    def define_pipelines(self) -> Any:
-        return [Passes(manager.passes) for manager in super().define_pipelines()]
-
+class _SubroutinePipeline(Compiler):
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         return _with_lowering(super().define_cuda_lowering_pipeline(state), _TotalNativeLowering)
 
