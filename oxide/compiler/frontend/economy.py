@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from numba.core import errors as core_errors
 from numba.cuda import cgutils
 from numba.cuda.compiler import CUDACompiler
-from numba.cuda.core import analysis, errors, ir_utils, transforms
+from numba.cuda.core import analysis, errors, ir_utils, transforms, untyped_passes
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
@@ -31,21 +31,17 @@ def without_waste() -> Iterator[None]:
     """Makes numba compute lifetimes when they are read, insert no ``del``, and leave its errors without colour.
 
     The caller holds numba's compiler lock, so no other thread compiles meanwhile."""
-    schemes: tuple[Any, ...] = errors.termcolor(), core_errors.termcolor()
-    PostProcessor.run, numba_ir.Inst._rec_list_vars = _postprocess, _variables
-    for scheme in schemes:
-        scheme._markup = _plain  # shadows the method of the schemes that have colours
     try:
+        for owner, name, own, _ in _REPLACED:
+            setattr(owner, name, own)
         yield
     finally:
-        PostProcessor.run, numba_ir.Inst._rec_list_vars = _postprocess_with_lifetimes, _variables_of_any
-        for scheme in schemes:
-            del scheme._markup
+        for owner, name, _, numbas in _REPLACED:
+            setattr(owner, name, numbas)
 
 
 _postprocess_with_lifetimes = PostProcessor.run
 _variables_of_any = numba_ir.Inst._rec_list_vars
-_NO_VARIABLE = frozenset((str, int, float, bool, type(None), numba_ir.Loc, Place, type(len)))
 
 
 def _postprocess(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
@@ -66,8 +62,36 @@ def _variables(self: Any, value: Any) -> list[Any]:
     return [] if kind in _NO_VARIABLE else _variables_of_any(self, value)
 
 
-def _plain(message: str, *_: Any, **__: Any) -> str:
+_NO_VARIABLE = frozenset((str, int, float, bool, type(None), type(len), numba_ir.Loc, Place))
+
+
+def _define_in_scopes(blocks: dict[int, Any]) -> None:
+    """Declares each variable in each scope. numba asks each block for its scope, and they all have the same."""
+    scopes = {id(block.scope): block.scope for block in blocks.values()}.values()
+    for block in blocks.values():
+        for statement in block.body:
+            for variable in statement.list_vars():
+                for scope in scopes:
+                    if variable.name not in scope.localvars:
+                        scope.localvars.define(variable.name, variable)
+
+
+def _plain(_: Any, message: str, *__: Any, **___: Any) -> str:
     return message
+
+
+_REPLACED: tuple[tuple[Any, str, Any, Any], ...] = tuple(
+    (owner, name, own, getattr(owner, name))
+    for owner, name, own in (
+        (PostProcessor, "run", _postprocess),
+        (numba_ir.Inst, "_rec_list_vars", _variables),
+        (untyped_passes, "fixup_var_define_in_scope", _define_in_scopes),
+        (type(errors.termcolor()), "_markup", _plain),
+        (type(core_errors.termcolor()), "_markup", _plain),
+    )
+    if hasattr(owner, name)  # without colorama there are no colours
+)
+"""Attributes of numba: their owner, name, and oxide's and numba's own values."""
 
 
 class Compiler(CUDACompiler):  # type: ignore[misc]
