@@ -1,25 +1,32 @@
 """Compiling takes steps in proportion to a kernel's size, and no kernel takes the process with it.
 
-Steps are counted, not seconds: ``Prover.steps`` are values read as polynomials and polynomials bounded.
+Steps are counted, not seconds: ``Prover.steps`` are values read as polynomials and polynomials bounded, and the steps
+of the front end are calls of Python functions.
 """
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
 import linecache
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from numba.cuda.core.ir import Inst
+from numba.cuda.core.postproc import PostProcessor
 
 from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, kernel, thread, u32
 from oxide.compiler.bounds import hoist
 from oxide.compiler.bounds.prove import BUDGET, Prover
 from oxide.compiler.check.numba_errors import placed_errors
+from oxide.compiler.frontend.frontend import lower
+from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature.signature import Closed
 from tests.compiler.native_runner import run_blocks
 
 _serial = itertools.count()
@@ -94,6 +101,55 @@ def test_nested_loops_take_no_more_steps_than_their_accesses_have(depth: int, re
 def test_twice_the_statements_take_about_twice_the_steps(lines: Any, steps: Any) -> None:
     small, large = steps(made(lines(20))), steps(made(lines(40)))
     assert large <= 2.5 * small + 50
+
+
+def lowered(each: Kernel) -> LoweredKernel:
+    """The kernel as the front end leaves it."""
+    return lower(each.name, each.function, cast(tuple[Closed, ...], each.parameters), False, "oxide")
+
+
+def calls_of_lowering(each: Kernel) -> int:
+    """Counts the calls of Python functions in the front end."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    outer = sys.getprofile()
+    gc.collect()
+    gc.disable()  # collecting calls the callbacks of weak references
+    sys.setprofile(count)
+    try:
+        lowered(each)
+    finally:
+        sys.setprofile(outer)
+        gc.enable()
+    return calls
+
+
+def test_twice_the_variables_take_the_front_end_about_twice_the_calls() -> None:
+    def assignments(count: int) -> list[str]:
+        return [line for k in range(count) for line in (f"v{k} = total * f32({k})", f"total = v{k} + total")]
+
+    lowered(made(assignments(160)))  # numba makes a type for each constant, once
+    assert calls_of_lowering(made(assignments(160))) <= 2.2 * calls_of_lowering(made(assignments(80)))
+
+
+def test_the_front_end_reads_no_variable_to_assign_it_and_deletes_none() -> None:
+    each = made(["for i in range(n):", "    total = x[i]"])
+    text = lowered(each).modules[0]
+    uses = [line for line in text.splitlines() if '"total' in line]
+    assert sum(" = load " in line for line in uses) == 1, "the last line reads it"
+    assert sum("store " in line for line in uses) == 3, "it is cleared, and assigned twice"
+
+
+def test_numba_is_left_as_it_was() -> None:
+    before = PostProcessor.run, Inst._rec_list_vars
+    made(["total += x[j]"]).specialize()
+    with pytest.raises(CompileError):
+        made(["total += nothing"]).specialize()
+    assert (PostProcessor.run, Inst._rec_list_vars) == before
 
 
 def test_a_product_of_products_is_given_up_and_stays_checked(steps: Any) -> None:

@@ -11,6 +11,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from types import BuiltinFunctionType
 from typing import Any, Literal, TypeAlias
 
 import llvmlite.binding as llvm
@@ -28,12 +29,12 @@ from numba.cuda.core.imputils import fix_returning_optional
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.flags import CUDAFlags
-from numba.cuda.lowering import CUDALower
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.types.ext_types import GridGroup
 
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
 from oxide.compiler.check.numpy_functions import in_kernels
+from oxide.compiler.frontend.economy import Compiler, UncountedLower, without_waste
 from oxide.compiler.frontend.lowering.argument_types import argument_type, numba_type
 from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
 from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
@@ -129,7 +130,7 @@ def lower(
     session.numba_style, session.overloads = style == "numba", style != "oxide"
     session.file, session.line, session.span = function.__code__.co_filename, 0, None
     try:
-        with compiled_with(compile_function):
+        with compiled_with(compile_function), without_waste():
             result = compile_function(function, args, types.void)
     except (OxideError, RecursionError):
         raise
@@ -235,6 +236,15 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         self.install_registry(typing_registry)
 
     def resolve_value_type(self, val: Any) -> Any:
+        if type(val) is not BuiltinFunctionType:
+            return self._value_type(val)
+        # Each arithmetic operator of a kernel comes here, several times.
+        found = self.remembered.get(val)
+        if found is None:
+            found = self.remembered[val] = self._value_type(val)
+        return found
+
+    def _value_type(self, val: Any) -> Any:
         if not session.numba_style and isinstance(val, np.ndarray):
             kind = constant.constant_array_type(val)
             if kind is not None:
@@ -396,7 +406,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
         return llvm.create_target_data(nvvm._datalayout)
 
 
-class _TotalLower(CUDALower):  # type: ignore[misc]
+class _TotalLower(UncountedLower):
     """Lowers numba's own functions, which its lowering of others compiles, with total arithmetic."""
 
     builder_class: type[TotalBuilder] = TotalBuilder
@@ -496,13 +506,9 @@ class _CheckReturns(AnalysisPass):  # type: ignore[misc]
         return False
 
 
-class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
-    def define_pipelines(self) -> Any:
-        managers = super().define_pipelines()
-        for manager in managers:
-            manager.passes = inference.replace_passes(manager.passes)
-            manager.finalize()
-        return managers
+class _Pipeline(Compiler):
+    def replaced(self, passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+        return inference.replace_passes(passes)
 
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         passes = _with_lowering(super().define_cuda_lowering_pipeline(state), _NativeLowering)
@@ -510,7 +516,7 @@ class _Pipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
         return passes
 
 
-class _SubroutinePipeline(numba_compiler.CUDACompiler):  # type: ignore[misc]
+class _SubroutinePipeline(Compiler):
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         return _with_lowering(super().define_cuda_lowering_pipeline(state), _TotalNativeLowering)
 
