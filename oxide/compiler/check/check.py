@@ -41,7 +41,7 @@ from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refu
 
 Uniform: TypeAlias = tuple[str, object] | None
 """The source of a value that is the same in all threads: ("parameter", name), also for ``c.shape[1]``; ("constant",
-number); ("slice", a ``Parameter``) for a slice of several axes; ("tuple", its ``Fields``) for a tuple parameter; or
+number); ("slice", a ``Parameter``) for a slice; ("tuple", its ``Fields``) for a tuple parameter; or
 ("function", a ``DeviceFunction`` or a ``Lifted``). None: the value may differ between threads."""
 
 
@@ -92,7 +92,7 @@ def _shared_by_threads(parameter: Closed) -> Uniform:
     if _is_number(parameter):
         return "parameter", parameter.name
     if parameter.lifted is None:
-        return ("slice", parameter) if isinstance(parameter, Parameter) and parameter.ndim > 1 else None
+        return ("slice", parameter) if isinstance(parameter, Parameter) else None
     return "function" if isinstance(parameter.lifted, Lifted) else "tuple", parameter.lifted
 
 
@@ -428,8 +428,15 @@ class _Body:
             ):
                 value = self.values.get(name)
                 if value is not None and isinstance(value[1], Parameter) and type(axis) is int:
-                    lengths = value[1].lengths
-                    return lengths[axis] if 0 <= axis < len(lengths) else None
+                    parameter = value[1]
+                    if parameter.ndim == 1:
+                        instead = parameter.annotation.replace("[", "2[", 1)
+                        raise self._error(
+                            node,
+                            f"{name} is a {parameter.annotation}, which has no shape: annotate it as {instead}, or "
+                            "pass the width as a parameter",
+                        )
+                    return parameter.lengths[axis] if 0 <= axis < parameter.ndim else None
         return None
 
     def _device_function(self, node: ast.Call, called: DeviceFunction[..., Any], lifted: Lifted | None = None) -> None:

@@ -92,6 +92,14 @@ def uses_a_width_that_varies() -> Any:
     return rows
 
 
+def takes_the_width_from_a_flat_slice() -> Any:
+    @kernel
+    def rows(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        index = thread.index_2d(x.shape[1])  # type: ignore[attr-defined]
+
+    return rows
+
+
 def makes_a_list() -> Any:
     @kernel
     def collect(x: Slice[f32], y: DisjointSlice[f32]) -> None:
@@ -462,6 +470,7 @@ WRONG: list[Callable[[], Any]] = [
     counts_from_the_end,
     counts_from_the_end_of_a_shared_array,
     uses_a_width_that_varies,
+    takes_the_width_from_a_flat_slice,
     makes_a_list,
     catches_an_exception,
     formats_a_string,
