@@ -34,30 +34,31 @@ from .print_formats import FORMAT, formatted, is_text
 
 N = TypeVar("N", bound=ast.AST)
 
-_plain: WeakTable[Callable[..., Any], Callable[..., Any]] = WeakTable()
+_plain: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
+"""The functions without conveniences. None stands for one that has none: a table's value must not keep its key."""
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function without conveniences: the function itself if it uses none, or has no source."""
+    """Returns the function without conveniences, or as its file has it if it uses none or has no source."""
     found = _plain.get(function)
     if found is None:
-        found = _rewritten(as_written(function))
-        _plain.set(function, found)
-    return found
+        found = _plain.set(function, (_rewritten(as_written(function)),))
+    return found[0] or as_written(function)
 
 
-def _rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
+def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Returns the function without conveniences; None if it uses none, or has no source."""
     if not isinstance(function, FunctionType):
-        return function
+        return None
     try:
         original, indent = parse_definition(function)
     except CompileError:
-        return function  # the check says that there is no source
+        return None  # the check says that there is no source
     definition = copy.deepcopy(original)
     rewriter = _Rewriter(function, definition)
     definition.body = rewriter.block(definition.body)
     if not rewriter.changed:
-        return function
+        return None
     for node in ast.walk(definition):
         if isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword | ast.pattern):
             node.col_offset += indent
@@ -94,6 +95,7 @@ def _compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionTy
     new = found.replace(co_qualname=code.co_qualname)
     made = FunctionType(new, function.__globals__, function.__name__, function.__defaults__, closed)
     functools.update_wrapper(made, function)
+    del made.__wrapped__  # type: ignore[attr-defined] # it would keep the function in memory
     made.__kwdefaults__ = function.__kwdefaults__
     return made
 

@@ -21,7 +21,8 @@ from oxide.compiler.ir.llvm import header, optimise
 from oxide.driver.object import Unloadable, load_object
 
 RUNTIME = Path(oxide.runtime.__file__).parent
-FILES = sorted(RUNTIME.rglob("*.ll"))
+# The handler of crash reports has a variable, so AArch64 loads it by LLVM.
+FILES = sorted(file for file in RUNTIME.rglob("*.ll") if file.stem != "crash_reports")
 ADDS = "define i64 @changes(i64 %x) {{\n  %y = add i64 %x, {}\n  ret i64 %y\n}}"
 
 can_load = pytest.mark.skipif(
