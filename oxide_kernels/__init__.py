@@ -28,7 +28,7 @@ from .elementwise import map_, zip_map
 from .gemm import sgemm_tiled
 from .histograms import histogram
 from .layout import gather, transpose
-from .linalg import matvec_naive, sgemm_naive
+from .linalg import matvec_2d, matvec_naive, sgemm_2d, sgemm_naive
 from .matrix_vector import matvec
 from .reductions import argmax, dot, reduce_max, reduce_sum
 from .rows import layer_norm, rms_norm, softmax
@@ -56,12 +56,14 @@ __all__ = [
     "layer_norm",
     "map_",
     "matvec",
+    "matvec_2d",
     "matvec_naive",
     "ops",
     "reduce_max",
     "reduce_sum",
     "relu",
     "rms_norm",
+    "sgemm_2d",
     "sgemm_naive",
     "sgemm_tiled",
     "sigmoid",

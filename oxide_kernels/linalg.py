@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxide import DisjointSlice, Slice, f32, kernel, thread, u32
+from oxide import DisjointSlice, DisjointSlice2, Slice, Slice2, f32, kernel, thread, u32
 
 
 @kernel
@@ -35,6 +35,39 @@ def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: D
         acc = f32(0.0)
         for i in range(n):
             acc += mat[row * n + i] * vec_in[i]
+        out_elem = vec_out.get_mut(idx)
+        if out_elem is not None:
+            out_elem.value = acc
+
+
+@kernel
+def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointSlice2[f32]) -> None:
+    """Computes ``c = alpha * a @ b + beta * c``, float32, with the sizes of the arrays' own axes. With a ``beta`` of 0
+    ``c`` is not read, as in BLAS.
+
+    Launch at least as many threads in x as ``c`` has columns and in y as it has rows.
+    """
+    row = thread.index_2d_row()
+    col = thread.index_2d_col()
+    c_idx = thread.index_2d(c.shape[1])
+    if c_idx is not None and row < c.shape[0]:
+        acc = f32(0.0)
+        for i in range(a.shape[1]):
+            acc += a[row, i] * b[i, col]
+        c_elem = c.get_mut(c_idx)
+        if c_elem is not None:
+            c_elem.value = alpha * acc if beta == f32(0) else alpha * acc + beta * c_elem.value
+
+
+@kernel(block=256)
+def matvec_2d(mat: Slice2[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
+    """Computes ``vec_out = mat @ vec_in``, float32. One thread a row: launch at least ``len(vec_out)``."""
+    idx = thread.index_1d()
+    row = idx.get()
+    if row < len(vec_out):
+        acc = f32(0.0)
+        for i in range(mat.shape[1]):
+            acc += mat[row, i] * vec_in[i]
         out_elem = vec_out.get_mut(idx)
         if out_elem is not None:
             out_elem.value = acc

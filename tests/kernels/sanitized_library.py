@@ -111,9 +111,13 @@ def products() -> Iterator[Checked]:
         for gemm in (library.sgemm_naive[(-(-n // 16), -(-m // 16)), (16, 16)], library.sgemm_tiled):
             found = fetched(gemm(m, n, k, 1.5, h2d(a), h2d(b), 0.5, h2d(c)).last())
             yield found, 1.5 * product + 0.5 * c
+        config = (-(-n // 16), -(-m // 16)), (16, 16)
+        found = fetched(library.sgemm_2d[config](1.5, h2d(a), h2d(b), 0.5, h2d(c)).last())
+        yield found, 1.5 * product + 0.5 * c
         yield fetched(ops.sgemm_tiled(h2d(a), h2d(b))), product
         for matvec in (library.matvec_naive, library.matvec):
             yield filled(matvec, m, k, h2d(a), h2d(vector), shape=m), a.astype(np.float64) @ vector
+        yield filled(library.matvec_2d, h2d(a), h2d(vector), shape=m), a.astype(np.float64) @ vector
         yield fetched(ops.matvec(h2d(a), h2d(vector))), a.astype(np.float64) @ vector
 
 
@@ -202,7 +206,10 @@ CASES: dict[Callable[[], Iterator[Checked]], tuple[str, ...]] = {
     rows: tuple(f"{ops_}{name}" for name in ("softmax", "layer_norm", "rms_norm") for ops_ in ("", "ops.")),
     layout: ("transpose", "gather", "ops.transpose", "ops.gather"),
     histogram: ("histogram", "ops.histogram"),
-    products: ("sgemm_naive", "sgemm_tiled", "matvec_naive", "matvec", "ops.sgemm_tiled", "ops.matvec"),
+    products: (
+        *("sgemm_naive", "sgemm_2d", "sgemm_tiled", "matvec_naive", "matvec_2d", "matvec"),
+        *("ops.sgemm_tiled", "ops.matvec"),
+    ),
     maps: ("map_", "zip_map"),
     in_a_block: (
         *(f"block_{name}" for name in ("broadcast", "reduce", "sum", "max", "min")),

@@ -6,28 +6,38 @@ import numpy as np
 import pytest
 
 from oxide import DisjointSlice, LaunchConfig, Slice, f32, f64, h2d, i32, kernel, thread, u32, zeros
-from oxide_kernels import matvec_naive, sgemm_naive
+from oxide_kernels import matvec_2d, matvec_naive, sgemm_2d, sgemm_naive
 
 
 @pytest.mark.parametrize("k", [0, 1, 4, 7, 8, 31, 33, 130, 1024])
-def test_sgemm_naive_is_right_for_rows_of_any_length(k: int) -> None:
+def test_products_are_right_for_rows_of_any_length(k: int) -> None:
     m, n = 37, 41
     random = np.random.default_rng(k)
     a, b, c = (random.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
     expected = 0.5 * a.astype(np.float64) @ b.astype(np.float64) + 2.0 * c
     config = LaunchConfig(grid=(3, 3), block=(16, 16))
-    result = sgemm_naive[config](m, n, k, 0.5, h2d(a), h2d(b), 2.0, h2d(c)).last().to_host().sync()
-    assert np.abs(result - expected).max() <= 1e-5 * max(1.0, float(np.abs(expected).max()))
+    launches = (
+        sgemm_naive[config](m, n, k, 0.5, h2d(a), h2d(b), 2.0, h2d(c)),
+        sgemm_2d[config](0.5, h2d(a), h2d(b), 2.0, h2d(c)),
+    )
+    for launch in launches:
+        result = launch.last().to_host().sync()
+        assert np.abs(result - expected).max() <= 1e-5 * max(1.0, float(np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 9, 12, 33, 1003])
-def test_matvec_naive_is_right_for_rows_of_any_length(n: int) -> None:
+def test_products_with_a_vector_are_right_for_rows_of_any_length(n: int) -> None:
     m = 1001
     random = np.random.default_rng(n)
     matrix, vector = random.standard_normal((m, n)).astype(np.float32), random.standard_normal(n).astype(np.float32)
-    result = matvec_naive[LaunchConfig.for_num_elems(m)](m, n, h2d(matrix), h2d(vector), zeros(m)).last()
     expected = matrix.astype(np.float64) @ vector
-    assert np.abs(result.to_host().sync() - expected).max() <= 1e-5 * max(1.0, float(np.abs(expected).max()))
+    launches = (
+        matvec_naive[LaunchConfig.for_num_elems(m)](m, n, h2d(matrix), h2d(vector), zeros(m)),
+        matvec_2d(h2d(matrix), h2d(vector), zeros(m)),
+    )
+    for launch in launches:
+        found = launch.last().to_host().sync()
+        assert np.abs(found - expected).max() <= 1e-5 * max(1.0, float(np.abs(expected).max()))
 
 
 @kernel(block=64)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="the handler is Linux's"
 )
@@ -70,12 +68,16 @@ KERNELS[sys.argv[1]][1, 32](x, y, 1 << 45).sync()
 """
 
 
+# The package, and what else this run finds by a path of its own.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OXIDE_DEVICE": "cpu"}
+
+
 def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     return subprocess.run(
         [sys.executable, str(program), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OXIDE_DEVICE": "cpu", **environment},
+        env={**ENVIRONMENT, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -119,7 +121,7 @@ def test_a_crash_elsewhere_is_not_a_kernels(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(program, encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, str(tmp_path / "other.py"), "wild"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OXIDE_DEVICE": "cpu"},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
