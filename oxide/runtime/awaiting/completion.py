@@ -129,7 +129,7 @@ class Reactor:
         self._look_planned = False
         self._ready: deque[Sleeper] = deque()  # to be woken, now or in a later turn of the loop
         self._in_line: deque[Sleeper] = deque()  # to submit in a later turn of the loop
-        self._beside: list[Sleeper] | None = None  # tasks that wait for another task's work in a thread
+        self._beside: list[Sleeper] | None = None  # tasks that wait for another task's work, which runs in a thread
         self._alarm = Alarm.take()
         loop.watch_readable(self._alarm.descriptor, self._on_alarm, self._alarm.give_back)
 
@@ -167,7 +167,7 @@ class Reactor:
 
     @property
     def works_beside(self) -> bool:
-        """Returns whether work of a task of this loop is running in a thread."""
+        """Returns whether a task's work is running in a thread."""
         return self._beside is not None
 
     async def work_beside(self, loop: EventLoop, work: Callable[[], None]) -> None:

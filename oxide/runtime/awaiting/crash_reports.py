@@ -40,7 +40,7 @@ class _Action(ctypes.Structure):
 
 
 class _Record(ctypes.Structure):
-    """A kernel, as the handler reads it."""
+    """The address range of a kernel's code and the text to print, as the handler reads them."""
 
     _fields_ = (
         ("first", ctypes.c_uint64),
@@ -52,12 +52,12 @@ class _Record(ctypes.Structure):
 
 _lock: Final = threading.Lock()
 _kernels: Final[list[tuple[int, int, bytes]]] = []
-_kept: Final[list[Any]] = []  # what the handler reads, never freed: it may be reading
+_kept: Final[list[Any]] = []  # what the handler reads; never freed, as a handler may be reading it
 _handler: list[Any] = []
 
 
 def watch(specialization: Specialization, function: Any) -> None:
-    """Notes a kernel that was loaded for the CPU device and whose accesses are not all checked."""
+    """Records a kernel that was loaded for the CPU device and whose accesses are not all checked."""
     code: tuple[int, int] | None = getattr(function, "code_range", None)
     if code is None or sys.platform != "linux" or platform.machine() not in _COUNTERS:
         return
@@ -75,7 +75,7 @@ def watch(specialization: Specialization, function: Any) -> None:
 
 
 def _publish() -> None:
-    """Gives the handler a new table, and installs it the first time."""
+    """Publishes a new table to the handler. The first call installs the handler."""
     library = ctypes.CDLL(None)
     made = [_Record(first, end, text, len(text)) for first, end, text in _kernels]
     records = (_Record * len(made))(*made)

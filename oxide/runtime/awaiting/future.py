@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def would_keep(turn: Turn, stream: Stream) -> bool:
-    """Returns whether a submission to ``stream`` might block the loop. A cheap check before ``ready_to_submit``: it
+    """Returns whether a submission to ``stream`` might block the loop. A cheap check before ``ready_to_submit``, as it
     avoids creating a coroutine."""
     return turn.used_up or may_load(stream.device)
 
@@ -53,7 +53,7 @@ class FutureState(enum.Enum):
     COMPLETE = "complete"  # the outcome is known
 
 
-# Compiled, an enum's member is two look-ups at each use, and a constant none.
+# In compiled code an enum's member costs two look-ups at each use, and a constant none.
 _IDLE: Final = FutureState.IDLE
 _EXECUTING: Final = FutureState.EXECUTING
 _COMPLETE: Final = FutureState.COMPLETE
@@ -111,10 +111,10 @@ class DeviceFuture(Generic[T]):
         return self.wait(current_loop()).__await__()
 
     async def wait(self, loop: EventLoop, *, alone: bool = False) -> T:
-        """Awaits the future in ``loop``, the running one; ``alone`` says that no one else has this future. The device
-        works while the loop takes a turn, as it always does. Work that is done by then costs one query of the driver,
-        and no coroutine but this one. A cancellation is checked before anything is submitted and while waiting: work
-        that is done by the end of that turn returns its result."""
+        """Awaits the future in ``loop``, which is the running loop. ``alone`` says that no other task has this future.
+        The device works while other tasks run. If the work is done by then, this costs one query of the driver and no
+        other coroutine. Raises a cancellation before anything is submitted, and while it waits. Work that is done when
+        the other tasks have run returns its result."""
         self.consume()
         await loop.checkpoint_if_cancelled()
         turn = current_turn()

@@ -40,26 +40,26 @@ class HostNumbers(Protocol):
 
     @property
     def made(self) -> bool:
-        """Returns whether they are there."""
+        """Returns whether the numbers have been made."""
 
     def array(self) -> NDArray[Any]:
         """Returns the numbers; the first call makes them."""
 
 
-_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # a launch was built, and none was run
+_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # a launch was built, and none has run
 
 _numbers: Final[deque[weakref.ref[HostNumbers]]] = deque(maxlen=1024)  # requested and not yet made
 _large_copies = False  # whether a large copy was built, and nothing awaited since
 
 
 def announce_large_copy() -> None:
-    """Notes that a copy was built that will be staged."""
+    """Records that a copy was built that will be staged."""
     global _large_copies
     _large_copies = True
 
 
 def large_copy_was_run() -> None:
-    """Notes that an announced copy has been submitted, on whatever path."""
+    """Records that an announced copy has been submitted, on whatever path."""
     global _large_copies
     _large_copies = False
 
@@ -72,12 +72,12 @@ def forget_announced() -> None:
 
 
 def announce_numbers(numbers: HostNumbers) -> None:
-    """Notes that an operation was built that needs many host numbers."""
+    """Records that an operation was built that needs many host numbers."""
     _numbers.append(weakref.ref(numbers))
 
 
 def announce(specialization: Specialization) -> None:
-    """Notes that the first launch of a specialization was built."""
+    """Records that the first launch of a specialization was built."""
     _new.append(specialization.reference)
 
 

@@ -35,7 +35,7 @@ class Unseen(Protocol):
 
 _dropped: Final[deque[Unseen]] = deque()
 _places: Final[deque[tuple[FrameType, int]]] = deque()
-"""Where each was dropped: the frame, and its line at that moment."""
+"""The places of the drops: the frame, and its line at that moment."""
 
 
 def report() -> None:

@@ -1,8 +1,8 @@
-"""The memory that oxide shares with other libraries, by address: so that two boxes on one memory are ordered as one.
+"""Address ranges of memory shared with other libraries. They let two boxes on the same memory share one history.
 
-A box that is exported and imported again, or an array that is imported twice, would otherwise be two allocations, each
-with its own history, and a kernel that writes through the one would race with a copy through the other. So an import
-looks here first, and its box uses the allocation that it finds.
+A box that is exported and imported again, or an array that is imported twice, would otherwise be two allocations with
+two histories. A kernel that writes through one box would race with a copy through the other. So an import looks for an
+existing allocation here first, and the new box uses it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _FEW = 64
 @final
 @mypyc_attr(native_class=False)  # the ranges refer to it weakly
 class Known:
-    """An allocation that other libraries know. It is no ``Allocation`` itself: a class with weak references is made
-    in Python, and three of those cost a batch of async_mlp a twentieth.
+    """An allocation that other libraries know. Separate from ``Allocation``, as a class with weak references is not
+    compiled: three such objects slow a batch of async_mlp by 5 %.
 
-    It is held by the boxes that other libraries have been given or have given, by the boxes that are made of those, by
-    the graphs that use them, and by runs in flight that use memory of another library's.
+    Its holders are the boxes exported to or imported from other libraries, the views of those boxes, the graphs that
+    use them, and runs in flight that use another library's memory.
     """
 
     __slots__ = ("__weakref__", "allocation")
@@ -37,19 +37,19 @@ class Known:
 
 @final
 class AddressRanges:
-    """Allocations that other libraries know, while somebody holds them. The ranges are disjoint, and sorted."""
+    """The allocations that other libraries know, for as long as each is held. The ranges are disjoint and sorted."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a finaliser inside may use it
+        self._lock = threading.RLock()  # reentrant: a finaliser may run while it is held
         self._starts: list[int] = []
-        self._entries: list[tuple[int, int, Callable[[], Known | None]]] = []  # each with its end, and whose it is
+        self._entries: list[tuple[int, int, Callable[[], Known | None]]] = []  # each range's end, and its allocation
         self._forget_above = _FEW
 
     def overlapping(self, address: int, nbytes: int) -> list[Known]:
-        """The allocations that have bytes of a range, by address."""
+        """Returns the allocations that overlap a range, in order of address."""
         with self._lock:
             first, last = self._between(address, address + nbytes)
-            if first == last:  # as nearly always
+            if first == last:  # the common case
                 return []
             found: list[Known] = []
             for _, _, reference in self._entries[first:last]:
@@ -59,8 +59,8 @@ class AddressRanges:
             return found
 
     def add(self, allocation: Allocation, address: int, nbytes: int) -> Known:
-        """Makes a range known as ``allocation``'s, together with those of its ranges that overlap it, for as long as
-        what it returns is held."""
+        """Registers a range as ``allocation``'s for as long as the returned object is held. Merges the range with
+        overlapping ranges of the same allocation."""
         start, end = address, address + nbytes
         with self._lock:
             mine, named = allocation.known_to_others(), allocation.known
@@ -73,9 +73,9 @@ class AddressRanges:
                     known = reference()
                     if known is mine:
                         start, end = min(start, begin), max(end, stop)
-                    elif known is not None:  # as two exports of one box at once: it is known
+                    elif known is not None:  # two exports of one box at the same time: the range is already registered
                         return mine
-            # Both lists are changed with no call in between, where an interrupt could come.
+            # No call stands between the two assignments: an interrupt could arrive in one.
             self._starts[first:last] = [start]
             self._entries[first:last] = [(start, end, named)]
             if len(self._starts) > self._forget_above:
@@ -86,7 +86,7 @@ class AddressRanges:
             return mine
 
     def covers(self, known: Known, address: int, nbytes: int) -> bool:
-        """Whether a range lies within one of ``known``'s."""
+        """Returns whether a range lies within one range of ``known``."""
         with self._lock:
             first, last = self._between(address, address + nbytes)
             return any(
@@ -95,7 +95,7 @@ class AddressRanges:
             )
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
-        """The positions of the ranges that overlap [start, end)."""
+        """Returns the slice of the entries that overlap [start, end)."""
         starts = self._starts
         first = bisect_right(starts, start)
         last = bisect_left(starts, end, first) if first < len(starts) and starts[first] < end else first

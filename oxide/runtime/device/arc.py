@@ -19,14 +19,14 @@ _serials = count()
 
 @final
 class Arc(Generic[T]):
-    """An owner of ``value``. ``clone()`` makes another; the value lives until the last is dropped."""
+    """An owner of ``value``. ``clone()`` makes another owner. The value lives until its last owner is dropped."""
 
     __slots__ = ("_drop", "_owners", "value")
 
     def __init__(self, value: T, owners: set[int] | None = None) -> None:
         self.value = value
         serial = next(_serials)
-        # Adding to and discarding from a set are single steps under the GIL, so no finaliser ever needs a lock.
+        # Adding to and discarding from a set are atomic under the GIL, so no finaliser needs a lock.
         self._owners: set[int] = set() if owners is None else owners
         self._drop: Any = partial(self._owners.discard, serial)
         self._owners.add(serial)

@@ -1,4 +1,5 @@
-"""The graph capture under way in a task or a thread, and what it refuses. ``submission/capture.py`` records it."""
+"""The graph capture in progress in a task or thread, and the check for calls that a capture refuses.
+``submission/capture.py`` records the graph."""
 
 from __future__ import annotations
 
@@ -13,21 +14,22 @@ if TYPE_CHECKING:
 
 
 class Capture(Protocol):
-    """A capture under way."""
+    """A capture in progress."""
 
     is_open: bool
 
     @property
     def stream(self) -> Stream:
-        """The stream whose work is captured."""
+        """Returns the stream whose work is captured."""
 
 
-# A context variable, so that it belongs to the task or the thread: others run operations meanwhile.
+# A context variable, so that a capture belongs to one task or thread: others run operations meanwhile.
 current_capture: Final[ContextVar[Capture | None]] = ContextVar("oxide_capture", default=None)
 
 
 def refuse_in_capture(what: str, stream: Stream | None = None) -> None:
-    """Raises ``GraphError`` in a capture of this task or thread; with ``stream``, only if it captures ``stream``."""
+    """Raises ``GraphError`` inside a capture of this task or thread. With ``stream``, raises only if the capture is of
+    ``stream``."""
     capture = current_capture.get()
     if capture is not None and capture.is_open and (stream is None or capture.stream is stream):
         raise GraphError(

@@ -1,17 +1,16 @@
-"""Work of a cancelled await that nobody can see any more, and that the device need not do.
+"""Dropping the work of a cancelled await whose results can no longer be observed.
 
-A run that was awaited and given up is *dead* once nothing refers to what it could show: its boxes, the arrays that it
-downloads into, its outcome. All of these hold one token, the run's ``Visible``, so that the run is dead exactly when
-the token is gone. The reclaimer looks at its sweeps, and sets ``dropped``: what the device has not begun it then
-skips, all of it (``Driver.for_run``). Two things keep a run from ever being dropped:
+A run that was awaited and cancelled is *dead* once nothing refers to its results: its boxes, the arrays that it
+downloads into, its outcome. All of these hold one token, the run's ``Visible``, so the run is dead when the token is
+gone. The reclaimer checks for this when it sweeps, and sets ``dropped``. The device then skips all work of the run that
+it has not begun (``Driver.for_run``). Two things exclude a run from being dropped:
 
-- It wrote memory that is not its own: a box of the caller's, a graph's, another library's. Such a run is done as a
-  whole, so that nobody finds a part of it.
-- Work of another run used its memory: what that makes of it may be seen.
+- It wrote memory that it did not allocate: a box of the caller, of a graph or of another library. Such a run is
+  executed as a whole, so that its effect is never partial.
+- Work of another run used its memory, so its results may be observed through that run.
 
-What is dropped is work and nothing else. Marks are passed, streams wait for each other and memory is freed in stream
-order, as if the work had been done. A stream's own host functions, the program's, and sources of shared operations are
-work of no such run.
+Only work is dropped. Marks are passed, streams wait for each other and memory is freed in stream order, as if the work
+had been done. Host functions of the program on a stream, and sources of shared operations, do not belong to such a run.
 """
 
 from __future__ import annotations
@@ -24,23 +23,24 @@ from oxide.native import mypyc_attr
 
 @final
 class Run:
-    """One execution that may be dropped: what the driver knows it by (``Droppable``)."""
+    """One execution that may be dropped. The driver knows it as a ``Droppable``."""
 
     __slots__ = ("_visible", "dropped", "used_by_others")
 
     def __init__(self) -> None:
         self.dropped = False
-        self.used_by_others = False  # or it uses what is not its own: it is never dropped
+        # True too if the run uses memory that it did not allocate. Such a run is never dropped.
+        self.used_by_others = False
         self._visible: weakref.ref[Visible] | None = None
 
     def visible(self) -> Visible:
-        """The token, for whatever the run makes that can be seen. To be asked for once."""
+        """Returns the token that everything observable of the run holds. Call it once."""
         token = Visible(self)
         self._visible = weakref.ref(token)
         return token
 
     def drop(self) -> bool:
-        """Drops the run if it is dead. Whether the question is settled: it need not be asked again."""
+        """Drops the run if it is dead. Returns True if no further check is needed."""
         if self.used_by_others:
             return True
         if self._visible is None or self._visible() is not None:
@@ -52,7 +52,7 @@ class Run:
 @final
 @mypyc_attr(native_class=False)  # `Run` refers to it weakly
 class Visible:
-    """Held by all that a run could show."""
+    """A token held by every result of a run through which the run can be observed."""
 
     __slots__ = ("__weakref__", "run")
 

@@ -1,9 +1,9 @@
-"""DLPack's capsules: made of a box, and read with suspicion.
+"""DLPack capsules: exports a box, and imports a tensor after validating it.
 
-A capsule holds the address of a structure that foreign code filled in, rightly or wrongly. So all of it is read and
-judged before anything is taken over. A capsule that is refused is left as it was, and lets go of its tensor when it
-dies, as one that nobody wanted does. The structures are those of DLPack 1.0, or those before it for a consumer that
-does not say it takes them.
+A capsule holds the address of a structure that foreign code filled in, correctly or not. So the whole structure is read
+and validated before the tensor is taken over. A refused capsule is left unchanged: its own destructor releases the
+tensor. The structures are those of DLPack 1.0. For a consumer that does not announce support of 1.0, they are those of
+the version before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CPU, CUDA = 1, 2  # DLDeviceType
 
 _WHAT = "from_dlpack"
 
-# DLDataTypeCode and bits of each of NumPy's types. bfloat16 comes in as uint16, the type of its storage.
+# DLDataTypeCode and bits of each NumPy type. bfloat16 is imported as uint16, the type of its storage.
 _CODES: Final[dict[str, tuple[int, int]]] = {
     **{f"i{bits // 8}": (0, bits) for bits in (8, 16, 32, 64)},
     **{f"u{bits // 8}": (1, bits) for bits in (8, 16, 32, 64)},
@@ -63,7 +63,7 @@ class _Tensor(ctypes.Structure):
     )
 
 
-_TENSOR = struct.Struct("@PiiiBBHPPQ")  # the same, to be read at once
+_TENSOR = struct.Struct("@PiiiBBHPPQ")  # DLTensor as a struct format: one call reads all fields
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -75,7 +75,7 @@ class _Managed(ctypes.Structure):
 
 
 class _ManagedVersioned(ctypes.Structure):
-    """``DLManagedTensorVersioned``, of DLPack 1.x. Consumers take it for memory that they may write."""
+    """``DLManagedTensorVersioned``, of DLPack 1.x. Consumers treat it as memory that they may write."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -90,11 +90,12 @@ class _ManagedVersioned(ctypes.Structure):
 _READ_ONLY = 1  # in flags
 
 _KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
-    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),  # what most libraries give, so it is first
+    # what most libraries provide, so it is tried first
+    b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),
     b"dltensor": (_Managed, b"used_dltensor"),
 }
 _python = ctypes.pythonapi
-# A capsule keeps the pointer to its name: these are never freed.
+# A capsule keeps the pointer to its name, so the names are never freed.
 _USED_NAMES = {name: ctypes.create_string_buffer(used) for name, (_, used) in _KINDS.items()}
 _USED = {name: ctypes.addressof(buffer) for name, buffer in _USED_NAMES.items()}
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
@@ -105,7 +106,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetName", _python))
 
 
-# Out
+# Export
 
 _HEADER_BYTES = 32
 
@@ -113,7 +114,8 @@ _exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the t
 
 
 def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """DLPack's code and bits of a dtype. Raises ``BufferError`` for one that it has no type for."""
+    """Returns DLPack's type code and bits of a dtype. Raises ``BufferError`` for a dtype that DLPack has no type
+    for."""
     code = _CODES.get(f"{dtype.kind}{dtype.itemsize}") if dtype.isnative else None
     if code is None:
         raise BufferError(f"DLPack has no type for {dtype}")
@@ -121,18 +123,18 @@ def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> object:
-    """A capsule of a box that lies on ``device``."""
+    """Returns a capsule of a box on ``device``."""
     name = b"dltensor_versioned" if versioned else b"dltensor"
     kind = _KINDS[name][0]
     collect_exported()
-    # The capsule's name, a word for the list of those that are done, and the tensor.
+    # The capsule's name, a link for the list of released tensors, and the tensor.
     memory = ctypes.create_string_buffer(name, _HEADER_BYTES + ctypes.sizeof(kind))
     ctypes.c_int64.from_buffer(memory, _HEADER_BYTES - 8).value = -1
     managed: Any = kind.from_buffer(memory, _HEADER_BYTES)
     if versioned:
         managed.major, managed.minor = VERSION
     tensor = managed.tensor
-    # Strides too: consumers were slow to take the null pointer that means C-contiguous.
+    # Gives strides in every case: some consumers do not accept the null pointer that means C-contiguous.
     itemsize, ndim = box.dtype.itemsize, len(box.shape)
     numbers = (ctypes.c_int64 * (2 * ndim))(*box.shape, *[step // itemsize for step in box.strides])
     tensor.data = box.ptr
@@ -149,17 +151,18 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
 
 
 _done = ctypes.c_int64(0)
-"""The tensor that was done last, 0 for none; the word before it has the one before. Those up to ``_collected`` have
-been collected, and the memory of that one is kept, so that no other tensor gets its address."""
+"""The head of the linked list of released tensors, 0 if it is empty. The word before a tensor links to the tensor that
+was released before it. Tensors from ``_collected`` on have been collected. The memory of the ``_collected`` tensor is
+kept, so that no other tensor gets its address."""
 _collected: tuple[int, Any] = (0, None)
 _graves: dict[int, Any] = {}
 _collecting = threading.Lock()
 
 
 def collect_exported() -> None:
-    """Lets go of the boxes that consumers are done with. May be interrupted at any place."""
+    """Drops the boxes whose consumers have released them. An interrupt may end it at any point."""
     global _collected
-    if _collecting.locked():  # by another thread, or by this one, in which the garbage collector runs
+    if _collecting.locked():  # by another thread, or by this thread below the garbage collector
         return
     with _collecting:
         last = _done.value
@@ -209,11 +212,12 @@ end:
 
 @cache
 def _functions() -> tuple[int, int]:
-    """The addresses of the tensor's deleter and the capsule's destructor: the consumer is done, from any thread and at
-    any moment; and the capsule dies, which a consumer that took the tensor has renamed.
+    """Returns the addresses of the tensor's deleter and the capsule's destructor. A consumer may call the deleter from
+    any thread at any time. The destructor releases the tensor only if no consumer has taken it: a consumer that did has
+    renamed the capsule.
 
-    They are native. A function of Python's would not do, however it is called: an interrupt in it would be lost, and so
-    would the exception on whose way an array is dropped.
+    Both are native code. In a Python callback an interrupt would be lost. An exception that is being raised while the
+    array is dropped would be lost too.
     """
     from oxide.compiler.cpu.host_functions import compile_host_function
 
@@ -225,21 +229,22 @@ def _functions() -> tuple[int, int]:
     ir = _IR.format(done=done, get_name=get_name, get_pointer=get_pointer, header=_HEADER_BYTES)
     made = [compile_host_function(ir, name) for name in ("oxide_done", "oxide_drop_capsule")]
     for kept in (made, _exported, _done):
-        _python.Py_IncRef(ctypes.py_object(kept))  # a consumer may be done after this module's end
+        _python.Py_IncRef(ctypes.py_object(kept))  # a consumer may release a tensor after this module is gone
     return made[0][0], made[1][0]
 
 
-# In
+# Import
 
 
 @final
 class ImportedTensor:
-    """Another library's tensor. Once it is taken, it is let go when this is dropped."""
+    """Another library's tensor. After ``take``, dropping this object releases the tensor."""
 
     __slots__ = ("_address", "_capsule", "_drop", "_managed", "_name", "layout")
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
-        """Reads what an array on ``device``, as it said, gave. Raises ``BufferError``; the capsule stays as it was."""
+        """Reads and validates the tensor of an array that announced ``device``. Raises ``BufferError``, and leaves the
+        capsule unchanged."""
         self._drop: Any = nothing
         self._capsule = capsule
         name, address = _unused_name(capsule)
@@ -247,7 +252,7 @@ class ImportedTensor:
         managed: Any = kind.from_address(address)
         self._name, self._address, self._managed = name, address, managed
         if kind is _ManagedVersioned:
-            if managed.major != VERSION[0]:  # of which nothing else can be read
+            if managed.major != VERSION[0]:  # the rest of the structure cannot be read
                 raise BufferError(
                     f"{_WHAT}: a tensor of DLPack version {managed.major}.{managed.minor}; version 1 is understood"
                 )
@@ -256,15 +261,15 @@ class ImportedTensor:
         self.layout = _layout_of(managed.tensor, device)
 
     def take(self) -> ImportedTensor:
-        """Makes the tensor this object's. Raises ``BufferError`` where another thread was quicker."""
+        """Takes ownership of the tensor. Raises ``BufferError`` if another thread took it first."""
         capsule, used = self._capsule, _USED[self._name]
         deleter = self._managed.deleter
         drop = partial(_deleter_at(deleter), self._address) if deleter else nothing
         if not _is_valid(id(capsule), self._name):
             raise BufferError(f"{_WHAT}: the capsule was taken by another thread meanwhile")
-        self._drop = drop  # no call, so that no interrupt comes between this and the next
+        self._drop = drop  # no call between this and the rename, so that no interrupt comes between them
         _rename(capsule, used)
-        self._capsule = None  # which ends here: its destructor may go as soon as the deleter is called
+        self._capsule = None  # drops the capsule now: its destructor may be unloaded once the deleter has been called
         return self
 
     def __del__(self) -> None:
@@ -276,16 +281,16 @@ calls_drop(ImportedTensor)
 
 @lru_cache(maxsize=64)
 def _deleter_at(address: int) -> Callable[[int], None]:
-    """A library's function that lets a tensor go, which is the same for all its tensors."""
+    """Returns a library's deleter as a callable. A library has one for all its tensors."""
     return _Deleter(address)
 
 
 def _unused_name(capsule: Any) -> tuple[bytes, int]:
-    """What a capsule that nobody has taken yet is called, and the address that it holds."""
+    """Returns the name of a capsule that was not taken yet, and the address that it holds. Raises ``BufferError``."""
     for name, (_, used) in _KINDS.items():
         try:
             return name, _pointer(id(capsule), name)
-        except ValueError:  # of another name, or no capsule
+        except ValueError:  # a different name, or no capsule
             pass
         if _is_valid(id(capsule), used):
             raise BufferError(f"{_WHAT}: __dlpack__ gave a capsule that was taken before, {used.decode()}")
@@ -293,9 +298,10 @@ def _unused_name(capsule: Any) -> tuple[bytes, int]:
 
 
 def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
-    """Where a tensor lies. Raises ``BufferError``."""
+    """Returns the layout of a tensor in memory. Raises ``BufferError``."""
     data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack_from(tensor)
-    if kind != announced[0] or (kind != CPU and number != announced[1]):  # host memory has no number
+    # for host memory the device number is not compared
+    if kind != announced[0] or (kind != CPU and number != announced[1]):
         raise BufferError(
             f"{_WHAT}: the tensor is on DLPack device {(kind, number)}, and its array's __dlpack_device__ says "
             f"{announced}"
@@ -312,5 +318,5 @@ def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
         raise BufferError(f"{_WHAT}: the tensor has {ndim} axes, and the address of its shape is 0")
     shape = tuple(tensor.shape[:ndim]) if ndim else ()
     strides = tensor.strides[:ndim] if ndim and strides_at and 0 not in shape else None
-    # 0 with an offset is no address either.
+    # A null pointer with an offset is not an address.
     return ForeignLayout(_WHAT, data + byte_offset if data else 0, shape, strides, dtype, dtype.itemsize)

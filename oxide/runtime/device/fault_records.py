@@ -1,13 +1,15 @@
-"""Where kernels report faults: records in page-locked memory, one for each launch in flight.
+"""Fault records: kernels report faults in page-locked memory, in one record for each launch in flight.
 
-What the host launches itself, it tells where to report: a submission takes records eight at a time, a ``FaultReport``,
-and hands the next one's address to each launch. A graph's kernels always report at one address, in device memory; at
-the end of each launch the device itself carries the record on, if it was claimed, to the next record of a *page*, and
-moves on by one in any case (``Driver.report``). So the host counts along, and submits nothing for it but once a page.
+Launches by the host: a submission takes a ``FaultReport`` of eight records and passes the address of the next record to
+each launch.
 
-Records are used again. Who holds them is a submission, by its reports, until the device is past it, finished or
-abandoned; so what the device may still write belongs to nobody else, and no fault is ever shown to another. They come
-back in finalisers, which append and do nothing else (``oxide.dropping``).
+Launches by a graph: the kernels always report at one address in device memory. At the end of each launch of the graph,
+the device copies the record, if it was claimed, to the next record of a *page*, and advances by one record in any case
+(``Driver.report``). The host counts the launches, and submits work for this only once a page.
+
+Records are reused. A submission holds its reports until the device is past it, whether it finished or was abandoned. So
+the device never writes to a record of another submission, and a fault is never attributed to another launch. Records
+are returned by finalisers, which only append (``oxide.dropping``).
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ if TYPE_CHECKING:
     Report: TypeAlias = "FaultReport | GraphFaultReport"
 
 PAGE_RECORDS: Final = 64
-"""Launches of a graph that a page serves."""
+"""The number of launches of a graph that one page serves."""
 
 RECORD_BYTES: Final[int] = RECORD.itemsize
 CURSOR_BYTES: Final = 8
-"""Where the next fault goes, kept in device memory behind a graph's record."""
+"""The size of the cursor: the position of the next fault, kept in device memory behind a graph's record."""
 
 REPORT_RECORDS: Final = 8
-"""Launches that a report of a submission's serves."""
+"""The number of launches that one ``FaultReport`` serves."""
 
 _RECORD_WORDS: Final[int] = RECORD.itemsize // 4
 _ONCE: Final = ((),)
@@ -56,10 +58,10 @@ _BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 
 @final
 class FaultReport:
-    """Where the launches of one submission report faults, up to eight of them; its records are free when it is dropped.
+    """The fault records of one submission, for up to eight launches. Dropping the report frees its records.
 
-    Each launch has a record of its own, which so says where in the operation the launch was. What was tried before, one
-    record for all launches that the kernel's number tells apart, took longer: to look through them at each launch.
+    Each launch has a record of its own, which tells where in the operation the launch was. One record for all launches,
+    with the kernel's number in it, was slower: each launch had to search them.
     """
 
     __slots__ = ("_drop", "_records", "launches", "places")
@@ -70,10 +72,11 @@ class FaultReport:
         _take_one(held, pool._returned, pool._make)
         self._records = held[0]
         self.launches: list[Specialization] = []
-        self.places: list[Place | None] = []  # where in the operation each was launched
+        self.places: list[Place | None] = []  # for each launch: where in the operation it was
 
     def next_word(self, special: Specialization, place: Place | None) -> bytes:
-        """Where a launch of ``special``, which is the next one, reports: the address, as its parameters end with it."""
+        """Assigns the next record to a launch of ``special``. Returns the record's address as the last bytes of the
+        kernel's parameters."""
         launches = self.launches
         word = self._records.word(len(launches))
         self.places.append(place)
@@ -81,8 +84,8 @@ class FaultReport:
         return word
 
     def claimed(self) -> bool:
-        """Whether a kernel reported a fault. Asked at every completion: a memoryview answers ten times faster than a
-        field of a NumPy record."""
+        """Returns whether a kernel reported a fault. Called at every completion: a memoryview is ten times faster to
+        read than a field of a NumPy record."""
         flags = self._records.flags
         for number in range(len(self.launches)):  # noqa: SIM110 (any() would make a generator for each submission)
             if flags[number * _RECORD_WORDS]:
@@ -90,7 +93,7 @@ class FaultReport:
         return False
 
     def raise_fault(self) -> None:
-        """Raises the fault that a kernel recorded, if one did, the first of several. Only once the device is past the
+        """Raises the first fault that a kernel recorded, if any. Call it only once the device is past the
         submission."""
         for number, special in enumerate(self.launches):
             if self._records.flags[number * _RECORD_WORDS]:
@@ -102,41 +105,43 @@ class FaultReport:
 
 @final
 class ReportRecords:
-    """The memory of a report."""
+    """The memory of a ``FaultReport``."""
 
     __slots__ = ("block", "flags", "records", "words")
 
     def __init__(self, block: int, address: int, records: NDArray[Any]) -> None:
-        self.block = block  # the address of what the driver gave
+        self.block = block  # the address of the driver's allocation that it is part of
         self.records = records
-        self.words = [address.to_bytes(8, sys.byteorder)]  # as many as were asked for so far: most runs launch once
+        self.words = [address.to_bytes(8, sys.byteorder)]  # the addresses requested so far: most runs launch once
         self.flags = records.view(np.uint32).data
 
     def word(self, number: int) -> bytes:
-        """The address of a record, as a kernel's parameters end with it; numbers are asked for in order."""
+        """Returns a record's address as the last bytes of a kernel's parameters. The numbers must be requested in
+        order."""
         if number == len(self.words):
             address = int.from_bytes(self.words[0], sys.byteorder) + number * RECORD_BYTES
             self.words.append(address.to_bytes(8, sys.byteorder))
         return self.words[number]
 
     def clean(self) -> None:
-        """Makes all records zero: no fault. What no kernel claimed, none has written."""
+        """Zeroes all records, so that they hold no fault. Kernels write only records that they claimed."""
         if self.flags[::_RECORD_WORDS].tobytes() != _NO_CLAIMS:
             self.records.view(np.uint64)[:] = 0
 
 
 @final
 class FaultRecordPool:
-    """The records that no submission uses, made 64 reports at a time."""
+    """The free records, allocated for 64 reports at a time."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = new_lock()
         self._returned: deque[ReportRecords] = deque()
-        self.give_back: Callable[[list[ReportRecords]], object] = self._returned.extend  # for finalisers: a step of C
+        # for finalisers: one atomic call in C
+        self.give_back: Callable[[list[ReportRecords]], object] = self._returned.extend
 
     def acquire(self) -> FaultReport:
-        """A report whose records are all zero: no fault."""
+        """Returns a report whose records are all zero."""
         report = FaultReport(self)
         report._records.clean()
         return report
@@ -158,7 +163,7 @@ class FaultRecordPool:
             raise
 
     def trim(self) -> None:
-        """Gives back the memory of which no report is in use."""
+        """Frees the blocks of which no report is in use."""
         with self._lock:
             free: list[ReportRecords] = []
             gone: set[int] = set()
@@ -170,7 +175,7 @@ class FaultRecordPool:
                         break
                 for block, count in Counter([records.block for records in free]).items():
                     if count == _BLOCK_REPORTS:
-                        gone.add(block)  # before: an interrupt behind the driver's call would leave what was freed
+                        gone.add(block)  # before the call: an interrupt after it would put freed memory back
                         try:
                             self._driver.free_host(block)
                         except DeviceError:
@@ -182,8 +187,8 @@ class FaultRecordPool:
 
 @final
 class GraphFaultReport:
-    """The record of a page that one launch of a graph has, and the graph's ``kernels`` by their numbers. They ran where
-    the graph was launched, at ``graph_place``."""
+    """The record in a page of one launch of a graph. ``kernels`` are the graph's kernels by number, and ``graph_place``
+    is where the graph was launched."""
 
     __slots__ = ("_graph_place", "_kernels", "_number", "_page")
 
@@ -200,11 +205,11 @@ class GraphFaultReport:
         self._graph_place = graph_place
 
     def claimed(self) -> bool:
-        """As of a ``FaultReport``."""
+        """Returns whether a kernel reported a fault."""
         return self._page.claimed(self._number)
 
     def raise_fault(self) -> None:
-        """As of a ``FaultReport``."""
+        """Raises the fault that a kernel recorded, if any."""
         if self.claimed():
             record = self._page.record(self._number)
             special, places = self._kernels[int(record["kernel_id"])]
@@ -214,8 +219,8 @@ class GraphFaultReport:
 def _raise_recorded(
     record: Any, special: Specialization, places: tuple[Place | None, ...], graph_place: Place | None
 ) -> None:
-    """Raises the fault that a kernel left in a record, with notes of where it was launched, if there is still one to
-    tell."""
+    """Raises the fault in a record, with notes of where the kernel was launched. Returns if the record describes no
+    fault."""
     from oxide.compiler.source.faults import read_fault
 
     fault = read_fault(record, special.kernel.name, special.sites)
@@ -225,14 +230,14 @@ def _raise_recorded(
         try:
             raise fault
         finally:
-            del fault  # or by its traceback it would hold itself, and its record, until the next collection
+            del fault  # breaks the cycle through the traceback, which would keep the record until the next collection
 
 
 @final
 class FaultPage:
-    """A record for each of ``PAGE_RECORDS`` launches of one graph in a row; back in the pool when dropped.
+    """A record for each of ``PAGE_RECORDS`` successive launches of one graph. Dropping it returns it to the pool.
 
-    The graph holds the page while it has records left, and each launch holds it until the device is past the launch.
+    The graph holds the page while it has free records. Each launch holds it until the device is past the launch.
     """
 
     __slots__ = ("_drop", "_memory", "address")
@@ -245,11 +250,11 @@ class FaultPage:
         self.address = self._memory.address
 
     def claimed(self, number: int) -> bool:
-        """Whether a kernel of a launch reported a fault."""
+        """Returns whether a kernel of a launch reported a fault."""
         return bool(self._memory.flags[number * _RECORD_WORDS])
 
     def record(self, number: int) -> Any:
-        """What it reported, a ``RECORD``."""
+        """Returns a launch's record, a ``RECORD``."""
         return self._memory.records[number]
 
     def __del__(self) -> None:
@@ -258,7 +263,7 @@ class FaultPage:
 
 @final
 class PageMemory:
-    """The memory of a page, as the driver gave it."""
+    """The memory of a page, as the driver allocated it."""
 
     __slots__ = ("address", "flags", "records")
 
@@ -270,14 +275,14 @@ class PageMemory:
 
 @final
 class FaultPages:
-    """The pages that nothing uses. Without a lock: whoever takes one off the list has it alone."""
+    """The free pages. No lock is needed: taking a page off the deque is atomic."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._returned: deque[PageMemory] = deque()
 
     def acquire(self) -> FaultPage:
-        """A page whose records are all zero: no fault."""
+        """Returns a page whose records are all zero."""
         page = FaultPage(self)
         page._memory.records.view(np.uint64)[:] = 0
         return page
@@ -292,13 +297,13 @@ class FaultPages:
             raise
 
     def trim(self) -> None:
-        """Gives the pages back to the driver. Blocks until the device is idle."""
+        """Returns the pages' memory to the driver. Blocks until the device is idle."""
         while self._returned:
             held: list[PageMemory] = []
             try:
                 held.extend(starmap(self._returned.popleft, _ONCE))
                 address = held[0].address
-                held.clear()  # before: an interrupt behind the driver's call would leave what was freed
+                held.clear()  # before the call: an interrupt after it would put freed memory back
             except IndexError:  # another thread took it
                 return
             finally:
@@ -311,8 +316,8 @@ class FaultPages:
 
 
 def _take_one(held: list[Any], unused: deque[Any], make: Callable[[], None]) -> None:
-    """Takes one of what a pool has off for a list, in one step of C. A finaliser that gives the list back has it from
-    then on."""
+    """Moves one free item of a pool into ``held``, in one atomic call in C. From then on a finaliser that returns
+    ``held`` returns the item. Calls ``make`` while the pool is empty."""
     while not held:
         try:
             held.extend(starmap(unused.popleft, _ONCE))

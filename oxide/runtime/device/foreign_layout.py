@@ -1,8 +1,8 @@
-"""Where another library's array lies in memory, believed only where it can be true.
+"""Layouts of other libraries' arrays in memory, validated before use.
 
-A description comes from foreign code: a DLPack tensor, or the numbers of ``__cuda_array_interface__``. Nothing can be
-known of whether the memory is there, but all that follows from the numbers is checked before they are used: that the
-array fits into an address space, that its elements are aligned and apart, and that there is an address at all.
+A description comes from foreign code: a DLPack tensor, or the fields of ``__cuda_array_interface__``. Whether the
+memory exists cannot be checked. Everything that follows from the numbers is: the array fits into an address space, its
+elements are aligned and do not overlap, and its address is not null.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from oxide.messages import written
 from oxide.runtime.device.strides import contiguous_strides, may_share_elements, span
 
 MOST_AXES = 64
-"""What a NumPy array, as ``d2h`` makes one, can have."""
+"""The most axes that a NumPy array can have, as ``d2h`` makes one."""
 
 _LARGEST = 2**63 - 1
-_LOWEST_ADDRESS = 4096  # no system gives out the first page
-_HIGHEST_ADDRESS = 2**57  # the most that a page table of five levels reaches
+_LOWEST_ADDRESS = 4096  # no system maps the first page
+_HIGHEST_ADDRESS = 2**57  # the most that a five-level page table reaches
 
 
 @final
 class ForeignLayout:
-    """An array's first element, shape and dtype; ``strides`` in bytes, None where it is C-contiguous; and the
-    ``nbytes`` from the address ``low`` on that hold its elements."""
+    """An array's first element, shape and dtype. ``strides`` are in bytes, and None for a C-contiguous array. The
+    elements lie in the ``nbytes`` bytes that begin at the address ``low``."""
 
     __slots__ = ("address", "dtype", "low", "nbytes", "shape", "strides")
 
@@ -39,16 +39,16 @@ class ForeignLayout:
         dtype: np.dtype[Any],
         unit: int = 1,
     ) -> None:
-        """``what`` is the function that was called with the array; ``strides`` count ``unit`` bytes, and are None for
-        one in C order.
+        """``what`` is the function that was called with the array. ``strides`` count ``unit`` bytes, and are None for
+        an array in C order.
 
-        Raises ``BufferError`` for what cannot be, and for what a box cannot stand for.
+        Raises ``BufferError`` for an impossible layout, and for an array that a box cannot represent.
         """
         self.shape = shape
         self.dtype = dtype
         self.strides: tuple[int, ...] | None = None
         itemsize = dtype.itemsize
-        number = itemsize  # of bytes, of the axes looked at so far: the stride of the next one in C order
+        number = itemsize  # bytes of the axes so far: the C-order stride of the next axis
         contiguous = True
         for axis in range(len(shape) - 1, -1, -1):
             size = shape[axis]
@@ -63,12 +63,12 @@ class ForeignLayout:
                 "2**63 - 1 bytes that memory can have"
             )
         self.address = self.low = self.nbytes = 0
-        if 0 in shape:  # without elements: there need be no memory
+        if 0 in shape:  # no elements: the address may be null
             return
         self.address = address
         low, high = 0, number
         if strides is not None and not contiguous:
-            usual = contiguous_strides(shape, itemsize)  # what an axis of one element says is not looked at
+            usual = contiguous_strides(shape, itemsize)  # the stride of an axis of length one is ignored
             self.strides = tuple(
                 [step * unit if size > 1 else other for size, step, other in zip(shape, strides, usual, strict=True)]
             )
