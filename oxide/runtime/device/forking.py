@@ -1,8 +1,8 @@
-"""What becomes of the runtime in a child of ``os.fork``: every use of it is an error that says so.
+"""Forked children: every use of the runtime in a child of ``os.fork`` raises ``DeviceLostError``.
 
-The child has none of the parent's threads, and CUDA refuses to work in it: a wait would hang, a driver call at best
-fail. So in the child every lock is replaced (a thread that is not there may hold it) and the driver's place is taken
-by one that raises; what is dropped there is only forgotten, for it is the parent's.
+The child has none of the parent's threads, and CUDA refuses to work in it: a wait would hang, and a driver call fail at
+best. So in the child each lock is replaced, as a thread of the parent may hold it. The driver is replaced by one that
+raises. Objects that the child drops are only forgotten, as they belong to the parent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @final
 @mypyc_attr(native_class=False)  # the table refers to it weakly
 class ForkWatch:
-    """Held by a runtime, so that it is there as long."""
+    """A runtime's entry in the table of runtimes to cut off. The runtime holds it, so that it lives as long."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -36,7 +36,8 @@ _registered = False
 
 
 def watch_forks(runtime: Runtime) -> ForkWatch:
-    """Cuts ``runtime`` off in every child that this process forks from now on, as long as the watch is held."""
+    """Cuts ``runtime`` off from the driver in every child that this process forks, as long as the returned watch is
+    held."""
     global _registered
     watch = ForkWatch(runtime)
     _watches.set(watch, None)
@@ -48,7 +49,7 @@ def watch_forks(runtime: Runtime) -> ForkWatch:
 
 @final
 class ForkedDriver:
-    """In the driver's place in a forked child: every call raises ``DeviceLostError``."""
+    """The driver in a forked child: every call raises ``DeviceLostError``."""
 
     drops_work = False
 
@@ -56,7 +57,7 @@ class ForkedDriver:
         self.name = name
 
     def stream_address(self, stream: object) -> int:
-        """0: only messages ask here."""
+        """Returns 0. Only messages call it."""
         return 0
 
     def __getattr__(self, method: str) -> Any:
@@ -70,7 +71,7 @@ class ForkedDriver:
 
 
 def forked_error() -> DeviceLostError:
-    """What every use of the runtime raises in a forked child."""
+    """Returns the error of every use of the runtime in a forked child."""
     return DeviceLostError(
         f"process {os.getpid()} was forked from one in which oxide was already set up, and devices do not survive a "
         f"fork: fork before the first use of oxide, or start processes with multiprocessing's 'spawn' or 'forkserver'"

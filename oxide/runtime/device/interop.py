@@ -1,10 +1,10 @@
 """Memory shared with other libraries without a copy: DLPack, ``__cuda_array_interface__``, ``__array_interface__``.
 
-Out: the consumer's stream is made to wait for the box's uses so far (on the CPU device, the calling thread). In: the
-producer makes one of oxide's streams wait for its own, and from there every use of the box is ordered as usual. What
-either side does with the memory afterwards the other cannot see: oxide's own side is declared with ``ctx.reads`` and
-``ctx.writes``. Two boxes on one memory, however it came, have one history (``device/address_ranges.py``). What a
-producer says of its memory is judged before any of it is used (``foreign_layout.py``, ``dlpack.py``).
+Export: the consumer's stream waits for the box's uses so far. On the CPU device the calling thread waits. Import: the
+producer makes one of oxide's streams wait for its own work. From then on every use of the box is ordered as usual.
+Neither side sees what the other does with the memory afterwards. ``ctx.reads`` and ``ctx.writes`` declare work to
+oxide. All boxes on one memory share one history (``device/address_ranges.py``). A producer's description of its memory
+is validated before use (``foreign_layout.py``, ``dlpack.py``).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _LEGACY_DEFAULT_STREAM = 1
 def from_dlpack(x: Any) -> DeviceBox:
     """Returns a box on the memory of another library's array, without a copy; ``x`` has ``__dlpack__``.
 
-    The array is on a device of the runtime's: a CUDA array with CUDA, a host array (NumPy's, say) on the CPU device.
-    The box of one that is not C-contiguous is a strided view. The memory is kept until the box is dropped and no longer
-    in use. Uses of the array by its own library after this call are that library's to order.
+    The array must be on a device of the runtime: a CUDA array with CUDA, a host array such as NumPy's on the CPU
+    device. An array that is not C-contiguous gives a strided view. The memory is kept until the box is dropped and no
+    longer in use. The other library must order its own uses of the array after this call.
 
-    Raises ``TypeError`` for what has no ``__dlpack__``, ``DeviceError`` for another kind of device, ``ValueError`` for
-    a masked array in which something is masked, and ``BufferError`` for an array that cannot be written, whose elements
-    share memory, or whose description cannot be true.
+    Raises ``TypeError`` for an object without ``__dlpack__``, ``DeviceError`` for another kind of device, and
+    ``ValueError`` for a masked array with masked elements. Raises ``BufferError`` for an array that is read-only, whose
+    elements share memory, or whose description is impossible.
     """
-    if type(x) is not np.ndarray:  # which has both, and no mask
+    if type(x) is not np.ndarray:  # NumPy arrays have both methods, and no mask
         if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
             raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")
         refuse_masked(x, "from_dlpack")
@@ -70,9 +70,9 @@ def from_dlpack(x: Any) -> DeviceBox:
 
 
 def from_cuda_array_interface(x: Any) -> DeviceBox:
-    """Returns a box on the memory of an object with ``__cuda_array_interface__``, without a copy, as ``from_dlpack``.
+    """Returns a box on the memory of an object with ``__cuda_array_interface__``, without a copy. See ``from_dlpack``.
 
-    Where the interface names a stream, uses of the box wait for what that stream holds now.
+    If the interface names a stream, uses of the box wait for the stream's work so far.
     """
     what = "from_cuda_array_interface"
     interface = getattr(x, "__cuda_array_interface__", None)
@@ -93,8 +93,8 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
 
 
 def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout, int | None]:
-    """Where an array lies, and the stream that it is ordered by. Raises ``BufferError``, ``TypeError`` for a dtype that
-    no box has."""
+    """Returns an array's layout and its stream, if any. Raises ``BufferError``, and ``TypeError`` for a dtype that a
+    box cannot have."""
 
     def refusal(name: str, expected: str) -> BufferError:
         return BufferError(f"{what}: {name} is {written(interface.get(name))}; the interface has {expected}")
@@ -152,9 +152,11 @@ def _box_on(
     written: bool,
     order: Callable[[Timeline], None] | None = None,
 ) -> DeviceBox:
-    """A box on another library's memory, ordered as one with other boxes on it; ``take`` gives what keeps the memory.
+    """Returns a box on another library's memory, ordered with the other boxes on it. ``take`` returns the object that
+    keeps the memory alive.
 
-    ``written``: the library has made ``timeline`` wait for its work, or ``order`` does so with the one that is picked.
+    ``written`` says that the library's work is ordered before the box's uses: the library has made ``timeline`` wait
+    for it, or ``order`` makes the picked stream wait.
     """
     known = _known(runtime, layout.low, layout.nbytes)
     covered = known is not None and runtime.shared_ranges.covers(known, layout.low, layout.nbytes)
@@ -206,14 +208,14 @@ def _box(
 
 
 def _announced_device(x: Any) -> tuple[int, int]:
-    """What an array says it is on. Raises ``BufferError`` for what is no DLPack device."""
+    """Returns the device that an array announces. Raises ``BufferError`` for an invalid answer."""
     try:
         found = x.__dlpack_device__()
     except (BufferError, OxideError):
         raise
     except Exception as error:
         raise BufferError(f"from_dlpack: __dlpack_device__ failed: {type(error).__name__}: {error}") from error
-    if type(found) is tuple and len(found) == 2 and type(found[0]) is type(found[1]) is int:  # as nearly always
+    if type(found) is tuple and len(found) == 2 and type(found[0]) is type(found[1]) is int:  # the common case
         return found
     if not _is_pair(found):
         raise BufferError(
@@ -224,7 +226,7 @@ def _announced_device(x: Any) -> tuple[int, int]:
 
 
 def _is_pair(given: object) -> bool:
-    """Whether what should be a pair of ints is one."""
+    """Returns whether an object is a pair of ints."""
     return (
         isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], int) and isinstance(given[1], int)
     )
@@ -233,10 +235,10 @@ def _is_pair(given: object) -> bool:
 def _ask(x: Any, **stream: int) -> Any:
     try:
         try:
-            if not stream:  # said for itself, as "**" of nothing takes as long as the array's whole answer
+            if not stream:  # a separate call: expanding an empty "**" takes as long as the array's whole answer
                 return x.__dlpack__(max_version=VERSION)
             return x.__dlpack__(max_version=VERSION, **stream)
-        except TypeError:  # from before version 1, which brought the argument
+        except TypeError:  # the library implements DLPack before version 1, which has no max_version
             return x.__dlpack__(**stream)
     except (BufferError, OxideError):
         raise
@@ -244,7 +246,7 @@ def _ask(x: Any, **stream: int) -> Any:
         raise BufferError(f"from_dlpack: __dlpack__ failed: {type(error).__name__}: {error}") from error
 
 
-# What DeviceBox offers
+# The methods of DeviceBox
 
 
 def dlpack_device(device: Device) -> tuple[int, int]:
@@ -259,7 +261,7 @@ def to_dlpack(
     dl_device: tuple[int, int] | None,
     copy: bool | None,
 ) -> object:
-    """Returns the capsule. See ``DeviceBox.__dlpack__``."""
+    """Returns a box's capsule. See ``DeviceBox.__dlpack__``."""
     _require_pair("max_version", max_version)
     _require_pair("dl_device", dl_device)
     if copy:
@@ -293,7 +295,7 @@ def _require_pair(name: str, given: object) -> None:
 
 
 def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
-    """Version 3: its stream is the one to wait for, None where nothing is pending."""
+    """Returns version 3 of the interface. Its stream is the stream to wait for, None if nothing is pending."""
     if box.device.kind != "cuda":
         raise AttributeError(f"a box on {box.device.label} has __dlpack__ and host_view()")
     pending = [use for use in _uses(box) if not use[0].passed(use[1])]
@@ -308,7 +310,7 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
 
 
 class _HostMemory:
-    """A box's memory as NumPy takes it, version 3 of the interface. The array keeps this, and so the box."""
+    """A box's memory as NumPy reads it, by version 3 of the interface. The array keeps this object, and so the box."""
 
     def __init__(self, box: DeviceBox) -> None:
         self._box = box
@@ -316,11 +318,11 @@ class _HostMemory:
 
 
 def host_array(box: DeviceBox) -> NDArray[Any]:
-    """Returns an array on the memory of a box on the CPU device, once the box's uses are over."""
+    """Returns an array on the memory of a box on the CPU device, once the box's uses have ended."""
     box._become_known()
     _wait_for_uses(box)
     array: NDArray[Any] = np.asarray(_HostMemory(box))
-    return array.view(box.dtype)  # the interface says of a structure only how long it is
+    return array.view(box.dtype)  # for a structured dtype, the interface gives only its size
 
 
 def _description(box: DeviceBox) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Device memory that knows who uses it.
+"""Device memory that records its uses.
 
-An allocation remembers the stream of its last write and of the reads since. That is enough to order any two
-operations on any two streams, and to give the memory back only after its last use.
+An allocation remembers the stream of its last write and of the reads since. That is enough to order any two operations
+on any two streams, and to free the memory only after its last use.
 """
 
 from __future__ import annotations
@@ -61,28 +61,29 @@ class Allocation:
     def __init__(
         self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
     ) -> None:
-        """No memory yet: see ``obtain``. ``shape`` and ``dtype`` are what messages call it."""
+        """Creates an allocation without memory: see ``obtain``. Messages name it by ``shape`` and ``dtype``."""
         self.device = timeline.device
         self.home = timeline
         self.nbytes = nbytes
         self.shape = shape
         self.dtype = dtype
-        self.address = 0  # none yet, or none any more
+        self.address = 0  # 0: not allocated yet, or freed
         self.exported = False
-        self.known: Callable[[], Known | None] | None = None  # how address_ranges refers to it, if it does
-        self.adopted = False  # another library's
-        self.owners: tuple[tuple[int, int, object], ...] = ()  # then: its ranges, and what keeps each of them
+        self.known: Callable[[], Known | None] | None = None  # its entry in address_ranges, if it has one
+        self.adopted = False  # True for another library's memory
+        # for such memory: each range, and the object that keeps it alive
+        self.owners: tuple[tuple[int, int, object], ...] = ()
         self.written_by: Timeline | None = None
         self._written_at = 0
-        self.reads: dict[Timeline, int] = {}  # since then
+        self.reads: dict[Timeline, int] = {}  # reads since the last write
         self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
-        self.visible: Visible | None = None  # of the run that made it, if that may be dropped
+        self.visible: Visible | None = None  # the token of the run that made it, if that run may be dropped
 
     def obtain(self) -> None:
-        """Allocates on its stream, which counts as the first write: other streams wait for it.
+        """Allocates the memory on its stream. The allocation counts as the first write, so other streams wait for it.
 
-        Where there is no room, what was dropped is given back, and waited for (``room``). Raises ``OutOfMemoryError``,
-        which says what is held. Call it without the submission lock.
+        Out of memory: frees dropped memory, and waits for it (``out_of_memory``). Raises ``OutOfMemoryError``, which
+        lists what is held. Call it without the submission lock.
         """
         timeline, nbytes = self.home, self.nbytes
         if nbytes:
@@ -103,7 +104,8 @@ class Allocation:
         written: tuple[Timeline, int] | None,
         nbytes: int,
     ) -> Allocation:
-        """Memory that ``owner`` keeps alive, last written at ``written``; adopted by the driver already."""
+        """Returns an allocation for memory that ``owner`` keeps alive and that was last written at ``written``. The
+        driver must have adopted the memory."""
         allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
         allocation.owners = ((address, allocation.nbytes, owner),)
@@ -113,27 +115,29 @@ class Allocation:
         return allocation
 
     def known_to_others(self) -> Known | None:
-        """Returns its entry in ``address_ranges``, which stays there as long as the entry is held."""
+        """Returns its entry in ``address_ranges``. The entry stays there as long as it is held."""
         return self.known() if self.known is not None else None
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:
-        """Memory that overlaps this, of another library's too, is used as one with it from now."""
+        """Adds overlapping memory of another library. Its uses are ordered with this allocation's from now on."""
         self.owners += ((address, nbytes, owner),)
 
     def note_foreign_write(self, timeline: Timeline) -> None:
-        """Another library made ``timeline`` wait for its work on this memory: later uses run after that."""
+        """Records that another library made ``timeline`` wait for its work on this memory. Later uses run after that
+        work."""
         for other, position in self.uses():
             timeline.wait_for(other, position)
         self.note_write(timeline, timeline.advance())
 
     def order_read(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write. Raises ``OrderingError`` where it must not wait."""
+        """Makes a stream wait for the last write. Raises ``OrderingError`` if waiting is not allowed."""
         if self.claims:
             self._refuse_claimed(timeline, writes=False)
         self._after_write(timeline, "read")
 
     def order_write(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write and for the reads since. Raises as ``order_read``."""
+        """Makes a stream wait for the last write and for the reads since. Raises ``OrderingError`` as ``order_read``
+        does."""
         if self.claims:
             self._refuse_claimed(timeline, writes=True)
         if self.written_by is not timeline:
@@ -152,11 +156,11 @@ class Allocation:
             self.reads.clear()
 
     def claim(self, timeline: Timeline, *, writes: bool) -> None:
-        """From now until ``settle``, work that this cannot see uses the memory on ``timeline``."""
+        """Declares that unknown work uses the memory on ``timeline`` from now until ``settle``."""
         self.claims += ((timeline, writes),)
 
     def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
-        """All the work of a claim lies before ``position``."""
+        """Ends a claim, all of whose work precedes ``position``, and records its use."""
         self._end_claim(timeline, writes)
         (self.note_write if writes else self.note_read)(timeline, position)
 
@@ -174,11 +178,11 @@ class Allocation:
         """Returns whether there is memory to free."""
         try:
             return self.address != 0
-        except AttributeError:  # an interrupt ended the constructor at once
+        except AttributeError:  # an interrupt ended the constructor before the first assignment
             return False
 
     def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
-        """``uses``, or none if a free on the stream that it was allocated on is behind all of them."""
+        """Returns ``uses``, or an empty tuple if a free on the allocation's own stream runs after all of them."""
         home = self.home
         at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
         return () if at_home and not self.exported else self.uses()
@@ -187,7 +191,7 @@ class Allocation:
         other = self.written_by
         if other is None or other is timeline:
             return
-        if self._written_at <= other.seen:  # as ``wait_for`` finds, for the many that are over
+        if self._written_at <= other.seen:  # the check of ``wait_for``, first: most earlier uses are over
             self.device.runtime.counters.waits_avoided.add()
         else:
             self._wait(timeline, other, self._written_at, use, "written")
@@ -226,7 +230,7 @@ joins_when_dropped(Allocation, dropped)
 
 
 def number_of_elements(shape: tuple[int, ...]) -> int:
-    """Returns ``math.prod(shape)``; compiled, in a fifth of the time."""
+    """Returns ``math.prod(shape)``. Compiled, it takes a fifth of the time."""
     number = 1
     for size in shape:
         number *= size
@@ -235,8 +239,8 @@ def number_of_elements(shape: tuple[int, ...]) -> int:
 
 @final
 class BoxArgument:
-    """A box as numba-cuda's kernels take it: its type, the words that are passed of it, and the part that it has in the
-    choice of a specialization."""
+    """A box as an argument of numba-cuda's kernels: its type, its parameter bytes, and its part of a specialization's
+    key."""
 
     __slots__ = ("kind", "type", "words")
 
@@ -249,11 +253,11 @@ class BoxArgument:
 
 @final
 class DeviceBox:
-    """An array in device memory, of one dtype, freed when dropped and no longer in use.
+    """An array in device memory, of one dtype. It is freed when it was dropped and is no longer in use.
 
-    ``h2d``, ``zeros`` and their like make one, in C order. Several may look at the same memory: ``box[1:3]``,
-    ``box[:, 2]``, ``box[::-1]``, ``box.T`` and ``reshape`` are views, which keep the memory and are ordered as one with
-    it. Each index of a view is an integer, a slice or ``...``, as in NumPy.
+    ``h2d``, ``zeros`` and similar functions make a box in C order. Several boxes may share memory: ``box[1:3]``,
+    ``box[:, 2]``, ``box[::-1]``, ``box.T`` and ``reshape`` are views. A view keeps the memory, and its uses are ordered
+    with the box's. Each index of a view is an integer, a slice or ``...``, as in NumPy.
     """
 
     __slots__ = (
@@ -269,13 +273,14 @@ class DeviceBox:
         offset: int = 0,
         strides: tuple[int, ...] | None = None,
     ) -> None:
-        """``offset`` is where the first element is; ``strides`` are for what is not contiguous, and else None."""
+        """``offset`` is the first element's distance from the allocation's start, in bytes. ``strides`` is None for a
+        contiguous box."""
         self._allocation = allocation
         self._offset = offset
         self._shape = shape
         self._strides = strides
         self._dtype = dtype
-        # Worked out once: each of the dozen looks that an upload and a launch take would cost as much again.
+        # Computed once: an upload and a launch read them a dozen times.
         self._size = number_of_elements(shape)
         self._nbytes = self._size * dtype.itemsize
         self._ptr = allocation.address + offset if self._nbytes else 0
@@ -284,7 +289,7 @@ class DeviceBox:
         self._argument: BoxArgument | None = None
         self._known: Known | None = None
 
-    # What a kernel may touch follows from these, so they cannot be assigned.
+    # Read-only, as the memory that a kernel may access follows from these.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -318,7 +323,7 @@ class DeviceBox:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie one behind the other in C order, as slice parameters of a kernel need them."""
+        """Returns whether the elements are contiguous in C order, as slice parameters of a kernel require."""
         return self._strides is None
 
     @property
@@ -328,8 +333,8 @@ class DeviceBox:
 
     @property
     def ptr(self) -> int:
-        """The first element's address, 0 for an empty box. Work that oxide does not submit must be ordered by its
-        submitter."""
+        """Returns the first element's address, 0 for an empty box. Work that is not submitted through oxide must be
+        ordered by its submitter."""
         return self._ptr
 
     @property
@@ -338,23 +343,23 @@ class DeviceBox:
         return self._view_of((self._shape[::-1], self.strides[::-1], 0))
 
     def __getitem__(self, key: Any) -> DeviceBox:
-        """The same memory, as far as integers, slices and ``...`` pick it. A box without axes where they pick one
-        element.
+        """Returns a view of the elements that integers, slices and ``...`` select. A single element gives a box without
+        axes.
 
         Raises ``IndexError`` and ``TypeError``.
         """
         return self._view_of(indexed(self._shape, self.strides, key))
 
     def __iter__(self) -> Iterator[DeviceBox]:
-        """The boxes ``box[0]``, ``box[1]`` and so on. Raises ``TypeError`` for a box without axes."""
+        """Iterates over ``box[0]``, ``box[1]`` and so on. Raises ``TypeError`` for a box without axes."""
         if not self._shape:
             raise TypeError("a box without axes has no parts; d2h(box) brings its element to the host")
         return map(self.__getitem__, range(self._shape[0]))
 
     def host_view(self) -> NDArray[Any]:
-        """Returns a NumPy array on the same memory, once the box's uses so far are over. For the CPU device only.
+        """Returns a NumPy array on the same memory, once the box's uses so far have ended. For the CPU device only.
 
-        What is done with the array from then on the box does not see. Raises ``DeviceError`` on a GPU.
+        Later uses of the array are not ordered with the box's. Raises ``DeviceError`` on a GPU.
         """
         if self.device.kind != "cpu":
             raise DeviceError(f"host_view: the box is on {self.device.label}; d2h copies it to the host")
@@ -363,38 +368,38 @@ class DeviceBox:
         return host_array(self)
 
     def _span(self) -> tuple[int, int]:
-        """Returns the addresses that the elements lie between."""
+        """Returns the addresses where the elements begin and end."""
         if self._strides is None:
             return self._ptr, self._ptr + self._nbytes
         low, high = span(self._shape, self._strides, self._dtype.itemsize)
         return self._ptr + low, self._ptr + high
 
     def words(self) -> bytes:
-        """The address and the number of elements as a kernel's parameters hold them. What launches use."""
+        """Returns the address and the number of elements as a kernel's parameter bytes."""
         words = self._words
         if words is None:
             words = self._words = _WORDS.pack(self._ptr, self._size)
         return words
 
     def shaped_words(self) -> bytes:
-        """The address and the length of each axis as the parameters of a slice of several axes hold them."""
+        """Returns the address and the length of each axis as the parameter bytes of a slice of several axes."""
         words = self._shaped_words
         if words is None:
             words = self._shaped_words = struct.pack(f"@{1 + len(self._shape)}Q", self._ptr, *self._shape)
         return words
 
     def as_argument(self) -> BoxArgument:
-        """What launches of numba-cuda's kernels use, made by the first."""
+        """Returns the box as an argument of numba-cuda's kernels. The first call makes it."""
         argument = self._argument
         if argument is None:
             argument = self._argument = BoxArgument(self)
         return argument
 
     def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
-        """The same memory in pieces of ``rows`` rows of the first axis; the last may be shorter. cuTile's name.
+        """Returns views of ``rows`` rows of the first axis each; the last may be shorter. The name is cuTile's.
 
-        Uses of two pieces are ordered as uses of one box are: the memory is one. Raises ``TypeError`` or
-        ``ValueError`` for a number of rows below 1, or a box without axes.
+        Uses of two pieces are ordered as uses of one box, as the memory is one. Raises ``TypeError`` or ``ValueError``
+        for a number of rows below 1, or for a box without axes.
         """
         if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)):
             raise TypeError(f"partition({written(rows)}): the number of rows is an int")
@@ -406,8 +411,8 @@ class DeviceBox:
         return tuple(self[first : first + pieces] for first in range(0, self._shape[0], pieces))
 
     def reshape(self, *shape: SupportsIndex | tuple[SupportsIndex, ...]) -> DeviceBox:
-        """The same memory with another shape of the same size; one axis may be -1. Raises ``ValueError``, for a strided
-        view too, and ``TypeError`` for what is no integer."""
+        """Returns a view with another shape of the same size; one axis may be -1. Raises ``ValueError`` for another
+        size or a strided view, and ``TypeError`` for a shape that is not of integers."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         try:
             asked = [operator.index(size) for size in sizes]  # type: ignore[arg-type]
@@ -438,14 +443,14 @@ class DeviceBox:
         return view
 
     def _bytes(self) -> DeviceBox:
-        """All that lies between the elements, with them."""
+        """Returns the elements, and the bytes between them, as one box of bytes."""
         low, high = self._span()
         whole = DeviceBox(self._allocation, (high - low,), _BYTE, self._offset + low - self._ptr)
         whole._known = self._known
         return whole
 
     def _become_known(self) -> Allocation:
-        """Another library knows the memory from now: should it come back, it is known whose it is."""
+        """Registers the memory as known to another library, so that an import of it finds this allocation."""
         allocation = self._allocation
         if allocation.nbytes:
             ranges = allocation.device.runtime.shared_ranges
@@ -459,7 +464,7 @@ class DeviceBox:
         return cuda_array_interface(self)
 
     def copy_to_host(self) -> NoReturn:
-        """Raises ``AttributeError``: numba-cuda's name for what ``d2h`` does."""
+        """Raises ``AttributeError`` that names ``d2h``: this is numba-cuda's method."""
         raise AttributeError("a DeviceBox has no copy_to_host; d2h(box).sync() or await d2h(box) is a new host array")
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
@@ -489,9 +494,10 @@ class DeviceBox:
         dl_device: Given[tuple[int, int] | None] = None,
         copy: Given[bool | None] = None,
     ) -> Any:
-        """The memory for another library, without a copy: its ``stream`` waits for the box's uses so far.
+        """Returns the memory as a DLPack capsule, without a copy. The consumer's ``stream`` waits for the box's uses so
+        far.
 
-        Later work of the other library is its own to order: do it on ``ctx.stream`` of a ``with_context`` that
+        The other library must order its later work itself: submit it to ``ctx.stream`` of a ``with_context`` that
         declares it. Raises ``BufferError`` for another device or a copy.
         """
         from oxide.runtime.device.interop import to_dlpack
@@ -507,14 +513,14 @@ class DeviceBox:
 
 
 _LARGEST = 2**63 - 1
-"""Of a size: what an address can count."""
+"""The largest size: the most that an address can count."""
 
 _PLAIN: Final = 2**48
-"""Sizes below are seen to be right by two compares of machine words."""
+"""Sizes below this bound are checked by two compares of machine words."""
 
 
 def parse_shape(shape: object, what: str) -> tuple[int, ...]:
-    """A shape as given by a user, an int or a tuple, as a tuple. Raises ``TypeError`` or ``ValueError``."""
+    """Returns a user's shape, an int or a tuple, as a tuple. Raises ``TypeError`` or ``ValueError``."""
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
     result: list[int] = []
     for size in sizes:
@@ -531,7 +537,7 @@ def parse_shape(shape: object, what: str) -> tuple[int, ...]:
 
 
 def require_runtime(box: DeviceBox, device: Device, what: str) -> None:
-    """Raises ``DeviceError`` if the box is of another runtime than the device that the operation runs on."""
+    """Raises ``DeviceError`` if the box belongs to another runtime than ``device``, where the operation runs."""
     runtime = box._allocation.device.runtime
     if runtime is not device.runtime:
         from oxide.runtime.device.runtime import current_runtime, not_in_force
@@ -552,7 +558,7 @@ def require_device(box: DeviceBox, device: Device, what: str) -> None:
 
 
 def require_number(dtype: np.dtype[Any], what: str) -> None:
-    """Raises ``TypeError`` unless the dtype is a number in the machine's byte order."""
+    """Raises ``TypeError`` unless the dtype is a number type in the machine's byte order."""
     if dtype.kind not in _NUMBERS or not dtype.isnative:
         raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from oxide.runtime.device.timeline import Timeline
 
 PATIENCE_SECONDS = 2.0
-"""How long a thread waits for dropped work to end."""
+"""The longest wait of a thread for dropped work to end."""
 
 LOOP_PATIENCE_SECONDS = 0.1
-"""The same for an event loop's thread, whose other tasks wait meanwhile."""
+"""The longest wait on an event loop's thread, which blocks the loop's other tasks."""
 
 _LONGEST_PAUSE = 5e-3
-_LARGEST = 5  # the kinds of boxes that an error lists
+_LARGEST = 5  # the number of kinds of boxes that an error lists
 
 
 def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
@@ -53,7 +53,7 @@ def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
 
 
 def _sweep(device: Device) -> bool:
-    """Frees what it can. Returns whether work is in flight whose end may free more."""
+    """Frees all that it can. Returns whether work is in flight whose end may free more."""
     results = False
     for loose in device.loose.copy():
         results |= loose.forget_finished()

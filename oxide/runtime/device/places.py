@@ -1,10 +1,11 @@
-"""Where in an operation a kernel was launched, kept until the device is past it: what a fault's notes say.
+"""Places: where in an operation a kernel was launched, kept until the device is past the launch. A fault's notes name
+them.
 
-A fault is found when the run has completed, long after the launch, and only then are the notes written; what a run
-keeps for that is one tuple for each stage and each part that it passed, and of users' functions their code. It keeps no
-operation and no function, so that recipes are gone when they have been submitted, with all that they close over: a
-thousand of them in flight would be fifty thousand objects for the garbage collector to walk, and memory that the next
-submission finds in no cache.
+A fault is found when the run has completed, long after the launch, and the notes are written only then. Until then a
+run keeps one tuple for each stage and part that it passed, and the code objects of users' functions. It keeps no
+operation and no function. So an operation is freed when it has been submitted, with everything that its functions close
+over. A thousand operations in flight would otherwise be fifty thousand objects for the garbage collector to traverse,
+and memory outside the caches at the next submission.
 """
 
 from __future__ import annotations
@@ -14,30 +15,31 @@ from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-_FUNCTION: Final = FunctionType  # compiled, a constant takes no look-up
+_FUNCTION: Final = FunctionType  # in compiled code a constant costs no look-up
 _BUILTIN: Final = BuiltinFunctionType
 _METHOD: Final = MethodType
 
 Place = tuple[str, object, int, Any]
-"""What an operation is part of, as ``part_note`` takes it, and where that is part of another: a ``Place`` or None."""
+"""The kind, detail and number of an operation's part, as ``part_note`` takes them, and the enclosing ``Place`` or
+None."""
 
 
 def origin(function: Callable[..., Any]) -> object:
-    """What notes need of a user's function."""
+    """Returns the part of a user's function that notes need: its code object or its name."""
     if type(function) is _FUNCTION:
         code: CodeType = function.__code__
         if function.__qualname__ is code.co_qualname:
             return code
-        return described(function)  # as one that functools.wraps has named
+        return described(function)  # functools.wraps has given it another name
     if type(function) is _METHOD:
-        return origin(function.__func__)  # which has its name, too
-    if type(function) is _BUILTIN:  # as oxide's own are, compiled
+        return origin(function.__func__)  # the function has the same qualified name
+    if type(function) is _BUILTIN:  # compiled functions, such as oxide's own
         return function.__qualname__
     return described(function)
 
 
 def described(function: object) -> str:
-    """A user's function, or its ``origin``, as messages name it."""
+    """Returns a message's name for a user's function or its ``origin``."""
     if type(function) is str:
         return function
     name: object = type(function).__name__
@@ -45,15 +47,15 @@ def described(function: object) -> str:
     if isinstance(function, CodeType):
         name, code = function.co_qualname, function
     else:
-        with suppress(Exception):  # an object of a user's may answer with anything
+        with suppress(Exception):  # attributes of a user's object may raise anything
             name = getattr(function, "__qualname__", name)
             code = getattr(function, "__code__", None)
     return f"{name} at {code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) else str(name)
 
 
 def part_note(what: str, detail: object, number: int) -> str:
-    """What notes call a part of an operation: of a ``zip``, whose ``detail`` is how many it has, or what a function
-    returned, that of ``with_context`` or of a stage of a chain."""
+    """Returns the note for a part of an operation. ``what`` is "zip", with the number of parts in ``detail``;
+    "with_context"; or a stage of a chain. For the latter two, ``detail`` is the function that returned the part."""
     if what == "zip":
         return f"in part {number} of a zip of {detail}"
     if what == "with_context":
@@ -62,7 +64,8 @@ def part_note(what: str, detail: object, number: int) -> str:
 
 
 def identity(place: Place | None) -> object:
-    """What places are told apart by: codes are equal that have the same text in two files."""
+    """Returns a key that tells places apart. Code objects compare equal if two files have the same text, so the key has
+    their ids."""
     if place is None:
         return None
     what, detail, number, outer = place
@@ -70,7 +73,7 @@ def identity(place: Place | None) -> object:
 
 
 def place_notes(place: Place | None) -> list[str]:
-    """The notes, innermost first, as an error at submission gets them."""
+    """Returns the notes of a place, innermost first, as for an error at submission."""
     notes = []
     while place is not None:
         what, detail, number, place = place
@@ -79,8 +82,8 @@ def place_notes(place: Place | None) -> list[str]:
 
 
 def launch_notes(kernel: str, places: Iterable[Place | None]) -> list[str]:
-    """The notes for a kernel that was launched at one of ``places``, which are told apart only outside of graphs. None
-    for a launch that was all of the operation: a fault's message names the kernel."""
+    """Returns the notes for a kernel that was launched at one of ``places``. Only a graph has several. Returns none if
+    the launch was the whole operation, as the fault's message names the kernel."""
     launched = f"in <oxide launch of {kernel}>"
     found = list(dict.fromkeys(tuple(place_notes(place)) for place in places))
     if found == [()]:
@@ -93,9 +96,10 @@ def launch_notes(kernel: str, places: Iterable[Place | None]) -> list[str]:
 
 
 def add_note_once(error: BaseException, note: str) -> None:
-    """A shared error reaches several callers, and an error that is raised again passes the same place twice."""
+    """Adds a note that the error does not have yet. A shared error reaches several callers, and one that is raised
+    again passes the same place twice."""
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 
-_MOST = 8  # places that a note names
+_MOST = 8  # the number of places that a note names

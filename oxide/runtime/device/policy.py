@@ -1,6 +1,6 @@
-"""SchedulingPolicy: picks the stream that an operation runs on. ``scheduling.py`` has the policies of oxide.
+"""SchedulingPolicy: the protocol for picking an operation's stream. ``scheduling.py`` has oxide's policies.
 
-The idea is cuda-async's ``SchedulingPolicy``. Any object with ``next_stream(device)`` is one.
+The idea is cuda-async's ``SchedulingPolicy``. Any object with ``next_stream(device)`` implements it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SchedulingPolicy(Protocol):
-    """Picks a stream. Called once for each operation that is run, from any thread."""
+    """A policy that picks streams. It is called once for each operation that is run, from any thread."""
 
     def next_stream(self, device: Device) -> Stream:
-        """The stream of ``device`` that the next operation runs on. One of another device is refused, unless
-        ``op.schedule`` was given this policy: then it says where the operation runs."""
+        """Returns the stream of ``device`` for the next operation. A stream of another device is refused, except for
+        the policy of ``op.schedule``: there it decides the device too."""

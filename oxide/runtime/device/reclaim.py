@@ -1,14 +1,14 @@
-"""What happens to memory that a program no longer holds while the device may still use it.
+"""Reclamation: frees memory that the program has dropped, once the device no longer uses it.
 
-Two ways lead here. A buffer that is dropped is *retired*: its memory goes back to the driver in stream order,
-after its last use on any stream: on one of the streams that used it, if that is behind the others' uses anyway, else on
-a stream beside them. So no stream waits for another because memory was dropped. Work that nobody waits for any more
-(its task was cancelled, its submission failed half-way, its future was dropped) goes into the *limbo*: everything it
-used is kept until the device is past it.
+There are two ways. A dropped buffer is *retired*: its memory is freed in stream order, after its last use on any
+stream. The free is submitted to one of the streams that used the buffer if that stream is ordered after the others'
+uses, and to a separate stream otherwise. So no stream waits for another because memory was dropped. Work that no task
+waits for any more goes into the *limbo*: its task was cancelled, its submission failed half-way, or its future was
+dropped. Everything that such work uses is kept until the device is past it.
 
-Finalisers run at any moment, in any thread, inside any lock. So a finaliser only appends to a deque; the driver is
-called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``. A sweep may
-find ten thousand things to give back on an event loop's thread: it takes a bounded time, and the next one goes on.
+Finalisers run at any moment, in any thread, while any lock is held. So a finaliser only appends to a deque. The driver
+is called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``. A sweep
+may find ten thousand things to free on an event loop's thread, so its time is bounded, and the next sweep continues.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FEW: Final = 64  # things that finalise within a fraction of a millisecond
+_FEW: Final = 64  # as many items as are finalised within a fraction of a millisecond
 
-_MOST_BESIDE = 32  # streams that only frees are submitted to, one for each combination of streams they are behind
+_MOST_BESIDE = 32  # streams that only frees are submitted to, one for each set of streams that the frees wait for
 
 dropped: Final[deque[Allocation]] = deque()
-"""Allocations that nothing refers to any more, of every runtime. Their finaliser puts them here; see ``collect``."""
+"""Unreferenced allocations of every runtime. Their finaliser appends them; see ``collect``."""
 
 collectors: Final[list[Callable[[], None]]] = []
-"""What else ``collect`` does: ``interop`` lets go of boxes that other libraries are done with."""
+"""Functions that ``collect`` calls first: ``dlpack`` drops boxes that other libraries have released."""
 
 LEGACY_DEFAULT_STREAM = 1
-"""CUDA's number for the stream that libraries use when they are told of no other."""
+"""CUDA's number for the default stream. Libraries use it unless they are given another."""
 
 
 def drain() -> None:
-    """Waits until the device is past all dropped and cancelled work, and gives its memory back.
+    """Waits until the device is past all dropped and cancelled work, and frees its memory.
 
-    What ``async_on`` submitted counts as dropped, as nobody can tell; its errors stay for ``stream.synchronize()``.
-    What a task awaits is not waited for. Blocks the thread, for ever if such work waits for this thread. Cached
-    page-locked memory is given back too, so that afterwards only what the program still holds is allocated.
+    Work of ``async_on`` counts as dropped, as it has no waiter that oxide knows; its errors stay for
+    ``stream.synchronize()``. Work that a task awaits is not waited for. Blocks the thread, for ever if such work waits
+    for this thread. Cached page-locked memory is freed too, so that afterwards only memory that the program holds is
+    allocated.
     """
     from oxide.runtime.device import runtime
 
@@ -64,8 +65,9 @@ def drain() -> None:
 
 
 def collect(until: float = math.inf) -> None:
-    """Hands dropped allocations to their runtimes' reclaimers, all or until it is ``until``. An interrupt, or another
-    thread that does the same, may hand one over twice: a sweep gives back what still has its address."""
+    """Hands dropped allocations to their runtimes' reclaimers, all or until the time ``until``. After an interrupt, or
+    with another thread that collects, an allocation may be handed over twice: a sweep frees it only while it has its
+    address."""
     clock = time.perf_counter
     for more in collectors:
         more()
@@ -74,7 +76,7 @@ def collect(until: float = math.inf) -> None:
             allocation = dropped[0]
         except IndexError:  # another thread took it
             return
-        allocation.visible = None  # nobody sees it any more
+        allocation.visible = None  # the program can no longer observe the run through it
         if allocation.is_held():
             reclaimer = allocation.device.runtime.reclaimer
             if allocation.adopted:
@@ -90,7 +92,8 @@ def collect(until: float = math.inf) -> None:
 
 @final
 class StreamOrder(Generic[T]):
-    """Items that wait for marks, by stream. A stream passes its marks in order, so only the first of each is asked."""
+    """Items that wait for marks, by stream. A stream passes its marks in order, so only the first of each stream is
+    queried."""
 
     def __init__(self) -> None:
         self._waiting: dict[Timeline, list[tuple[int, int, Mark, T]]] = {}
@@ -100,7 +103,7 @@ class StreamOrder(Generic[T]):
         return bool(self._waiting)
 
     def size(self) -> int:
-        """How many items wait."""
+        """Returns the number of waiting items."""
         return sum(map(len, list(self._waiting.values())))
 
     def add(self, mark: Mark, item: T) -> None:
@@ -113,9 +116,9 @@ class StreamOrder(Generic[T]):
             heapq.heappush(heap, entry)
 
     def pop_passed(self, most: float = math.inf) -> list[T]:
-        """Removes and returns the items whose marks the device is past, or whose device is lost: ``most`` of them.
+        """Removes and returns up to ``most`` items whose marks the device is past, or whose device is lost.
 
-        What another error keeps from being asked stays.
+        An item whose query raises another error stays.
         """
         passed: list[T] = []
         for timeline, heap in list(self._waiting.items()):
@@ -123,7 +126,7 @@ class StreamOrder(Generic[T]):
                 passed.append(heapq.heappop(heap)[3])
             del self._waiting[timeline]
             if heap:
-                self._waiting[timeline] = heap  # at the end: the other streams' turn comes first the next time
+                self._waiting[timeline] = heap  # at the end, so that the next call begins with the other streams
         return passed
 
     def remove(self, timeline: Timeline) -> list[T]:
@@ -131,16 +134,17 @@ class StreamOrder(Generic[T]):
         return [entry[3] for entry in self._waiting.pop(timeline, [])]
 
     def timelines(self) -> list[Timeline]:
-        """The streams that have any."""
+        """Returns the streams that have items."""
         return list(self._waiting)
 
     def head(self, timeline: Timeline) -> Mark:
-        """The first mark of a stream that has one."""
+        """Returns the first mark of a stream that has items."""
         return self._waiting[timeline][0][2]
 
     def heads(self) -> list[Mark]:
-        """The first mark of each stream."""
-        return [heap[0][2] for heap in self._waiting.values() if heap]  # an interrupted ``pop_passed`` leaves one empty
+        """Returns the first mark of each stream."""
+        # an interrupted ``pop_passed`` leaves an empty heap
+        return [heap[0][2] for heap in self._waiting.values() if heap]
 
 
 def _is_passed(mark: Mark) -> bool:
@@ -154,19 +158,20 @@ def _is_passed(mark: Mark) -> bool:
 
 @final
 class Reclaimer:
-    """Gives memory and events back once no work in flight uses them.
+    """The queues of memory, events and graphs to free once no work in flight uses them.
 
-    One thread at a time sweeps: the one that holds the lock ``_turn``. Each sweep has a lock of its own, which it takes
-    by ``with`` before it makes it the current one, and it does so only if the one before is not held. So it never
-    waits, a turn is over with its ``with`` whatever is raised, and between two turns there is nothing to undo. The
-    ``_gate`` is held for the instant in which one turn follows another: while it is, ``_turn`` does not change. It is
-    reentrant, for the garbage collector may run a finaliser there, and in it a sweep, which is over before the
-    section goes on. Others take a turn's lock only to wait for its end, which at worst costs a sweep its turn.
+    One thread at a time sweeps: the holder of the lock ``_turn``. Each sweep creates a lock, acquires it by ``with``,
+    and then makes it the current ``_turn``, if the previous ``_turn`` is not held. So a sweep never waits, and its turn
+    ends with the ``with`` statement whatever is raised. Between two turns there is nothing to undo.
 
-    A sweep may be interrupted, by Ctrl-C say, between any two calls. So what it works on stays in its queue until that
-    is done, and may be begun again; only what the driver takes, which must be given once, leaves as the driver's call
-    ends, unless the driver refuses it. Where that call was itself interrupted nobody knows, and it counts as made: to
-    give an address back again would free what was allocated there since.
+    The ``_gate`` is held only while one turn replaces another, so that ``_turn`` does not change meanwhile. It is
+    reentrant: the garbage collector may run a finaliser in this section, and in it a complete nested sweep. Other
+    threads acquire a turn's lock only to wait for its end. At worst such a wait makes one sweep skip its turn.
+
+    An interrupt, such as Ctrl-C, may end a sweep between any two calls. So an item stays in its queue until it has been
+    handled, and may be handled again. The exception is an item that the driver must receive only once: it leaves its
+    queue as the driver's call ends, unless the driver refuses it. If an interrupt ends that call itself, its outcome is
+    unknown and it counts as made: freeing an address again could free a later allocation.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -178,40 +183,43 @@ class Reclaimer:
         self._events: deque[EventHandle] = deque()
         self._graphs: deque[GraphHandle] = deque()
         self._abandoned: deque[tuple[Mark, Run | None]] = deque()
-        self._dying: deque[tuple[Mark, Run]] = deque()  # abandoned, and to be dropped once nobody sees it
-        # For finalisers: each is one step of C.
+        self._dying: deque[tuple[Mark, Run]] = deque()  # abandoned, and to be dropped once it is no longer observable
+        # For finalisers: each is one atomic call in C.
         self.retire_event: Callable[[EventHandle], object] = self._events.append
-        self.retire_graph: Callable[[GraphHandle], object] = self._graphs.append  # whose launches the device is past
-        # Into the limbo: nobody waits for the mark; and the run whose work ends before it, which may be dropped.
+        # only for graphs whose launches the device is past
+        self.retire_graph: Callable[[GraphHandle], object] = self._graphs.append
+        # Into the limbo: a mark without a waiter, and the run whose work ends before it, if that may be dropped.
         self.abandon: Callable[[tuple[Mark, Run | None]], object] = self._abandoned.append
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
-        self._freeing: dict[Timeline, int] = {}  # the last free on each stream, of those that may be to come
+        self._freeing: dict[Timeline, int] = {}  # the last free on each stream, while it may not have run
         self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
 
     def renew_locks(self) -> None:
-        """Nobody sweeps: at first, and in a forked child, where the thread that did so is not."""
+        """Creates unheld locks: at first, and in a forked child, where the thread that swept does not exist."""
         self._gate = new_rlock()
         self._turn = threading.Lock()
 
-    # A submission's way through. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
-    # bring anything back to life.
+    # The life of a submission. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
+    # resurrect an object.
 
     def hold(self, mark: Mark, kept: list[Any]) -> None:
-        """Keeps what the work before ``mark`` uses, until ``release`` or ``abandon``."""
+        """Keeps everything that the work before ``mark`` uses, until ``release`` or ``abandon``."""
         self._in_flight[mark] = kept
 
     def release(self, mark: Mark) -> bool:
-        """The device is past ``mark``. False if that was said before: of several threads, one gets True."""
+        """Releases what ``hold`` kept, as the device is past ``mark``. Returns False if it was released before: of
+        several threads, one gets True."""
         return self._in_flight.pop(mark, None) is not None
 
     def awaited(self) -> int:
-        """How many submissions are held that were not abandoned: somebody has them, or a reference cycle."""
+        """Returns the number of submissions that are held and not abandoned: the program or a reference cycle refers to
+        them."""
         return len(set(self._in_flight.copy()) - {mark for mark, _ in self._abandoned.copy()})
 
     def outcomes(self) -> tuple[int, int, int]:
-        """Of the submissions that are held: how many are in flight, those that the device was seen past, whoever asks
-        for their outcome, and those abandoned before that."""
+        """Returns three counts of the submissions that are held: in flight, known to have passed, and abandoned before
+        that."""
         abandoned = {mark for mark, _ in self._abandoned.copy()}
         in_flight = passed = cancelled = 0
         for mark in list(self._in_flight.copy()):
@@ -224,19 +232,20 @@ class Reclaimer:
         return in_flight, passed, cancelled
 
     def strand(self, timeline: Timeline, kept: list[Any]) -> None:
-        """Keeps what half-submitted work uses until the stream has run it."""
+        """Keeps everything that half-submitted work uses until the stream has run the work."""
         self._stranded.append((timeline, kept))
 
-    # Giving back
+    # Freeing
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is pending. Cheap: asked at every submission."""
+        """Returns whether nothing is pending. Cheap, as every submission calls it."""
         waiting = self._abandoned or self._dying or self._limbo or self._stranded
         return not (waiting or dropped or self._retired or self._adopted or self._events or self._graphs)
 
     def pending(self) -> tuple[int, int, int, int]:
-        """For messages: submissions in flight, cancelled ones that still run, dropped allocations and their bytes."""
+        """Returns counts for messages: submissions in flight, cancelled ones still running, dropped allocations and
+        their bytes."""
         collect()
         retired = self._retired.copy()
         in_flight = self.awaited()
@@ -244,8 +253,8 @@ class Reclaimer:
         return in_flight, cancelled, len(retired), sum(allocation.nbytes for allocation in retired)
 
     def make_room(self, device: Device) -> bool:
-        """``sweep`` for an allocation that found no room. Whether there may be more before long: dropped or cancelled
-        work is still in flight on the device, or there is a sweep in another thread."""
+        """Sweeps for an allocation that found no memory. Returns whether more may be freed soon: dropped or cancelled
+        work is in flight on the device, or another thread is sweeping."""
         turn = threading.Lock()
         with turn:
             if not self._begin(turn):
@@ -259,8 +268,8 @@ class Reclaimer:
                 return False
 
     def sweep(self) -> bool:
-        """Gives back what can be given back now, in 2 ms at most; False if that was not enough. Never blocks and never
-        raises a driver's error: what could not be given back is tried again at the next sweep."""
+        """Frees what can be freed now, in 2 ms at most. Returns False if the time was not enough. Never blocks, and
+        never raises a driver's error: the next sweep tries again."""
         if self.idle:
             return True
         turn = threading.Lock()
@@ -278,8 +287,8 @@ class Reclaimer:
                 return True
 
     def drain(self) -> None:
-        """Waits for the limbo, then gives back everything pending. Raises if the driver refuses twice. Other threads
-        may sweep while it waits."""
+        """Waits for the limbo, then frees everything pending. Raises if the driver refuses twice. Other threads may
+        sweep while it waits."""
         refused = 0
         collect()
         while self._freeing or not self.idle:
@@ -287,14 +296,14 @@ class Reclaimer:
                 for work in self._in_the_way():
                     work.synchronize()
             except DeviceLostError:
-                pass  # the next sweep takes what is left for given back
+                pass  # the next sweep counts the rest as freed
             except DeviceError:
                 refused += 1
                 if refused == 2:
                     raise
 
     def _begin(self, turn: threading.Lock) -> bool:
-        """Makes ``turn``, which the caller holds, the current one; False while somebody else sweeps."""
+        """Makes ``turn``, which the caller holds, the current turn. Returns False if another sweep is running."""
         before = self._turn
         if before.locked():
             return False
@@ -305,7 +314,8 @@ class Reclaimer:
         return True
 
     def _in_the_way(self) -> list[Mark | Timeline]:
-        """Sweeps; what to wait for before a sweep can give back what is left. Waits for a sweep in another thread."""
+        """Sweeps. Returns the work to wait for before a sweep can free the rest. If another thread is sweeping, waits
+        for that sweep instead."""
         turn = threading.Lock()
         with turn:
             if self._begin(turn):
@@ -318,15 +328,15 @@ class Reclaimer:
             return []
 
     def _forget_freed(self) -> None:
-        """Notes which frees the device is past."""
+        """Forgets the frees that the device is past."""
         for timeline, position in list(self._freeing.items()):
             if timeline.device.lost is not None or timeline.passed(position):
                 del self._freeing[timeline]
             elif timeline.covering(position) is None:
-                timeline.mark()  # or nothing would ever say that it is past
+                timeline.mark()  # without a mark, the free could never be seen to have run
 
     def _sweep(self, until: float) -> None:
-        """Gives back what can be, until all was tried or it is ``until``, of ``time.perf_counter``."""
+        """Frees what can be freed, until everything was tried or until the time ``until`` of ``time.perf_counter``."""
         clock = time.perf_counter
         while self._abandoned and clock() < until:
             mark, abandoned = self._abandoned[0]
@@ -342,7 +352,7 @@ class Reclaimer:
         while self._limbo and clock() < until and (passed := self._limbo.pop_passed(_FEW)):
             for kept in passed:
                 kept.clear()
-        collect(until)  # before: what was dropped still shows the run that made it
+        collect(until)  # first, as a dropped allocation still makes its run observable
         for _ in range(min(len(self._dying), _FEW)):
             mark, run = self._dying[0]
             timeline = mark.timeline
@@ -350,7 +360,7 @@ class Reclaimer:
                 self._dying.popleft()
             else:
                 self._dying.rotate(-1)
-        empty: dict[Timeline, bool] = {}  # each stream is asked once, however much is stranded on it
+        empty: dict[Timeline, bool] = {}  # queries each stream once, however much is stranded on it
         for _ in range(len(self._stranded)):
             timeline, _ = self._stranded[0]
             if timeline not in empty:
@@ -374,8 +384,8 @@ class Reclaimer:
                 self._retired.popleft()
                 continue
             if last not in self._freeing:
-                self._freeing[last] = last.advance()  # in case that this ends as soon as the driver has it
-            refused = False  # as ``_give``, without a call: most of what a sweep finds is memory
+                self._freeing[last] = last.advance()  # before the call, in case of an interrupt
+            refused = False  # inlined ``_give``: most items of a sweep are memory
             try:
                 self._driver.free(allocation.address, last.handle)
             except DeviceLostError:
@@ -403,15 +413,15 @@ class Reclaimer:
             _give(self._graphs.popleft, self._driver.destroy_graph, self._graphs[0])
 
     def _disown(self, allocation: Allocation) -> None:
-        """Gives each range of another library's memory back to it, unless that was done."""
+        """Returns each remaining range of another library's memory to that library."""
         while allocation.owners:
             *others, (address, nbytes, _) = allocation.owners
             _give(partial(setattr, allocation, "owners", tuple(others)), self._driver.disown, address, nbytes)
         allocation.address = 0
 
     def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
-        """A stream of ``home``'s device whose next work runs after all of ``uses``, and with ``default`` after CUDA's
-        default stream."""
+        """Returns a stream of ``home``'s device whose next work runs after all of ``uses`` and, with ``default``, after
+        CUDA's default stream."""
         device = home.device
         if not default:
             if _is_after(home, uses):
@@ -419,7 +429,7 @@ class Reclaimer:
             for candidate, _ in reversed(uses):
                 if candidate.device is device and _is_after(candidate, uses):
                     return candidate
-        # Frees behind the same streams share one: they are over in order there too.
+        # Frees that wait for the same streams share one stream: they end in order there too.
         behind = (device, default, frozenset([timeline for timeline, _ in uses]))
         beside = self._beside.get(behind)
         if beside is None:
@@ -438,7 +448,8 @@ class Reclaimer:
 
 
 def _give(forget: Callable[[], object], take: Callable[..., None], *arguments: Any) -> None:
-    """Gives the driver something, and forgets it, unless the driver refuses it; ``forget`` is a function in C."""
+    """Hands something to the driver, then calls ``forget``, unless the driver refuses it. ``forget`` is a function in
+    C."""
     refused = False
     try:
         take(*arguments)
@@ -453,7 +464,7 @@ def _give(forget: Callable[[], object], take: Callable[..., None], *arguments: A
 
 
 def _is_after(candidate: Timeline, uses: tuple[tuple[Timeline, int], ...]) -> bool:
-    for timeline, position in uses:  # most are its own: all() would make a generator for each allocation
+    for timeline, position in uses:  # most uses are on the candidate: all() would make a generator for each allocation
         if timeline is not candidate and not candidate.is_after(timeline, position):
             return False
     return True
