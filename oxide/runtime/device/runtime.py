@@ -1,7 +1,7 @@
-"""The runtime in force: one driver, its devices, the default device and policy, and how completion is found.
+"""The current runtime: one driver, its devices, the default device and policy, and the completion mode.
 
-``init_device_contexts`` sets it up, or the first operation does with the defaults. ``install`` puts a driver of
-the caller's in place, which is how the tests run everything over a recording, failing or stepping driver.
+``init_device_contexts`` sets it up, or the first operation does with the defaults. ``install`` replaces it by a runtime
+with the caller's driver: the tests install a recording, failing or stepping driver.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ORDERING_MODES = ("wait", "strict")
 
 @final
 class Device:
-    """One device. ``devices()`` lists them; two are the same device exactly when they are the same object."""
+    """One device. ``devices()`` lists them. Two are the same device exactly if they are the same object."""
 
     def __init__(self, runtime: Runtime, number: int) -> None:
         self.id = number
@@ -52,15 +52,16 @@ class Device:
         self.spare_events: deque[EventHandle] = deque()
         self.spare_timelines: deque[Timeline] = deque()
         self._timelines: list[Timeline] = []
-        self.loose: set[LooseResults] = set()  # what async_on submitted, of each stream that somebody holds
-        # What is allocated, by address: bytes, shape and dtype. For the message of an allocation that fails.
+        self.loose: set[LooseResults] = set()  # the async_on submissions of each stream that exists
+        # The allocations by address: bytes, shape and dtype. For the message of an allocation that fails.
         self.live: dict[int, tuple[int, tuple[int, ...], Any]] = {}
         self.staging = StagingRing(self)
         self.lost: DeviceLostError | None = None
-        # Loaded kernels, by specialization: they go when the kernel goes and nothing in flight keeps them.
+        # Loaded kernels by specialization. An entry is removed once its kernel is dropped and nothing in flight keeps
+        # it.
         self.functions: WeakTable[Any, FunctionHandle] = WeakTable()
         self.loaded: dict[Any, FunctionHandle] = self.functions.entries
-        self.loading_beside: set[object] = set()  # the loads that go on beside an event loop
+        self.loading_beside: set[object] = set()  # the loads that threads run for event loops
         self.load_turn = threading.Lock()
 
     @property
@@ -86,7 +87,7 @@ class Device:
         return f"{self.driver.name}:{self.id}"
 
     def new_stream(self) -> Stream:
-        """Returns a stream of the caller's own, given back when it is dropped."""
+        """Returns a new stream for the caller. Dropping the stream returns it to the device."""
         from oxide.runtime.device.stream import Stream
 
         return Stream(self)
@@ -95,11 +96,11 @@ class Device:
         raise TypeError("a Device cannot be pickled or copied; devices() lists those of each process")
 
     def __repr__(self) -> str:
-        if self._info is None and sys.is_finalizing():  # the modules it needs are gone
+        if self._info is None and sys.is_finalizing():  # the modules that the name needs are gone
             return f"<oxide.Device {self.label}>"
         return f"<oxide.Device {self.label} {self.name}>"
 
-    # What the runtime uses
+    # Used by the runtime
 
     def take_event(self) -> EventHandle:
         try:
@@ -108,7 +109,7 @@ class Device:
             return self.driver.create_event(self.id, timing=False)
 
     def take_timeline(self) -> Timeline:
-        """Returns a stream to use: one that was given back and has run dry, else a new one."""
+        """Returns a stream to use: a returned one that has run all its work, or a new one."""
         for _ in range(len(self.spare_timelines)):
             try:
                 timeline = self.spare_timelines.popleft()
@@ -122,9 +123,9 @@ class Device:
         return timeline
 
     def foreign_timeline(self, address: int) -> Timeline:
-        """Returns a timeline for a stream that another library made, from now on, by the stream's number.
+        """Returns a timeline for a stream that another library made, by the stream's number. Its history begins now.
 
-        A new one each time: a number may be another stream's by then.
+        Each call makes a new timeline, as a number may belong to another stream later.
         """
         return Timeline(self, self.driver.foreign_stream(self.id, address))
 
@@ -148,7 +149,7 @@ class Device:
             self.raise_lost(self.lost)
 
     def close(self) -> None:
-        """Gives streams and events back; only when the runtime ends."""
+        """Destroys streams and events. Called only when the runtime ends."""
         while self._timelines:
             with contextlib.suppress(DeviceLostError):
                 self._timelines.pop().destroy()
@@ -159,7 +160,7 @@ class Device:
 
 @final
 class Runtime:
-    """Everything that lives as long as one driver is installed. ``configure`` may be called again at any time."""
+    """The state of one installed driver. ``configure`` may be called again at any time."""
 
     default_device: Device
     devices: tuple[Device, ...]
@@ -169,7 +170,8 @@ class Runtime:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.submission = new_lock()  # held while buffers' uses are read, work is submitted and uses are noted
+        # held while the uses of buffers are read, work is submitted and the new uses are recorded
+        self.submission = new_lock()
         self.loading = threading.Lock()
         self.shared_ranges = AddressRanges()
         self.forked = False  # this process is a fork of the one that set the runtime up
@@ -189,7 +191,7 @@ class Runtime:
         completion: Given[CompletionMode | None],
         ordering: Given[OrderingMode | None] = None,
     ) -> None:
-        """Sets what ``init_device_contexts`` takes. Raises, and changes nothing, if any of it is wrong."""
+        """Applies the arguments of ``init_device_contexts``. Raises, and changes nothing, if one of them is wrong."""
         from oxide.runtime.device.policy import SchedulingPolicy
         from oxide.runtime.device.scheduling import PolicyOf, StreamPoolRoundRobin
 
@@ -223,7 +225,7 @@ class Runtime:
             )
         mode: CompletionMode = _mode(completion, "completion", _COMPLETION_MODES)
         order: OrderingMode = _mode(ordering, "ordering", _ORDERING_MODES)
-        # A default device past num_devices widens the list: the device's own numbering is what the user knows.
+        # A default device past num_devices widens the list, so that the user's device numbers stay valid.
         self.devices = self._found[: max(count, default_device + 1)]
         self.default_device = self.devices[default_device]
         self.policy = policy if policy is not None else StreamPoolRoundRobin()
@@ -246,12 +248,12 @@ class Runtime:
             for loose in device.loose.copy():
                 loose.wait()
         if self.reclaimer.awaited():
-            gc.collect()  # an exception's traceback, as of an interrupt, may hold what nothing awaits any more
+            gc.collect()  # an exception's traceback, such as an interrupt's, may hold work that no task awaits any more
         self.reclaimer.drain()
         staging = [device.staging.trim for device in self._found]
         trims = [self.pinned.trim, *staging, self.fault_records.trim, self.fault_pages.trim]
         for trim in trims:
-            with contextlib.suppress(DeviceLostError):  # then the memory goes with the process
+            with contextlib.suppress(DeviceLostError):  # the memory is freed when the process ends
                 trim()
 
     def close(self) -> None:
@@ -276,17 +278,16 @@ def init_device_contexts(
     completion: Given[CompletionMode | None] = None,
     ordering: Given[OrderingMode | None] = None,
 ) -> None:
-    """Sets up ``num_devices`` devices (0, 1, …) and makes ``default_device`` the one that operations run on.
+    """Sets up ``num_devices`` devices (0, 1, …). Operations run on ``default_device``.
 
-    ``policy`` picks the streams (``StreamPoolRoundRobin(4)`` if none is given). ``completion`` is how an awaited
-    operation finds out that the device is done: ``"adaptive"`` polls briefly, then sleeps until a host callback;
-    ``"poll"`` and ``"callback"`` do one of the two (``OXIDE_COMPLETION`` sets the default). ``ordering`` is what
-    happens where a box is used on one stream after another: ``"wait"`` makes the second stream wait, ``"strict"``
-    raises an ``OrderingError`` instead (``OXIDE_ORDERING`` sets the default). May be called again: what was
-    submitted before still completes.
+    ``policy`` picks the streams (``StreamPoolRoundRobin(4)`` by default). ``completion`` is how an awaited operation
+    learns that the device is done: ``"adaptive"`` polls briefly, then sleeps until a host callback; ``"poll"`` and
+    ``"callback"`` do one of the two (``OXIDE_COMPLETION`` sets the default). ``ordering`` decides about a box that is
+    used on one stream after another: ``"wait"`` makes the second stream wait, ``"strict"`` raises ``OrderingError``
+    (``OXIDE_ORDERING`` sets the default). It may be called again: work submitted before still completes.
 
-    ``OXIDE_DEVICE=cuda|cpu`` picks the kind of device; unset, a CUDA device if there is one, else the CPU device.
-    Raises ``DeviceError`` for a device that is not there. The name is cuda-async's.
+    ``OXIDE_DEVICE=cuda|cpu`` picks the kind of device. If it is unset, a CUDA device is used if there is one, else the
+    CPU device. Raises ``DeviceError`` for a device that does not exist. The name is cuda-async's.
     """
     _set_up(default_device, num_devices, policy, completion, ordering)
 
@@ -308,22 +309,22 @@ def _set_up(
 
 
 def not_in_force(what: str, hint: str) -> DeviceError:
-    """Returns the error for an object of a runtime that is no longer in force."""
+    """Returns the error for an object of a runtime that is no longer the current one."""
     return DeviceError(f"{what} belongs to a runtime that is not in force; {hint}")
 
 
 def devices() -> tuple[Device, ...]:
-    """Returns the devices that are set up, by number: all there are, unless ``init_device_contexts`` said otherwise."""
+    """Returns the devices that are set up, by number: all devices, unless ``init_device_contexts`` limited them."""
     return current_runtime().devices
 
 
 def current_runtime() -> Runtime:
-    """Returns the runtime in force; the first call sets up the default one."""
+    """Returns the current runtime. The first call sets up the default one."""
     runtime = _current
     if runtime is None:
         with _lock:
             if _current is None:
-                _set_up(0, None)  # every device there is
+                _set_up(0, None)  # all devices
             runtime = _current
             assert runtime is not None
     if runtime.forked:
@@ -340,7 +341,7 @@ def install(
     completion: Given[CompletionMode | None] = None,
     ordering: Given[OrderingMode | None] = None,
 ) -> Runtime:
-    """Puts ``driver`` in place of the runtime in force until ``uninstall``; by default with all its devices."""
+    """Makes a runtime with ``driver`` the current one until ``uninstall``, by default with all its devices."""
     global _current
     runtime = Runtime(driver)
     runtime.configure(default_device, num_devices, policy, completion, ordering)
@@ -351,7 +352,7 @@ def install(
 
 
 def uninstall() -> None:
-    """Ends the runtime that ``install`` put in place and goes back to the one before."""
+    """Closes the runtime that ``install`` made and returns to the one before."""
     global _current
     with _lock:
         if not _previous:
@@ -373,7 +374,7 @@ def _s(count: int) -> str:
 
 
 def _mode(asked: str | None, what: str, modes: tuple[str, ...]) -> Any:
-    """What was asked for, else what the environment says, else the first of ``modes``."""
+    """Returns the requested mode, else the environment variable's, else the first of ``modes``."""
     mode = word(f"OXIDE_{what.upper()}", modes) or modes[0] if asked is None else asked
     if mode not in modes:
         raise ValueError(f"{what} is {mode!r}; it must be one of {', '.join(modes)}")
@@ -388,7 +389,7 @@ def _choose_driver(device: int) -> Driver:
         from oxide.driver.cuda.early import start_early
         from oxide.driver.cuda.probe import unavailable_reason
 
-        if type(device) is int and device >= 0:  # whatever else it is, configure() says what is wrong with it
+        if type(device) is int and device >= 0:  # configure() raises the error for any other value
             start_early(device)
         reason = unavailable_reason()
         if reason is None:

@@ -1,4 +1,4 @@
-"""Scheduling: which device and which stream an operation runs on. ``policy.py`` declares what a policy is."""
+"""Scheduling: the device and the stream that an operation runs on. ``policy.py`` declares the protocol of policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from oxide.runtime.device.stream import Stream
 
 @final
 class StreamPoolRoundRobin:
-    """The default policy: round robin over ``streams`` streams of a device, so that independent operations overlap."""
+    """The default policy: round robin over ``streams`` streams of each device, so that independent operations
+    overlap."""
 
     def __init__(self, streams: Given[int] = 4) -> None:
         if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
@@ -59,7 +60,7 @@ class _Pool:
 
 @final
 class SingleStream:
-    """One stream a device: everything runs in the order it was submitted. For debugging."""
+    """A policy with one stream for each device: all work runs in the order of submission. For debugging."""
 
     def __init__(self) -> None:
         self._pool = StreamPoolRoundRobin(1)
@@ -73,7 +74,7 @@ class SingleStream:
 
 @final
 class PolicyOf:
-    """See ``policy_of``."""
+    """The policy that ``policy_of`` returns."""
 
     def __init__(self, device: Given[int | Device]) -> None:
         self._placement = require_placement(device, "policy_of")
@@ -87,10 +88,11 @@ class PolicyOf:
 
 
 def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
-    """Returns the runtime's policy for one device only: ``op.schedule(policy_of(1))`` runs on device 1.
+    """Returns a policy that picks streams of one device by the runtime's policy: ``op.schedule(policy_of(1))`` runs on
+    device 1.
 
-    ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, and ``DeviceError``, when a
-    stream is picked, for a device that is not set up.
+    ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else. Picking a stream raises
+    ``DeviceError`` if the device is not set up.
     """
     return PolicyOf(device)
 

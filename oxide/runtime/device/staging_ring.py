@@ -1,9 +1,9 @@
-"""A device's staging ring: a few slots of page-locked memory for the copies that find no buffer in the pool.
+"""A device's staging ring: a few slots of page-locked memory for copies that find no buffer in the pool.
 
-All copies of the device take turns with the slots, in the order of submission. A copy waits on the device until the
-slot's last use is over, and blocks no thread. The ring is small enough to be made on an event loop's thread, 3 ms on an
-H100. A task that awaits a large copy first has a thread make a larger ring (``loading``), with everything else that is
-made once. ``submission/staging.py`` submits the copies.
+All copies of the device use the slots in turn, in the order of submission. A copy waits on the device until the slot's
+last use has ended, and blocks no thread. The ring is small enough to be made on an event loop's thread, in 3 ms on an
+H100. A task that awaits a large copy first has a thread make a larger ring (``loading``). ``submission/staging.py``
+submits the copies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RING_SLOTS = 4
 
 @final
 class Slot:
-    """A piece of pinned memory and its last use."""
+    """A piece of page-locked memory and its last use."""
 
     __slots__ = ("address", "position", "timeline")
 
@@ -55,7 +55,7 @@ class Slot:
 
 @final
 class Turns:
-    """Slots that copies take in turn. Call ``take`` and use its slots with ``lock`` held."""
+    """Slots that copies use in turn. Call ``take`` and use its slots with ``lock`` held."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -71,8 +71,9 @@ class Turns:
 
 @final
 class StagingRing:
-    """A device's slots of ``chunk`` bytes, for copies that find no pinned buffer. They are small if made on first use,
-    and larger if made by ``prepare``, which a task that awaits a large copy has a thread call."""
+    """A device's slots of ``chunk`` bytes, for copies that find no page-locked buffer. The chunks are small if the
+    first copy makes the ring. They are larger if ``prepare`` does, which a task that awaits a large copy has a thread
+    call."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -111,7 +112,7 @@ class StagingRing:
 
     @property
     def lock(self) -> threading.Lock:
-        """The lock to hold while using the slots."""
+        """Returns the lock to hold while using the slots."""
         return self._turns.lock
 
     def renew_lock(self) -> None:

@@ -1,4 +1,4 @@
-"""What the runtime has done since it was set up: ``oxide.statistics()``, and the counters behind it."""
+"""Statistics of the runtime since it was set up: ``oxide.statistics()``, and the counters behind it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 @final
 class StreamStatistics(NamedTuple):
-    """The waits of one stream's awaiting tasks that found the device not done yet.
+    """The waits of one stream's awaiting tasks that did not find the device done at once.
 
-    ``stream`` is the stream's number, as in ``Stream.handle``. ``expected_us`` is how long the next wait is taken to
-    last, in µs, and ``poll_budget_us`` what it may poll before it parks: 0 for a stream whose work is long.
+    ``stream`` is the stream's number, as in ``Stream.handle``. ``expected_us`` is the expected duration of the next
+    wait in µs. ``poll_budget_us`` is the time that it may poll before it parks: 0 for a stream whose work is long.
     """
 
     device: str
@@ -28,16 +28,17 @@ class StreamStatistics(NamedTuple):
 
 @final
 class Statistics(NamedTuple):
-    """What the runtime has done. Every number counts from the moment the runtime was set up.
+    """The runtime's statistics. Every number counts from the moment the runtime was set up.
 
-    - ``submitted``: executions of an operation; of these the device was seen past ``completed``, whoever looked,
-      ``cancelled`` were abandoned before that (a task was cancelled, a future dropped), and ``in_flight`` is the rest.
-      A run that blocks its thread, ``sync``, counts when it has ended.
-    - ``waits_inserted``: event waits put into a stream because it uses what another one wrote or read;
-      ``waits_avoided``: times that this was not needed, since the device was known to be past it.
-    - ``polling_seconds``: time that awaiting tasks spent asking the device, in all; ``completion="poll"`` keeps none.
+    - ``submitted``: executions of an operation. ``completed`` of them have ended on the device. ``cancelled`` were
+      abandoned before that (a task was cancelled, a future dropped). ``in_flight`` is the rest. A run that blocks its
+      thread, ``sync``, counts when it has ended.
+    - ``waits_inserted``: event waits that ordered a stream after another stream's write or read. ``waits_avoided``:
+      orderings that needed no wait, since the device was known to be past the earlier use.
+    - ``polling_seconds``: total time that awaiting tasks spent polling the device. ``completion="poll"`` does not count
+      it.
     - ``streams``: the streams with their learned waits.
-    - the pools: streams and events made, events of them free, and bytes of page-locked memory that is free.
+    - the pools: the number of streams made, the number of free events, and the bytes of free page-locked memory.
     """
 
     submitted: int
@@ -53,13 +54,13 @@ class Statistics(NamedTuple):
 
     @property
     def in_flight(self) -> int:
-        """Submitted, and neither completed nor cancelled yet."""
+        """Returns the number of executions that are neither completed nor cancelled yet."""
         return self.submitted - self.completed - self.cancelled
 
 
 @final
 class Counter:
-    """Counts calls of ``add``, exactly, from any thread and any finaliser, in 40 ns: one step of a C iterator."""
+    """A counter that is exact from any thread and any finaliser: ``add`` is one call of a C iterator, in 40 ns."""
 
     __slots__ = ("_count", "add")
 
@@ -69,8 +70,8 @@ class Counter:
 
     @property
     def value(self) -> int:
-        """How often ``add`` was called."""
-        # Its text is the one way to read an iterator without moving it.
+        """Returns the number of calls of ``add``."""
+        # The text is the only way to read an iterator without advancing it.
         return int(repr(self._count)[len("count(") : -1])
 
 
@@ -88,14 +89,14 @@ class Counters:
 
 
 def statistics() -> Statistics:
-    """What the runtime in force has done since it was set up. Waits for nothing and asks no device."""
+    """Returns the statistics of the current runtime. Does not wait, and calls no driver."""
     from oxide.runtime.device.runtime import current_runtime
 
     return statistics_of(current_runtime())
 
 
 def statistics_of(runtime: Runtime) -> Statistics:
-    """``statistics`` of a runtime."""
+    """Returns the statistics of ``runtime``."""
     counters = runtime.counters
     streams = tuple(
         StreamStatistics(
@@ -110,8 +111,8 @@ def statistics_of(runtime: Runtime) -> Statistics:
         for device in runtime.devices
         for timeline in device.timelines
     )
-    # What is in flight is what is held for it, and not a difference of counts: an interrupt may keep one from being
-    # counted. Outcomes first: whatever happens in between, none is counted that was not submitted.
+    # Work in flight is counted by what is held for it, not as a difference of counts: an interrupt may keep an outcome
+    # from being counted. Outcomes are read first, so that none is counted without its submission.
     completed, cancelled = counters.completed.value, counters.cancelled.value
     in_flight, passed, abandoned = runtime.reclaimer.outcomes()
     completed += passed

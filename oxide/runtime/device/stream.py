@@ -25,20 +25,20 @@ class InFlight(Protocol):
 
     @property
     def mark(self) -> Mark:
-        """The point of the stream behind its work."""
+        """Returns the mark after the submission's work."""
 
     def finish(self) -> object:
         """Returns the result once the device is past the mark. Raises the fault that a kernel reported."""
 
     def finished_well(self) -> bool:
-        """Returns whether the device is past it and nothing failed."""
+        """Returns whether the device is past the mark and no kernel failed."""
 
 
 @final
 class Stream:
-    """An in-order queue of work on one device. ``device.new_stream()`` makes one; a policy holds its own.
+    """An in-order queue of work on one device. ``device.new_stream()`` makes one. A policy holds its own.
 
-    Dropping it gives the stream back; work already submitted still runs.
+    Dropping the stream returns it to its device. Submitted work still runs.
     """
 
     def __init__(self, device: Device) -> None:
@@ -80,7 +80,8 @@ class Stream:
         return self._timeline.seen_dry()
 
     def record_event(self) -> Event:
-        """Records an event after the work submitted so far; the event keeps the time at which it was passed."""
+        """Returns an event recorded after the work submitted so far. The event keeps the time at which the device
+        passed it."""
         refuse_in_capture("record_event()", self)
         event = Event(self.device)
         event._behind = self._timeline.waited()
@@ -89,7 +90,7 @@ class Stream:
         return event
 
     def wait(self, event: Given[Event]) -> None:
-        """Makes work submitted from now on run after ``event``; blocks no thread."""
+        """Makes work submitted from now on run after ``event``. Blocks no thread."""
         refuse_in_capture("wait(event)", self)
         if not isinstance(event, Event):
             raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
@@ -116,9 +117,9 @@ class Stream:
         self._note_behind(behind)
 
     def launch_host_function(self, function: Callable[[], None]) -> None:
-        """Calls ``function`` on a driver thread, in stream order. It must not use the device.
+        """Calls ``function`` on a driver thread, in stream order. The function must not use the device.
 
-        Its exceptions go to ``sys.unraisablehook``; the stream goes on.
+        Its exceptions go to ``sys.unraisablehook``, and the stream continues.
         """
         refuse_in_capture("launch_host_function()", self)
         if not callable(function):
@@ -134,36 +135,36 @@ class Stream:
         return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
 
     def _note_behind(self, behind: dict[Timeline, int]) -> None:
-        """Notes that this stream now also comes after what another stream had been made to wait for."""
+        """Records that this stream also runs after the work that another stream was made to wait for."""
         for timeline, position in behind.items():
             self._timeline.note_waited(timeline, position)
 
     def _adopt(self, submission: InFlight) -> None:
-        """Keeps an ``async_on`` submission, whose error the next ``synchronize`` raises."""
+        """Keeps an ``async_on`` submission. The next ``synchronize`` raises its error."""
         self._loose.adopt(submission)
 
     def __del__(self) -> None:
         self._drop()
 
 
-_FEW: Final = 4  # results kept before the device is asked
+_FEW: Final = 4  # the number of results kept before the first query
 
 
 @final
 class LooseResults:
-    """The ``async_on`` submissions to a stream that were not synchronized since. The stream holds this object. While
-    the stream exists, the device holds it too, for when memory is to be reclaimed. When dropped, it gives the stream's
-    timeline back."""
+    """The ``async_on`` submissions to a stream since its last ``synchronize``. The stream holds this object. While the
+    stream exists, the device holds it too, for out-of-memory recovery. Dropping it returns the stream's timeline to the
+    device."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._drop: Any = partial(timeline.device.spare_timelines.append, timeline)
         self._timeline = timeline
-        self._lock = new_rlock()  # several threads may submit to a stream, and a finaliser in here may too
+        self._lock = new_rlock()  # reentrant: a finaliser may submit to the stream while it is held
         self._submissions: deque[InFlight] = deque()
-        self._ask_at = _FEW  # the number of submissions at which the device is asked
+        self._ask_at = _FEW  # the number of submissions at which the device is queried
 
     def adopt(self, submission: InFlight) -> None:
-        """Adds a submission. Sometimes also drops finished ones: asking the device takes 1.4 µs, too long each time."""
+        """Adds a submission. Drops finished ones from time to time: a query takes 1.4 µs, too long for each call."""
         with self._lock:
             if len(self._submissions) >= self._ask_at:
                 self._let_go()
@@ -173,10 +174,11 @@ class LooseResults:
     def _let_go(self) -> None:
         loose, timeline = self._submissions, self._timeline
         loose[-1].finished_well()  # if the last is done, all are, and no more queries are needed
-        # A stream passes its work in order, so only the first needs to be asked.
+        # A stream passes its work in order, so only the first is queried.
         while loose and loose[0].finished_well():
             loose.popleft()
-        if loose and loose[0].mark.position <= timeline.seen:  # the first failed, and stays to be raised
+        # the first one failed, and stays so that its error is raised
+        if loose and loose[0].mark.position <= timeline.seen:
             self._keep_unfinished()
 
     def take(self) -> deque[InFlight]:
@@ -187,8 +189,8 @@ class LooseResults:
             return taken
 
     def forget_finished(self) -> bool:
-        """Drops the results that the device is past; failed ones stay, for ``synchronize``. Returns whether any is
-        still in flight."""
+        """Drops the results of work that the device is past, but keeps failed ones for ``synchronize``. Returns whether
+        any is still in flight."""
         with self._lock:
             self._keep_unfinished()
             return any(submission.mark.position > self._timeline.seen for submission in list(self._submissions))
@@ -198,7 +200,7 @@ class LooseResults:
         self._submissions.extendleft(reversed(left))
 
     def wait(self) -> None:
-        """Blocks until nothing submitted so far is in flight."""
+        """Blocks until all work submitted so far has ended."""
         with self._lock:
             last = list(self._submissions)[-1:]
         for submission in last:
@@ -217,9 +219,9 @@ class Event:
     def __init__(self, device: Device) -> None:
         self._drop: Any = nothing
         self._device = device
-        self._timeline: Timeline | None = None  # the event covers its first ``_position`` uses
+        self._timeline: Timeline | None = None  # the event covers the first ``_position`` positions of this timeline
         self._position = 0
-        self._behind: dict[Timeline, int] = {}  # what that stream had been made to wait for before the event
+        self._behind: dict[Timeline, int] = {}  # the work that the stream had been made to wait for before the event
         self._handle = device.driver.create_event(device.id, timing=True)
         self._drop = partial(device.runtime.reclaimer.retire_event, self._handle)
 
@@ -240,7 +242,7 @@ class Event:
             self._timeline.note_passed(self._position)
 
     def elapsed_ms(self, end: Given[Event]) -> float:
-        """Returns the milliseconds from this event to ``end``; both must have been passed."""
+        """Returns the milliseconds from this event to ``end``. The device must have passed both."""
         if not isinstance(end, Event):
             raise TypeError(f"elapsed_ms takes an Event, not {type(end).__name__}; stream.record_event() makes one")
         return self._device.driver.elapsed_ms(self._handle, end._handle)
@@ -256,7 +258,7 @@ calls_drop(Stream, LooseResults, Event)
 
 
 def _finish_all(submissions: Iterable[InFlight]) -> None:
-    """Finishes each submission, then raises the first error, with a note of how many more there were."""
+    """Finishes each submission, then raises the first error, with a note of the number of further errors."""
     first: BaseException | None = None
     more = 0
     for submission in submissions:

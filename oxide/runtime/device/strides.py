@@ -1,7 +1,7 @@
-"""The geometry of strided memory: which bytes a shape and strides reach, and what an index makes of them.
+"""The geometry of strided memory: the bytes that a shape and strides cover, and the result of an index.
 
-Strides are in bytes, one an axis, and may be negative. Everything is counted from the first element, the one whose
-indices are all 0; with a negative stride it is not the lowest in memory.
+Strides are in bytes, one for each axis, and may be negative. Offsets count from the first element, whose indices are
+all 0. With a negative stride it is not the lowest in memory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from oxide.messages import written
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
-"""A shape, its strides, and where its first element is, in bytes from where the indexed one's was."""
+"""A shape, its strides, and the offset of its first element in bytes from the first element of the indexed array."""
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """The strides of an array in C order."""
+    """Returns the strides of an array in C order."""
     strides: list[int] = []
     step = itemsize
     for size in reversed(shape):
@@ -28,7 +28,7 @@ def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Whether the elements lie one behind the other in C order. The stride of an axis of one element says nothing."""
+    """Returns whether the elements are contiguous in C order. The stride of an axis of length one is ignored."""
     if 0 in shape:
         return True
     expected = itemsize
@@ -40,7 +40,7 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -
 
 
 def span(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """The bytes from the lowest element's first to the highest one's last, as a beginning and an end."""
+    """Returns the begin and end of the bytes that the elements cover, relative to the first element."""
     if 0 in shape:
         return 0, 0
     reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
@@ -48,9 +48,11 @@ def span(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[i
 
 
 def may_share_elements(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Whether two indices may mean bytes in common: false where each axis steps over all that the finer ones reach.
+    """Returns whether two indices may address common bytes. Returns False if each axis steps over all bytes that the
+    finer axes cover.
 
-    No slice of an array fails this. Windows that slide and broadcast axes do, and a few odd layouts that share nothing.
+    Returns False for every slice of an array. Returns True for sliding windows and broadcast axes, and for a few odd
+    layouts that do not share bytes.
     """
     reached = itemsize
     axes = sorted((abs(stride), size) for size, stride in zip(shape, strides, strict=True) if size > 1)
@@ -62,7 +64,7 @@ def may_share_elements(shape: Sequence[int], strides: Sequence[int], itemsize: i
 
 
 def indexed(shape: tuple[int, ...], strides: tuple[int, ...], key: Any) -> Geometry:
-    """What ``array[key]`` is, for integers, slices and one ``...``.
+    """Returns the geometry of ``array[key]``, for integers, slices and one ``...``.
 
     Raises ``IndexError`` for an index outside its axis and for more indices than axes, ``TypeError`` for anything else.
     """
@@ -85,7 +87,7 @@ def indexed(shape: tuple[int, ...], strides: tuple[int, ...], key: Any) -> Geome
             offset += first * stride if length else 0
             sizes.append(length)
             move = step * stride
-            steps.append(move if abs(move) < 2**63 else 0)  # 0 for an axis of one element, as NumPy has it
+            steps.append(move if abs(move) < 2**63 else 0)  # 0 for an axis of one element, as in NumPy
             continue
         index = _integer(part)
         if not -size <= index < size:

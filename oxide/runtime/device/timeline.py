@@ -1,21 +1,22 @@
-"""Timelines: what was submitted to a stream, numbered, and marks: the points in it that the device reports.
+"""Timelines: the numbered history of a stream's submissions, and marks: points in it that the device reports.
 
-Every timeline counts what was submitted to its stream: its *position*. A use of a buffer is a (timeline,
-position) pair. A ``Mark`` is an event recorded in the stream together with the position it covers, so that "has
-the device passed this use?" and "make that stream wait for this use" are questions about integers, and the driver
-is asked only when the integers cannot tell.
+A timeline counts the submissions to its stream: a *position*. A use of a buffer is a (timeline, position) pair. A
+``Mark`` is an event recorded in the stream, with the position that it covers. So "has the device passed this use?" and
+"make that stream wait for this use" are questions about integers. The driver is called only if the integers do not
+decide.
 
-Two invariants carry the rest:
+Three invariants hold:
 
-- A position is given out *after* its work was submitted, and a mark takes its position *before* its event is
-  recorded. So a mark at position p covers all work numbered up to p, and whatever another library put into the
-  stream before the mark.
-- While nothing was submitted after a mark, the stream itself is the event: it has run dry exactly when the device is
-  past the mark. So a mark's event is recorded when it is needed: before the next work is submitted (``close``), or for
-  a thread, another stream or a callback to wait for. Work that is awaited before more follows never has one. Should
-  two threads submit at once, work may come in between: then the mark covers it too, and whoever asks is told later.
-- A device keeps its timelines for good and hands them out again: a timeline is never garbage, so a finaliser that
-  finds one, in whatever order the collector ran, finds a usable stream.
+- A position is assigned *after* its work was submitted, and a mark takes its position *before* its event is recorded.
+  So a mark at position p covers all work up to p, and all work that another library submitted to the stream before the
+  mark.
+- While nothing was submitted after a mark, the stream itself serves as the event: it has run dry exactly if the device
+  is past the mark. So a mark's event is recorded only when it is needed: before the next work is submitted (``close``),
+  or for a thread, another stream or a callback that waits for it. If work is awaited before more is submitted, no event
+  is recorded. If two threads submit at the same time, work may come between the mark and its event. Then the mark
+  covers that work too, and its waiters wake later.
+- A device keeps its timelines for good and reuses them. A timeline is never garbage, so a finaliser that refers to one
+  always finds a usable stream, whatever the order of the collector.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
 
 
-_FEW: Final = 8  # marks that are asked one by one
+_FEW: Final = 8  # marks that are queried one by one
 
 
 @final
 class Mark:
-    """A point in a timeline. ``passed()`` asks the driver only until it once said yes."""
+    """A point in a timeline. ``passed()`` queries the driver until the device is past the mark, and not after that."""
 
     __slots__ = ("_drop", "event", "position", "timeline")
 
@@ -50,10 +51,10 @@ class Mark:
         self._drop: Any = nothing
         self.timeline = timeline
         self.position = position
-        self.event: EventHandle | None = None  # none yet while it is the end of its stream
+        self.event: EventHandle | None = None  # None while the mark is the end of its stream
 
     def passed(self) -> bool:
-        """Whether the device is past this point. Raises what the stream's work failed with."""
+        """Returns whether the device is past this point. Raises the error of the stream's work."""
         timeline = self.timeline
         if self.position <= timeline.seen:
             return True
@@ -69,7 +70,7 @@ class Mark:
         if self.position > timeline.seen:
             if timeline.device.lost is not None:
                 timeline.device.raise_if_lost()
-            # Not for the stream: another thread may submit more to it, that waits for this one.
+            # Waits for the event, not the stream: another thread may submit work that waits for this thread.
             event = timeline.event_of(self)
             try:
                 timeline.driver.synchronize_event(event)
@@ -78,7 +79,7 @@ class Mark:
             timeline.note_passed(self.position)
 
     def has_event(self, event: EventHandle) -> None:
-        """The mark's event is recorded. It can be recorded again as soon as the mark is dropped: a wait that was
+        """Sets the mark's recorded event. When the mark is dropped, the event may be recorded again: a wait that was
         submitted for it keeps its own point."""
         self.event = event
         self._drop = partial(self.timeline.device.spare_events.append, event)
@@ -92,37 +93,39 @@ calls_drop(Mark)
 
 @final
 class Timeline:
-    """A stream's history. ``seen`` is the highest position that the device was seen past.
+    """A stream's history. ``seen`` is the highest position that the device is known to be past.
 
-    ``handle`` is a stream that another library made: its history then begins now.
+    With ``handle``, the stream is another library's, and its history begins now.
     """
 
     def __init__(self, device: Device, handle: StreamHandle | None = None) -> None:
         self.device = device
         self.driver = device.driver
         self.seen = 0
-        self.foreign = handle is not None  # then this object is garbage soon, and nothing may keep it
+        # True for a stream of another library: the timeline is short-lived, and nothing may keep it
+        self.foreign = handle is not None
         self._named = self.foreign  # another library may submit to it at any time
         self._lock = new_lock()
         self.advance = count(1).__next__
-        """``advance()`` numbers the work that was just submitted. A step of a C iterator: 40 ns and no lock."""
+        """``advance()`` numbers the work that was just submitted: one call of a C iterator, 40 ns without a lock."""
         self._marks: deque[Mark] = deque()
         self.end: Mark | None = None
         """The last mark, while it has no event and nothing was submitted after it."""
         self._waited: dict[Timeline, int] = {}
         self._watcher: StreamHandle | None = None
         self.lane: Callable[[], Any] | None = None
-        """Where the large uploads in flight on the stream are staged: staging.py's, a weak reference."""
+        """The staging of the large uploads in flight on the stream: a weak reference that ``staging.py`` sets."""
         self.pace = Pace()
         self.handle: StreamHandle = self.driver.create_stream(device.id) if handle is None else handle
 
     def mark(self) -> Mark:
-        """A mark that covers everything submitted so far."""
+        """Returns a mark that covers everything submitted so far."""
         if self.end is not None:
             self.close()
         with self._lock:
             mark = Mark(self, self.advance())
-            if self._named or self.device.runtime.ordering == "strict":  # which refuses what is not seen to be over
+            # strict refuses a use that is not known to have ended
+            if self._named or self.device.runtime.ordering == "strict":
                 self._record(mark)
             else:
                 self.end = mark
@@ -130,7 +133,7 @@ class Timeline:
         return mark
 
     def close(self) -> None:
-        """To be called before work is submitted: what the stream holds now gets an end of its own."""
+        """Records the event of the stream's last mark, if it has none. Call it before work is submitted."""
         with self._lock:
             end = self.end
             if end is not None:
@@ -139,7 +142,7 @@ class Timeline:
                 self.end = None
 
     def event_of(self, mark: Mark) -> EventHandle:
-        """The mark's event, recorded now if it has none."""
+        """Returns the mark's event. Records it if the mark has none."""
         with self._lock:
             if mark.event is None:
                 self._record(mark)
@@ -160,20 +163,20 @@ class Timeline:
         mark.has_event(event)
 
     def name(self) -> int:
-        """The stream's number, for another library, which may submit to it from now on."""
+        """Returns the stream's number for another library, which may submit to the stream from now on."""
         self.close()
         self._named = True
         return self.driver.stream_address(self.handle)
 
     def passed(self, position: int) -> bool:
-        """Whether the device is past ``position``, as far as marks tell. Never records one."""
+        """Returns whether the device is past ``position``, as far as the marks tell. Never records a mark."""
         if position <= self.seen:
             return True
         mark = self.covering(position)
         return mark is not None and mark.passed()
 
     def wait_for(self, other: Timeline, position: int) -> bool:
-        """Orders this stream after ``other``'s work up to ``position``; True if that took an event wait."""
+        """Orders this stream after ``other``'s work up to ``position``. Returns True if that took an event wait."""
         if self.is_after(other, position):
             if other is not self:
                 self.device.runtime.counters.waits_avoided.add()
@@ -183,8 +186,8 @@ class Timeline:
         return True
 
     def follow(self, other: Timeline, position: int) -> None:
-        """``wait_for`` work that was just submitted, which the device is hardly past: it is not asked. For the
-        streams of one copy, whose waits are not counted as ordering."""
+        """Orders this stream after work that was just submitted, as ``wait_for`` does. The device is not queried, as it
+        is unlikely to be past that work. For the streams of one copy, whose waits do not count as ordering."""
         if other is not self and self._waited.get(other, 0) < position > other.seen:
             self._wait(other, position)
 
@@ -198,20 +201,21 @@ class Timeline:
             self._waited[other] = mark.position
 
     def note_waited(self, other: Timeline | None, position: int) -> None:
-        """This stream was made to wait for ``other``'s work up to ``position``."""
+        """Records that this stream was made to wait for ``other``'s work up to ``position``."""
         if other is not None and other is not self and self._waited.get(other, 0) < position:
             self._waited[other] = position
 
     def waited(self) -> dict[Timeline, int]:
-        """The other streams that this one was made to wait for, and up to where; a copy."""
+        """Returns a copy of the streams that this stream was made to wait for, with the positions."""
         return self._waited.copy()
 
     def is_after(self, other: Timeline, position: int) -> bool:
-        """Whether what is submitted here from now on runs after ``other``'s work up to ``position`` anyway."""
+        """Returns whether work submitted here from now on runs after ``other``'s work up to ``position`` without a new
+        wait."""
         return other is self or self._waited.get(other, 0) >= position or other.passed(position)
 
     def seen_dry(self) -> bool:
-        """Whether the stream has run all that it holds. Forgets the marks that this answers for."""
+        """Returns whether the stream has run all its work. If so, forgets the marks that this decides."""
         position = self.advance()
         if not self.driver.query_stream(self.handle):
             return False
@@ -219,8 +223,8 @@ class Timeline:
         return True
 
     def synchronize_past(self, position: int) -> None:
-        """Blocks the thread until the device is past ``position``, which covers all that was submitted so far. Not for
-        the stream, to which another thread may submit more, that waits for this one."""
+        """Blocks the thread until the device is past ``position``, which covers all work submitted so far. Waits for an
+        event, not the stream: another thread may submit work that waits for this thread."""
         device = self.device
         event = device.take_event()
         try:
@@ -233,7 +237,7 @@ class Timeline:
         self.note_passed(position)
 
     def synchronize(self) -> None:
-        """Blocks the thread until the stream has run all that it holds."""
+        """Blocks the thread until the stream has run all its work."""
         position = self.advance()
         try:
             self.driver.synchronize_stream(self.handle)
@@ -243,13 +247,13 @@ class Timeline:
 
     @property
     def label(self) -> str:
-        """The stream as messages name it."""
+        """Returns the stream's name for messages."""
         return f"stream {self.driver.stream_address(self.handle):#x} of {self.device.label}"
 
     def watch(self, mark: Mark, function: int, argument: int) -> None:
         """Calls the native ``function(argument)`` once the device is past ``mark``.
 
-        The call runs on a stream beside this one, so it neither waits for later work here nor delays it.
+        The call runs on a separate stream, so it neither waits for later work of this stream nor delays it.
         """
         event = self.event_of(mark)
         with self._lock:
@@ -259,7 +263,7 @@ class Timeline:
             self.driver.launch_native_host_function(function, argument, self._watcher)
 
     def ask(self, mark: Mark) -> bool:
-        """Whether the driver says that the device is past ``mark``. Raises what the stream's work failed with."""
+        """Queries the driver: returns whether the device is past ``mark``. Raises the error of the stream's work."""
         if self.device.lost is not None:
             self.device.raise_if_lost()
         event = mark.event
@@ -272,28 +276,28 @@ class Timeline:
         return passed
 
     def note_passed(self, position: int) -> None:
-        """The device was seen past ``position``."""
+        """Records that the device is past ``position``."""
         with self._lock:
             if position > self.seen:
                 self.seen = position
             if self.end is not None and self.end.position <= self.seen:
                 self.end = None
             if self._marks and self._marks[0].position <= self.seen:
-                dropped = [self._marks.popleft()]  # so that no mark dies inside the lock
+                dropped = [self._marks.popleft()]  # dropped after the lock is released, as each drop runs a finaliser
                 while self._marks and self._marks[0].position <= self.seen:
                     dropped.append(self._marks.popleft())
 
     def forget_marks(self) -> None:
-        """Gives the events back, of a stream that nobody asks about any more."""
+        """Drops all marks, and so returns their events. For a stream that is not queried any more."""
         self._marks.clear()
         self.end = None
 
     def look_ahead(self) -> None:
-        """Finds out for many marks at once that the device is past them.
+        """Finds many marks that the device has passed with few queries.
 
-        Called when one was seen passed. The eighth mark from there is asked, then the sixteenth from that one, and so
-        on with steps that double until one was not passed. So the end of a thousand operations is found with ten
-        questions to the driver and not with a thousand (1.4 µs each), and where only one has ended, it takes one.
+        Called when a mark was found to be passed. It queries the eighth mark from there, then the sixteenth from that
+        one, and doubles the step until a mark is not passed. So the end of a thousand operations takes ten queries and
+        not a thousand, at 1.4 µs each. If only one operation has ended, it takes one query.
         """
         step = _FEW
         while True:
@@ -305,19 +309,19 @@ class Timeline:
             try:
                 if not self.ask(mark):
                     return
-            except DeviceError:  # for whoever waits for that one
+            except DeviceError:  # ignored here: the waiter on that mark sees it
                 return
             step *= 2
 
     def destroy(self) -> None:
-        """Gives the stream back to the driver, and its events to the device; only when the runtime ends."""
+        """Destroys the stream, and returns its events to the device. Called only when the runtime ends."""
         self.forget_marks()
         self.driver.destroy_stream(self.handle)
         if self._watcher is not None:
             self.driver.destroy_stream(self._watcher)
 
     def covering(self, position: int) -> Mark | None:
-        """The first mark recorded at ``position`` or later, if there is one that the device was not seen past."""
+        """Returns the first mark at ``position`` or later that the device is not known to be past, or None."""
         with self._lock:
             marks = self._marks
             if not marks or marks[-1].position < position:

@@ -1,1 +1,1 @@
-"""Page-locked host memory, and copies of host memory that the device has threads make."""
+"""Page-locked host memory, and copies of host memory on the device's host-function thread."""

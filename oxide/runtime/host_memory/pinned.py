@@ -199,13 +199,13 @@ class PinnedPool:
 
     @property
     def free_bytes(self) -> int:
-        """The bytes of free buffers."""
+        """Returns the bytes of free buffers."""
         with self._lock:
             self._collect()
             return self._pooled()
 
     def trim(self) -> None:
-        """Gives unused buffers back to the driver. Blocks until the device is idle."""
+        """Returns unused buffers to the driver. Blocks until the device is idle."""
         with self._lock:
             grower = self._grower
             while len(self._wanted) > 1:  # the thread is making the first

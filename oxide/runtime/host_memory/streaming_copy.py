@@ -1,13 +1,14 @@
-"""``memcpy`` past the cache, for data that the device reads next and this processor does not.
+"""Non-temporal ``memcpy``, for data that the device reads next and this processor does not.
 
-An ordinary store first reads the line that it will overwrite. So a copy through the cache moves three bytes for each
-byte copied, and evicts the program's data. Non-temporal stores write whole lines and read none of them. ``memcpy`` uses
+An ordinary store first reads the cache line that it will overwrite. So a copy through the cache moves three bytes for
+each byte copied, and evicts the program's data. Non-temporal stores write whole lines and read none. ``memcpy`` uses
 them only for copies of megabytes, but the helpers of ``copy_pool`` copy pieces of 128 KiB. GB/s on an H100's machine
-with ``memcpy`` and with this copy, medians of 36 alternating runs: one upload of 64 MiB at a time 21.7 and 30.3, of an
-array that is not in the cache 18.5 and 23.8; four at a time 42.0 and 40.5, and 35.9 and 38.4. Prefetching the source
-made it slower.
+with ``memcpy`` and with this copy, medians of 36 alternating runs:
 
-It exists for x86-64 only, whose instruction set has these stores. Elsewhere the C library's ``memcpy`` is used.
+- one upload of 64 MiB at a time: 21.7 and 30.3; of an array that is not in the cache: 18.5 and 23.8
+- four uploads at a time: 42.0 and 40.5; of arrays that are not in the cache: 35.9 and 38.4
+
+Prefetching the source made it slower. The copy exists for x86-64 only. Elsewhere the C library's ``memcpy`` is used.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from oxide.compiler.ir.files import ir_file
 
 
 def streaming_copy_address() -> int:
-    """Returns the address of ``void *copy(void *destination, const void *source, size_t bytes)``, which acts as
-    ``memcpy`` does.
+    """Returns the address of ``void *copy(void *destination, const void *source, size_t bytes)``, a ``memcpy``.
 
-    When that function returns, the bytes are visible to other threads and to the device."""
+    When the copy returns, the bytes are visible to other threads and to the device.
+    """
     global _function
     if _function is None:
         if platform.machine() == "x86_64":

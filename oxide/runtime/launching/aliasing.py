@@ -1,15 +1,14 @@
 """Outputs of one launch that share memory.
 
-A ``DisjointSlice`` gives each thread elements of its own, which holds for one slice. Over two that overlap, thread 0's
-element of the one may be thread 4's of the other, and both write it::
+A ``DisjointSlice`` gives each thread its own elements. This holds for one slice only: of two overlapping slices, thread
+0's element of one may be thread 4's element of the other, and both threads write it::
 
     a, b = whole.partition(8)[0], whole.reshape(-1)
-    kernel(a, b)     # fine while the two begin together and have the same layout: then each thread has its own in both
+    kernel(a, b)     # allowed: both begin together and have the same layout, so a thread's elements are its own in both
 
-So outputs are apart, or begin at the same address with elements and tiles of one size, and with the same rows if one
-has several axes. Two ``AtomicSlice`` may overlap
-as they like. An input may be an output's memory: a thread that reads other elements of it than its own reads what
-another thread may or may not have written.
+So two outputs must not overlap, or they must begin at the same address with the same sizes of elements and tiles. If
+one has several axes, their rows must have the same length too. Two ``AtomicSlice`` may overlap freely. An input may
+share an output's memory: a thread that reads another thread's element may or may not see that thread's write.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from oxide.runtime.device.memory import DeviceBox
 
 
 def refuse_shared_outputs(kernel: str, outputs: Sequence[tuple[Parameter, DeviceBox]]) -> None:
-    """Raises ``ArgumentError`` for two outputs of a launch by which two threads could reach the same element.
+    """Raises ``ArgumentError`` for two outputs of a launch through which two threads could write the same element.
 
-    ``outputs`` are the parameters of kinds ``disjoint``, ``tiles`` and ``atomic`` with their boxes."""
+    ``outputs`` are the parameters of kinds ``disjoint``, ``tiles`` and ``atomic`` with their boxes.
+    """
     for number, (second, box) in enumerate(outputs):
         for first, other in outputs[:number]:
             apart = other.ptr + other.nbytes <= box.ptr or box.ptr + box.nbytes <= other.ptr
@@ -38,7 +38,7 @@ def refuse_shared_outputs(kernel: str, outputs: Sequence[tuple[Parameter, Device
 
 
 def _conflict(first: Parameter, other: DeviceBox, second: Parameter, box: DeviceBox) -> bool:
-    """Whether two outputs that overlap give an element to two threads."""
+    """Returns whether two overlapping outputs give the same element to two threads."""
     if first.kind == second.kind == "atomic":
         return False
     same = first.kind == second.kind and first.tile == second.tile and other.ptr == box.ptr

@@ -1,8 +1,8 @@
-"""Finds the specialization of a generic kernel by the kinds of the arguments that its types follow from.
+"""Finds the specialization of a generic kernel by the kinds of the arguments that determine its types.
 
-The arguments' kinds (a buffer's dtype, a number's type, a function's code and the types it captures) make a key, and
-``KernelLaunches`` keeps the plan that a key led to: one look at each open argument and one at a dictionary.
-All other calls take the slow path, ``specializing``, which is imported with the first generic kernel.
+The arguments' kinds form a key: a buffer's dtype, a number's type, a function's code and the types that it captures.
+``KernelLaunches`` caches the plan of each key, so a launch inspects each open argument once and does one dictionary
+look-up. All other calls take the slow path, ``specializing``, which is imported with the first generic kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 
 def kinds(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the key of a call: all that the choice of a specialization depends on."""
+    """Returns the key of a call: everything that the choice of a specialization depends on."""
     parts: list[Any] = []
     for place in kernel.open_places:
         argument = arguments[place]

@@ -1,18 +1,16 @@
-"""The fast path of a launch: arguments that are plain numbers and boxes become words and uses in one pass.
+"""The fast path of a launch: binds arguments that are plain numbers and boxes in one pass.
 
-Nearly every launch gets such arguments, and the time of a launch is Python's: on an H100 the driver's own part is
-2.7 µs, so each 0.1 µs here is seen. What is done, and why it is allowed:
+Nearly all launches have such arguments, and Python dominates a launch's time: on an H100 the driver's part is 2.7 µs,
+so each 0.1 µs here counts. The measures, and why they are valid:
 
-- **Once, when the launch is built.** A box's address, size and dtype never change, so what the check looks at is also
-  what the execution needs; running a recipe again looks at no argument again.
-- **Exact types only.** Boxes and arcs have no subclasses, so one compare tells. Whatever else an argument is (an
-  operation, a mistake, what a contract of the kernel's refuses), ``bind`` returns None, and the way that judges and
-  explains everything (``launch.py``) is taken; so no message is written twice. A kernel with an ``AtomicSlice`` takes
-  that way too.
-- **Bytes, put together once.** A box keeps its address and length as a kernel's parameters hold them, so the parameters
-  are a join of what is there; the fault record's address is added at each launch, since it belongs to the submission.
-- **A plan for each specialization** says what is to be done with each argument, so that nothing is asked of the
-  parameters again.
+- **Bind once, when the launch is built.** A box's address, size and dtype never change, so the check reads what the
+  execution needs. Running an operation again inspects no argument again.
+- **Exact types only.** Boxes and arcs have no subclasses, so one compare decides. For any other argument (an operation,
+  a mistake, a violated contract) ``bind`` returns None, and ``launch.py`` checks everything and raises the errors. So
+  each message exists once. A kernel with an ``AtomicSlice`` takes the slow path too.
+- **Bytes, computed once.** A box keeps its address and length as parameter bytes, so the parameters are one join. The
+  fault record's address is appended at each launch, since it belongs to the submission.
+- **A plan for each specialization** says how to bind each argument, so that a launch does not inspect the parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 _ANY: Final = sys.maxsize
 _NUMBERS: Final = (int, float, bool)
 
-# What a slot does with its argument.
+# The kinds of slots.
 _SLICE: Final = 0
 _DISJOINT: Final = 1
 _TILES: Final = 2
@@ -69,7 +67,7 @@ _NOTHING: Final = Packed(object(), b"", ())
 
 @final
 class Slot:
-    """How one argument is bound."""
+    """A parameter of a plan: how an argument is bound to it."""
 
     __slots__ = (
         "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack",
@@ -89,15 +87,15 @@ class Slot:
         self.floats: bool = scalar is not None and scalar.is_float
         self.type: Any = parameter.type if isinstance(parameter, NumbaParameter) else None
         self.tile: int = math.prod(parameter.tile) if isinstance(parameter, Parameter) else 1
-        """How many elements a thread reaches."""
+        """The number of elements that one thread accesses."""
         self.most = _ANY
-        """How many elements of an output the threads of the plan's fitting configuration reach."""
-        self.before = bytes(-offset % 8)  # up to a box's address
-        # Of anything else, ``pack`` gives the bytes behind the ``rest`` since the last multiple of 8: with those in
-        # front, everything in it is aligned as it is in the whole.
+        """The number of elements of an output that the threads of the plan's ``fitting`` configuration access."""
+        self.before = bytes(-offset % 8)  # padding before a box's address
+        # For any other argument, ``pack`` gets ``rest`` bytes of padding in front: the bytes since the last multiple of
+        # 8. So its fields are aligned as in the whole.
         self.rest = offset % 8
         self.pack = struct.Struct(f"@{self.rest}x{parameter.struct_format}").pack
-        self.last = _NOTHING  # a program's constants and small sizes are the same object at each launch
+        self.last = _NOTHING  # a program's constants and small sizes are the same objects at each launch
         self.parts: list[int] = []
         """The indices of a tuple's numbers, or of a slice's axes, that the contracts name."""
         self.judged: list[str] = []
@@ -113,7 +111,7 @@ class Slot:
 
 @final
 class Plan:
-    """How the launches of a specialization bind their arguments."""
+    """The bindings of a specialization's parameters, shared by its launches."""
 
     __slots__ = (
         "end", "fitting", "holds", "needs", "outputs", "reached", "reference", "short", "slots", "special", "warns"
@@ -129,7 +127,7 @@ class Plan:
         for parameter in special.parameters:
             self.slots.append(Slot(parameter, struct.calcsize(formats), named))
             formats += parameter.struct_format
-        self.end = bytes(-struct.calcsize(formats) % 8)  # up to the fault record's address
+        self.end = bytes(-struct.calcsize(formats) % 8)  # padding before the fault record's address
         self.outputs = [place for place, slot in enumerate(self.slots) if slot.kind in (_DISJOINT, _TILES)]
         self.holds: Callable[..., bool] | None = None
         """Returns whether the contracts hold, given the integers that they name in the order of the parameters."""
@@ -142,19 +140,19 @@ class Plan:
         )
         self.needs: LaunchNeeds = special.needs
         self.short = False
-        """True once an output was bound that has more than its slot's ``most`` elements."""
+        """True once a bound output had more than its slot's ``most`` elements."""
         self.reached = [self.slots[place] for place in self.outputs]
         self.warns = self.needs.own_elements and not special.description.partial
-        """True as long as a launch with too few threads is worth a warning."""
+        """True while a launch with too few threads causes a warning."""
 
     def warn_no_more(self) -> None:
-        """Makes all outputs long enough from now on."""
+        """Stops the warnings: lets outputs have any number of elements from now on."""
         self.warns = False
         for slot in self.reached:
             slot.most = _ANY
 
     def fit(self, config: LaunchConfig) -> None:
-        """Notes a configuration whose axes passed the check, and how far its threads reach."""
+        """Records a configuration whose axes passed the check, and the number of elements that its threads access."""
         self.fitting = config
         if self.warns:
             grid, block = config._grid, config._block
@@ -165,8 +163,8 @@ class Plan:
 
 @final
 class Binding:
-    """A launch's arguments as its execution needs them: the parameters, all but the fault record's address, the buffers
-    read and written, and the device that all of them are on (None for a kernel of scalars)."""
+    """A launch's bound arguments: the parameter bytes without the fault record's address, the buffers read and written,
+    and the device of all of them (None for a kernel of scalars)."""
 
     __slots__ = ("device", "params", "reads", "writes")
 
@@ -178,7 +176,8 @@ class Binding:
 
 
 def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
-    """Returns the arguments' binding; None if one needs a closer check, or if the boxes are on several devices."""
+    """Returns the arguments' binding. Returns None if an argument needs a closer check, or if the boxes are on several
+    devices."""
     slots = plan.slots
     if len(slots) != len(arguments):
         return None
@@ -212,7 +211,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
             if given.type is not found:
                 if given.type != found:
                     return None
-                slot.type = given.type  # an equal one, which the next launch finds to be the same
+                slot.type = given.type  # equal types: makes the next launch find the identical one
             words = given.words
         elif (
             kind == _OTHER or not isinstance(box, DeviceBox) or box._dtype is not slot.dtype or box._strides is not None
@@ -252,7 +251,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
 
 
 def _pack(slot: Slot, argument: object) -> Packed | None:
-    """Packs a number, a tuple or a function as it is passed; None if it needs a closer check."""
+    """Packs a number, a tuple or a function as parameter bytes. Returns None if it needs a closer check."""
     words = _words(slot, argument)
     if words is None:
         return None
@@ -263,8 +262,8 @@ def _pack(slot: Slot, argument: object) -> Packed | None:
 
 
 def _words(slot: Slot, argument: object) -> tuple[Any, ...] | None:
-    """Returns the words passed for a number, a tuple or a function; None if it needs a closer check."""
-    # The two common cases first, each a compare or two.
+    """Returns the words passed for a number, a tuple or a function. Returns None if it needs a closer check."""
+    # The two common cases first, each with one or two compares.
     if type(argument) is int and slot.integers is not None and argument in slot.integers:
         return (argument,)
     if type(argument) is float and slot.floats and -SAFE_FLOAT <= argument <= SAFE_FLOAT:
@@ -288,7 +287,7 @@ def _hold(holds: Callable[..., bool], integers: list[Any]) -> bool:
 
 
 def _overlap(plan: Plan, arguments: tuple[Any, ...]) -> bool:
-    """Returns whether two outputs share memory; then ``aliasing.py`` decides."""
+    """Returns whether two outputs share memory, in which case ``aliasing.py`` decides."""
     ends = 0
     given = [arguments[place] for place in plan.outputs]
     boxes: list[DeviceBox] = [argument.value if isinstance(argument, Arc) else argument for argument in given]

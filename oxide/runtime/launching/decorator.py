@@ -1,7 +1,7 @@
 """``@kernel``: makes a kernel that the runtime launches.
 
-The compiler's ``Kernel`` knows no runtime: this hands it the object that plans its launches. Interpreted in the
-compiled form too, as compiled functions have no frames, and ``kernel`` looks at its caller's.
+The compiler's ``Kernel`` does not know the runtime: this module gives it the object that plans its launches. The module
+stays interpreted in the compiled form, because ``kernel`` reads its caller's frame and compiled functions have none.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ def kernel(
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
-    """Makes a kernel of a Python function. Raises ``CompileError`` for annotations it cannot use.
+    """Makes a kernel of a Python function. Raises ``CompileError`` for annotations that a kernel cannot have.
 
-    A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``; a
-    kernel that has such parameters, or ``Array`` ones, has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
+    A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``. A
+    kernel with such parameters, or with ``Array`` ones, has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
     kernel of a function that ``numba.cuda.jit`` decorated, with its explicit signatures, if it has any.
 
-    ``block`` is the block's shape in threads for launches that name none, and ``items_per_thread``, CUB's term, how
-    many elements of the output a thread of such a launch makes, along each axis: the grid follows from both.
-    ``fastmath`` allows floating point reassociation and approximate division. ``fma=False`` rounds every product;
-    else a product that is written as an operand of a sum is fused with it, as C's ``FP_CONTRACT`` has it, and
-    ``fastmath`` leaves the choice to the compiler. ``unchecked`` leaves the bounds checks out: an index outside a slice
-    then touches other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the
-    first use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against
-    them on the host, and accesses that follow from them are not checked in the kernel. ``max_registers`` bounds a
-    thread's registers on a GPU. ``partial=True`` says that a launch may have fewer threads than an output has elements
-    or tiles; else the first such launch is a ``RuntimeWarning``. ``sanitize``, of ``"memory"`` and ``"race"``, makes
-    the CPU device check every access: docs/sanitizer.md says for what.
+    ``block`` is the block's shape in threads for launches without a configuration. ``items_per_thread``, CUB's term, is
+    the number of output elements that a thread of such a launch computes, along each axis. The grid follows from both.
+    ``fastmath`` allows floating point reassociation and approximate division. By default a product that is written as
+    an operand of a sum is fused with it, as C's ``FP_CONTRACT`` allows; ``fma=False`` rounds every product, and
+    ``fastmath`` leaves the choice to the compiler. ``unchecked`` omits the bounds checks: an index outside a slice then
+    accesses other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the first
+    use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
+    the host, and accesses that follow from them are not checked in the kernel. ``max_registers`` limits a thread's
+    registers on a GPU. ``partial=True`` says that a launch may have fewer threads than an output has elements or tiles.
+    Otherwise the first such launch causes a ``RuntimeWarning``. ``sanitize``, of ``"memory"`` and ``"race"``, makes the
+    CPU device check every access: see docs/sanitizer.md.
     """
     options: dict[str, Any] = {
         "block": block,
@@ -80,7 +80,7 @@ def kernel(
         "max_registers": max_registers,
         "partial": partial,
         "sanitize": sanitize,
-        # Annotations are strings mostly, and may name a local of the function that defines the kernel.
+        # Annotations are mostly strings, and may name a local of the function that defines the kernel.
         "names": dict(sys._getframe(1).f_locals),
     }
     if function is None:

@@ -1,8 +1,8 @@
-"""Kernel launches as operations: the one place where the compiler and the runtime meet.
+"""Kernel launches as operations: here the compiler and the runtime meet.
 
-Everything that can be wrong with a launch is checked when the operation is built, before anything is submitted:
-the number of arguments, their types and dtypes, the grid and the block, and what the kernel's own text demands of
-them. Only what an argument that is itself an operation will yield has to wait, where it cannot be known before.
+A launch is checked when the operation is built, before anything is submitted: the number of arguments, their types and
+dtypes, the grid and the block, and the kernel's own requirements. Only the result of an argument that is itself an
+operation is checked when it exists.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _NO_RECORD: Final = bytes(8)  # the address, for a kernel in which nothing can f
 class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     """A launch of a kernel. Yields the tuple of its arguments, in order."""
 
-    _known: tuple[Spec, ...] | None = None  # the arguments' specs, once they were looked up
+    _known: tuple[Spec, ...] | None = None  # the arguments' specs, once computed
     _numbers: tuple[Any, ...] = ()  # the words of arguments that are numbers, tuples and functions
-    _open_contracts: tuple[Contract, ...] = ()  # the contracts that execution has to check
-    _output: int | None = None  # the place of the argument that the grid may follow from
+    _open_contracts: tuple[Contract, ...] = ()  # the contracts to check at execution
+    _output: int | None = None  # the position of the output that determines the grid
 
     def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...], plan: Plan) -> None:
-        """Makes a launch of the kernel's specialization that ``plan`` is of."""
+        """Makes a launch of ``plan``'s specialization of the kernel."""
         self._kernel = kernel
         self._config = config
         self._arguments = arguments
@@ -75,7 +75,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 if plan.fitting is not config:
                     self._check_shape(config)
                     if plan.warns:
-                        plan.short = True  # perhaps: what was bound was compared with the configuration before
+                        plan.short = True  # perhaps: the bound outputs were compared with the previous configuration
                 if plan.short:
                     self._check_reach(arguments)
                 self._unused = True
@@ -132,7 +132,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return self._arguments
 
     def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        """Executes a launch with arguments that are operations, or raises for arguments that are refused."""
+        """Executes a launch whose arguments include operations. Raises for refused arguments."""
         kernel, specialization, device = self._kernel, self._specialization, context.device
         results: list[Any] = []
         values: list[Any] = []
@@ -239,7 +239,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             refuse_shared_outputs(self._kernel.name, outputs)
 
     def _check_contracts(self, specs: tuple[Spec, ...]) -> None:
-        """Checks the contracts whose names are all known. The others are checked once an operation has yielded."""
+        """Checks the contracts whose names are all known. The others are checked once the operations have yielded."""
         known: dict[str, int] = {}
         certain: set[str] = set()
         for parameter, argument, spec in zip(self._specialization.parameters, self._arguments, specs, strict=True):
@@ -263,12 +263,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         for contract in self._kernel.description.contracts:
             if contract.names <= known.keys():
                 contract.check(self._kernel.name, known)
-        # The kernel's memory safety rests on them, so what an operation announced is checked again once it has run.
+        # Memory safety depends on the contracts, so an operation's announced spec is checked again once it has run.
         self._open_contracts = tuple(c for c in self._kernel.description.contracts if not c.names <= certain)
 
     def _check_shape(self, config: LaunchConfig) -> None:
-        """Raises ``LaunchError`` for more axes than the kernel's thread indices have: only in a launch of as many axes
-        are they unique."""
+        """Raises ``LaunchError`` for a launch with more axes than the kernel's thread indices have: the indices would
+        not be unique."""
         needs = self._plan.needs
         _, grid_y, grid_z = config._grid
         _, block_y, block_z = config._block
@@ -290,8 +290,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._plan.fit(config)
 
     def _check_reach(self, arguments: Sequence[object]) -> None:
-        """Warns of an output with more elements than the launch's threads reach: at a kernel's first such launch, and
-        at each under the sanitizer. ``arguments`` are boxes, or their specs."""
+        """Warns of an output with more elements than the launch's threads access: at a kernel's first such launch, and
+        at each one under the sanitizer. ``arguments`` are boxes or their specs."""
         plan, kernel = self._plan, self._kernel
         plan.short = False
         for place, slot in zip(plan.outputs, plan.reached, strict=True):
@@ -324,7 +324,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
 @final
 class ConfiguredKernel:
-    """A kernel and the content of the brackets; calling it makes the launch operation."""
+    """A kernel with its launch configuration, ``kernel[grid, block]``. Calling it makes the launch operation."""
 
     __slots__ = ("_config", "_kernel", "_plan")
 
@@ -379,18 +379,19 @@ class KernelLaunches:
 
     __slots__ = ("_by_kinds", "_plans", "only")
 
-    configured: ClassVar[type[ConfiguredKernel]] = ConfiguredKernel  # a method would be one more call at each launch
+    # a class attribute, as a method would cost a call at each launch
+    configured: ClassVar[type[ConfiguredKernel]] = ConfiguredKernel
 
     def __init__(self) -> None:
         self.only: Plan | None = None
-        """The one plan of a kernel that is not generic, once it was launched. A launch needs no other look-up."""
+        """The only plan of a kernel that is not generic, once it was launched. A launch then needs no look-up."""
         self._plans: dict[Specialization, Plan] = {}
-        self._by_kinds: dict[tuple[Any, ...], Plan] = {}  # by the kinds of the arguments that types follow from
+        self._by_kinds: dict[tuple[Any, ...], Plan] = {}  # keyed by the kinds of the arguments that determine the types
 
     def resources(
         self, special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
     ) -> KernelResources:
-        """Returns what ``Specialization.resources`` does."""
+        """Returns the result of ``Specialization.resources``."""
         from oxide.runtime.launching.resources import resources_of
 
         return resources_of(special, block, shared_mem_bytes)
@@ -425,7 +426,7 @@ class KernelLaunches:
 
 
 def _launches_of(kernel: Kernel) -> KernelLaunches:
-    """Returns what ``@kernel`` gave the kernel."""
+    """Returns the launches object that ``@kernel`` gave the kernel."""
     launches: Any = kernel.launches
     found: KernelLaunches = launches
     return found
@@ -448,8 +449,8 @@ def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
 
 
 def _numbers(parameter: Closed, argument: Any) -> Any:
-    """Returns the words for a number, a tuple or a function; None for a box or an operation. They are read when the
-    launch is built, as the numbers that a function captures may change before it runs."""
+    """Returns the words for a number, a tuple or a function, and None for a box or an operation. Call it when the
+    launch is built, as the numbers that a function captures may change before the launch runs."""
     if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
         return None
     if parameter.lifted is not None:
@@ -458,7 +459,7 @@ def _numbers(parameter: Closed, argument: Any) -> Any:
 
 
 def _integers(parameter: Parameter, words: tuple[Any, ...]) -> dict[str, int]:
-    """Returns the integers of a tuple by their names, for a contract."""
+    """Returns the integers of a tuple by name, for a contract."""
     assert parameter.lifted is not None
     named = zip(parameter.lifted.parts, words, strict=True)
     return {part.name: int(word) for part, word in named if part.dtype.kind in "iu"}
@@ -523,7 +524,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
                 f"a strided view, of shape {box.shape} and strides {box.strides} bytes: {parameter.annotation} takes "
                 f"contiguous memory; dup(view) makes a contiguous box, and Array[{element}, {box.ndim}] takes strides",
             )
-        # An open parameter is checked again once its type is known.
+        # An open parameter is checked again when its type is known.
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
             raise _refusal(
                 kernel,
@@ -550,7 +551,8 @@ def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np
 
 
 def _check_axes(kernel: Kernel, parameter: Parameter | OpenParameter, shape: tuple[int, ...]) -> None:
-    """A slice of one axis takes any box, in row-major order; a slice of several only a box of as many axes."""
+    """Checks the number of axes. A slice of one axis takes any box, in row-major order; a slice of several axes takes
+    only a box of as many."""
     if parameter.ndim not in (1, len(shape)):
         axes = "one axis" if len(shape) == 1 else f"{len(shape)} axes"
         raise _refusal(

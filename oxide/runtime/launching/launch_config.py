@@ -1,4 +1,4 @@
-"""How many threads a launch has: the configuration in a kernel's brackets, checked when it is made."""
+"""LaunchConfig: the configuration in a kernel's brackets, checked when it is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oxide.errors import LaunchError
 from oxide.messages import written
 from oxide.native import Given
 
-# Compiled, this module reads its own constants at once, and would have to ask Python for those of another.
+# Compiled code reads constants of its own module directly, and those of another module through Python.
 _MAX_BLOCK: Final = MAX_BLOCK
 _MAX_GRID: Final = MAX_GRID
 _MAX_SHARED_BYTES: Final = 227 * 1024
@@ -20,15 +20,15 @@ _MAX_SHARED_BYTES: Final = 227 * 1024
 
 @final
 class LaunchConfig:
-    """How many threads: ``grid`` blocks of ``block`` threads, each an int or a tuple of up to three (x, y, z).
+    """The size of a launch: ``grid`` blocks of ``block`` threads, each an int or a tuple of up to three (x, y, z).
 
-    ``shared_mem_bytes`` is the dynamic shared memory of a block, what ``DynamicSharedArray`` is in; above 48 KiB the
-    kernel opts in by itself, up to what the device has.
+    ``shared_mem_bytes`` is the size of a block's dynamic shared memory, which holds its ``DynamicSharedArray``s. Above
+    48 KiB the kernel opts in automatically, up to the device's limit.
 
     Raises ``LaunchError`` for sizes that no device can launch. The name is cuda-oxide's.
     """
 
-    # No dataclass: compiled, each launch would have to ask Python for the fields of one.
+    # Not a dataclass: compiled code would read a dataclass's fields through Python at each launch.
     __slots__ = ("_block", "_given_block", "_given_grid", "_grid", "_shared_mem_bytes")
     __match_args__: ClassVar[tuple[str, ...]] = ("grid", "block", "shared_mem_bytes")
 
@@ -57,28 +57,30 @@ class LaunchConfig:
                 f"{_MAX_SHARED_BYTES} bytes"
             )
         self._shared_mem_bytes = int(shared_mem_bytes)
-        # As drivers are given them. To compiled code the two above are integers side by side, made a tuple at each use.
+        # As the drivers take them. In compiled code the two fields above are separate integers, and become a tuple at
+        # each use.
         self._given_grid: Any = self._grid
         self._given_block: Any = self._block
 
     @property
     def grid(self) -> Dim3:
-        """Blocks along x, y and z."""
+        """Returns the blocks along x, y and z."""
         return self._grid
 
     @property
     def block(self) -> Dim3:
-        """Threads of a block along x, y and z."""
+        """Returns the threads of a block along x, y and z."""
         return self._block
 
     @property
     def shared_mem_bytes(self) -> int:
-        """The dynamic shared memory of a block."""
+        """Returns the bytes of dynamic shared memory of a block."""
         return self._shared_mem_bytes
 
     @classmethod
     def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
-        """One thread for each of ``n`` elements, at least one block: x blocks of ``block`` threads."""
+        """Returns a configuration of one thread for each of ``n`` elements: along x, at least one block of ``block``
+        threads."""
         if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
         threads, _, _ = _dim3(block, "block", _MAX_BLOCK)
@@ -97,7 +99,7 @@ class LaunchConfig:
         return LaunchConfig, self._parts()
 
     def __replace__(self, **changes: Any) -> LaunchConfig:
-        """What ``copy.replace`` does, from Python 3.13 on."""
+        """Returns a changed copy, for ``copy.replace`` from Python 3.13 on."""
         parts: dict[str, Any] = {"grid": self._grid, "block": self._block, "shared_mem_bytes": self._shared_mem_bytes}
         return LaunchConfig(**(parts | changes))
 
@@ -110,7 +112,7 @@ class LaunchConfig:
 
 @lru_cache(maxsize=256)
 def _along_x(blocks: int, threads: int) -> LaunchConfig:
-    """Made once for each pair of numbers: a configuration cannot be changed, so launches may share it."""
+    """Returns a cached configuration for each pair of numbers. Launches share it, as a configuration is immutable."""
     return LaunchConfig(blocks, threads)
 
 
@@ -123,7 +125,7 @@ def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
     x = sizes[0]
     y = sizes[1] if len(sizes) > 1 else 1
     z = sizes[2] if len(sizes) > 2 else 1
-    # Plain and right, as nearly always; what follows says what is wrong with the rest.
+    # The common case. The code after it raises the error for the rest.
     if type(x) is type(y) is type(z) is int and 0 < x <= limits[0] and 0 < y <= limits[1] and 0 < z <= limits[2]:
         return (x, y, z)
     result = []

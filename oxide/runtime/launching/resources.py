@@ -1,4 +1,4 @@
-"""``Kernel.resources()``: the resources that a kernel takes of the device that operations run on."""
+"""``Kernel.resources()``: a kernel's use of the resources of the default device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USUAL_BLOCK = 256
 def resources_of(
     special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
 ) -> KernelResources:
-    """Returns what ``special.resources(block, shared_mem_bytes=…)`` does."""
+    """Returns the result of ``special.resources(block, shared_mem_bytes=…)``."""
     config = LaunchConfig(1, block or special.description.default_block or _USUAL_BLOCK, shared_mem_bytes)
     device = current_runtime().default_device
     function = loaded_function(special, device)

@@ -1,4 +1,4 @@
-"""Finds the specialization of a generic kernel for arguments of kinds that it was not launched with before."""
+"""Finds the specialization of a generic kernel for argument kinds that it was not launched with before."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 
 def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
-    """Returns the specialization for arguments that their parameters take, made if need be.
+    """Returns the specialization for valid arguments, and makes it if necessary.
 
-    Raises ``ArgumentError`` if they do not agree, and ``CompileError``.
+    Raises ``ArgumentError`` if the arguments do not agree, and ``CompileError``.
     """
     declared = kernel.parameters
     found = {
@@ -37,7 +37,7 @@ def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization
 
 
 def _evidence(parameter: OpenParameter, argument: Any) -> Evidence:
-    """Returns what an argument that the parameter takes says of its type."""
+    """Returns an argument's evidence for its parameter's type."""
     if isinstance(argument, Arc):
         argument = argument.value
     if isinstance(argument, DeviceOperation):
