@@ -1,4 +1,4 @@
-"""Finds the types of arguments of parameters without an annotation or with ``Array``, and refuses wrong ones."""
+"""Types of the arguments of parameters without an annotation or with ``Array``, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _typed(parameter: UntypedParameter, argument: Any) -> ArgumentType:
 
 
 def take_strides(special: Specialization, arguments: Sequence[Any]) -> Specialization:
-    """The specialization for the arguments that are strided views, where ``special``, which was found without looking
-    at that, takes contiguous boxes: an ``Array`` annotation and an explicit signature say nothing of strides.
+    """Returns the specialization that takes strided views where the arguments are strided. ``special`` was found
+    without regard to strides: an ``Array`` annotation and an explicit signature do not mention them.
 
     Raises ``CompileError``.
     """
@@ -92,7 +92,8 @@ def _plain(argument: Any) -> Any:
 
 
 def check_argument(parameter: UntypedParameter | NumbaParameter, argument: Any) -> None:
-    """Raises ``ArgumentError`` for an argument that is not of the parameter's type, or of none that kernels take."""
+    """Raises ``ArgumentError`` for an argument of another type than the parameter's, or of a type that no kernel
+    takes."""
     found = argument_type_of(argument)
     if isinstance(parameter, NumbaParameter):
         if isinstance(argument, DeviceOperation) and argument.spec() is None:
@@ -137,7 +138,8 @@ def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
 
 
 def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[ArgumentType, ...]:
-    """Returns the explicit signature for arguments of these types: the same, or the first that they convert to."""
+    """Returns the explicit signature for arguments of these types: the identical one, or the first that they convert
+    to."""
     plain = tuple(laid_out(kind, None, lambda *_: False) for kind in found)  # see take_strides
     if plain in kernel.signatures:
         return plain
@@ -151,15 +153,15 @@ def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[Argumen
 
 
 def converts(found: ArgumentType, wanted: ArgumentType) -> bool:
-    """Whether an argument of one type is taken where a signature says another: numbers convert, integers among
-    themselves by wrapping, but not to integers what has a fraction."""
+    """Returns whether an argument of type ``found`` is accepted where a signature says ``wanted``. Numbers convert,
+    integers by wrapping, but a number with a fraction does not convert to an integer."""
     if isinstance(found, NumberType) and isinstance(wanted, NumberType):
         return _ORDER[found.dtype.kind] <= _ORDER[wanted.dtype.kind]
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
         one, other = found.dtype, wanted.dtype
-        # numba-cuda does not look at the elements' type where there is one signature; a sign is all it may change here.
+        # numba-cuda ignores the elements' type if there is a single signature. Here only the sign may differ.
         same = one == other or (one.kind in "iu" and other.kind in "iu" and one.itemsize == other.itemsize)
-        return same and found.ndim == wanted.ndim  # strides are no part of what a parameter is declared to be
+        return same and found.ndim == wanted.ndim  # strides are not part of a declared type
     return found == wanted
 
 

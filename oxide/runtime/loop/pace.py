@@ -24,7 +24,7 @@ POLL_SECONDS: Final = 50e-6
 """The longest that a wait polls: what parking costs more than polling. So no wait costs more than twice the minimum."""
 
 PARK_SECONDS: Final = 40e-6
-"""What parking adds to a wait on an H100. ``learn`` subtracts it from a parked wait."""
+"""The time that parking adds to a wait on an H100. ``learn`` subtracts it from a parked wait."""
 
 _LONGEST: Final = 2 * POLL_SECONDS  # an upper bound on what a wait counts, so that a wait of an hour is forgotten too
 _PROBE_EVERY: Final = 16

@@ -1,1 +1,1 @@
-"""DeviceOperation and the operations made of it."""
+"""DeviceOperation and the operations composed of it."""

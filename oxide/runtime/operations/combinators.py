@@ -151,7 +151,7 @@ class Element(DeviceOperation[Any]):
 
     @property
     def source(self) -> DeviceOperation[Any]:
-        """The operation that yields the tuple."""
+        """Returns the operation that yields the tuple."""
         return self._source
 
     def execute(self, context: ExecutionContext) -> Any:
@@ -327,7 +327,7 @@ class Shared(DeviceOperation[T]):
 
     @property
     def source(self) -> DeviceOperation[T] | None:
-        """The operation to run; None after it has been run."""
+        """Returns the operation to run, or None after it has run."""
         return self._source
 
     def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:

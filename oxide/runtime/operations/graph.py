@@ -122,7 +122,7 @@ class CudaGraph(Generic[T]):
 
     @property
     def device(self) -> Device:
-        """The device that the graph runs on."""
+        """Returns the graph's device."""
         return self.stream.device
 
     @staticmethod
@@ -209,7 +209,7 @@ class GraphScope:
 
     @property
     def graph(self) -> CudaGraph[None]:
-        """The graph. Raises ``GraphError`` inside the scope, and after a scope that ended with an exception."""
+        """Returns the graph. Raises ``GraphError`` inside the scope, and after a scope that ended with an exception."""
         if self._graph is None:
             raise GraphError(
                 "the graph is there when the scope has ended"
@@ -237,7 +237,7 @@ calls_drop(GraphScope)
 
 @final
 class GraphLaunch(DeviceOperation[None]):
-    """See ``CudaGraph.launch``."""
+    """The operation that ``CudaGraph.launch`` returns."""
 
     def __init__(self, graph: CudaGraph[Any]) -> None:
         self._graph = graph
@@ -260,8 +260,8 @@ class GraphLaunch(DeviceOperation[None]):
 
 @final
 class _Captured:
-    """A graph's handle and all that the device needs while it runs. The graph and every launch in flight hold it. When
-    the last of them drops it, the handle is released, and then the buffers."""
+    """A graph's handle, and everything that the device needs while it runs. The graph and every launch in flight hold
+    it. When the last of them drops it, the handle is released, and then the buffers."""
 
     def __init__(self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any]) -> None:
         self._drop: Any = partial(device.runtime.reclaimer.retire_graph, handle)
@@ -279,7 +279,7 @@ class _Captured:
         self._strict = device.runtime.ordering == "strict"
         self._last: tuple[Timeline, int] | None = None  # the previous launch; only under strict ordering
         self._page: FaultPage | None = None
-        self._used = 0  # of the page's records
+        self._used = 0  # the number of the page's records in use
 
     def launch(self, context: ExecutionContext) -> None:
         """Submits one launch: the uploads, then the graph.

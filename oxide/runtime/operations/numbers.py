@@ -1,9 +1,9 @@
-"""Numbers that the host makes for the device: ``arange`` and ``randn``.
+"""Numbers that the host generates for the device: ``arange`` and ``randn``.
 
-They are NumPy's, so they are the same on every device and on every machine, and can be made again without oxide:
-``randn`` is ``default_rng(seed).normal``. Making them takes one core's time (25 ms for 64 MiB of ``arange``, 0.5 s of
-``randn``), and they are made once for each operation: in the first run, or, where a task awaits what they are part of,
-by a thread before it is submitted (``loading``), while the loop goes on.
+NumPy generates them, so they are equal on every device and machine, and can be generated without oxide: ``randn`` is
+``default_rng(seed).normal``. They take one core's time (25 ms for 64 MiB of ``arange``, 0.5 s of ``randn``), and each
+operation generates them once. The first run does so on its thread. If a task awaits an operation with such a part, a
+thread generates them before the submission (``loading``), and the loop is not blocked.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """Returns the numbers 0 to n - 1 as a box of shape (n,), made on the host once.
+    """Yields the numbers 0 to n - 1 as a box of shape (n,), generated on the host once.
 
-    Raises ``OverflowError`` if an integer dtype has not so many, ``TypeError`` or ``ValueError`` for an ``n`` that is
-    no whole number of 0 or more.
+    Raises ``OverflowError`` if an integer dtype is too small for them, and ``TypeError`` or ``ValueError`` if ``n`` is
+    not a whole number of 0 or more.
     """
     sizes = parse_shape(n, "arange")
     if len(sizes) != 1:
@@ -50,12 +50,12 @@ def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 def randn(
     mean: Given[float], std: Given[float], shape: Shape, dtype: DType = f32, *, seed: Given[int | None] = None
 ) -> DeviceOperation[DeviceBox]:
-    """Returns normally distributed numbers, those of ``numpy.random.default_rng(seed).normal`` rounded to ``dtype``.
+    """Yields normally distributed numbers: those of ``numpy.random.default_rng(seed).normal``, rounded to ``dtype``.
 
-    The same seed gives the same numbers on every device, and one operation has the same at every run. They are made on
-    the host, which takes 0.5 s for 64 MiB: by a thread before the operation is submitted, where it is awaited. Raises
-    ``TypeError`` for a dtype that is not of floating point and for a ``mean`` or ``std`` that is no number,
-    ``ValueError`` for one that float64 does not hold and for a negative ``std`` or ``seed``.
+    The same seed gives the same numbers on every device, and one operation yields the same numbers at every run. The
+    host generates them, in 0.5 s for 64 MiB. If the operation is awaited, a thread does so before the submission.
+    Raises ``TypeError`` if ``dtype`` is not of floating point, or ``mean`` or ``std`` is not a number. Raises
+    ``ValueError`` if one of them does not fit float64, and for a negative ``std`` or ``seed``.
     """
     resolved = as_dtype(dtype, "randn")
     if resolved.kind != "f":
@@ -73,7 +73,7 @@ def randn(
 
 
 def _float64(name: str, number: Any) -> float:
-    """Converts a parameter of ``randn``, of any type that is a number."""
+    """Converts ``mean`` or ``std`` of ``randn``, of any number type."""
     wrong = f"randn: the {name} is {written(number)}; it must be one number that float64 holds"
     if isinstance(number, (bool, np.bool_, np.complexfloating, str, bytes)) or getattr(number, "ndim", False):
         raise TypeError(wrong)
@@ -83,7 +83,7 @@ def _float64(name: str, number: Any) -> float:
         raise ValueError(wrong) from error
     except (TypeError, ValueError) as error:
         raise TypeError(wrong) from error
-    if math.isinf(found) and found != number:  # of a type with more digits
+    if math.isinf(found) and found != number:  # a type with a larger range
         raise ValueError(wrong)
     return found
 
@@ -91,7 +91,7 @@ def _float64(name: str, number: Any) -> float:
 @final
 @mypyc_attr(native_class=False)  # `loading` refers to it weakly
 class HostNumbers:
-    """An array that is made at the first request, by the thread that asks."""
+    """An array that the first request makes, on its thread."""
 
     __slots__ = ("__weakref__", "_array", "_lock", "_make")
 
@@ -112,13 +112,13 @@ class HostNumbers:
 
     @property
     def made(self) -> bool:
-        """Returns whether they were made."""
+        """Returns whether the numbers have been made."""
         return self._array is not None
 
 
 @final
 class Generated(DeviceOperation[DeviceBox]):
-    """A box of ``HostNumbers``. See ``arange`` and ``randn``."""
+    """An operation that yields a box of ``HostNumbers``: see ``arange`` and ``randn``."""
 
     def __init__(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], make: Callable[[], NDArray[Any]]

@@ -1,9 +1,9 @@
-"""DeviceOperation: a lazy recipe of device work.
+"""DeviceOperation: a lazy description of device work.
 
 The idea is cuda-async's ``DeviceOperation``. Building an operation does nothing. Running it (``await``, ``sync``, …)
-executes it in an ``ExecutionContext``, whose stream a policy picked; an operation may be run again. It submits all its
+executes it in an ``ExecutionContext``, whose stream a policy picked. An operation may be run again. It submits all its
 work to that stream, in order, and never waits in between: it yields handles to results that the device may still be
-producing.
+computing.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class BoxSpec:
 
 
 Spec = BoxSpec | tuple[Any, ...] | None
-"""What is known of a result before the run: a box, a tuple of specs, or None."""
+"""The knowledge of a result before the run: a box's spec, a tuple of specs, or None."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DeviceOperation(Generic[T]):
-    """A recipe that yields a ``T`` when run. For an operation of your own, subclass it and define ``execute``.
+    """A lazy operation that yields a ``T`` when run. To define your own, subclass it and define ``execute``.
 
     Like a coroutine, an operation warns if it is dropped without having been run or made part of another.
     """
@@ -70,7 +70,7 @@ class DeviceOperation(Generic[T]):
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
         finalise_subclass(cls, drop_operation)
 
-    _placed = False  # then it runs on the device of the run that it is part of
+    _placed = False  # False: the operation runs on the device of the run that it is part of
     _placement: int | Device  # the device it was placed on
 
     _unused = False  # set at the end of __init__, so that an operation with refused arguments does not warn
@@ -288,7 +288,7 @@ class DeviceOperation(Generic[T]):
         return f"in {self!r}"
 
     def consume(self) -> None:
-        """Notes that the operation was used: dropping it does not warn."""
+        """Marks the operation as used, so that dropping it does not warn."""
         self._drop = nothing
 
     def place_as(self, other: DeviceOperation[Any]) -> None:
@@ -298,12 +298,12 @@ class DeviceOperation(Generic[T]):
             self._placement = other._placement
 
     def title(self) -> object:
-        """Returns what messages name the operation by after it was dropped: its class if that suffices, as that holds
-        nothing else alive; otherwise the operation."""
+        """Returns the operation's title for messages after it was dropped. Returns its class if that suffices, as a
+        class keeps no data alive, and otherwise the operation."""
         return type(self) if type(self).__repr__ is DeviceOperation.__repr__ else self
 
     def spec(self) -> Spec:
-        """Returns what is known of the result before the run."""
+        """Returns the spec of the result, as far as it is known before the run."""
         return None
 
     def _home(self, runtime: Runtime) -> Device:
@@ -345,7 +345,7 @@ if not is_compiled():
 
 @final
 class Value(DeviceOperation[T]):
-    """See ``value``."""
+    """The operation that ``value`` returns."""
 
     def __init__(self, result: T) -> None:
         self._result = result
@@ -369,7 +369,7 @@ def value(x: T) -> DeviceOperation[T]:
 
 @final
 class WithContext(DeviceOperation[T]):
-    """See ``with_context``."""
+    """The operation that ``with_context`` returns."""
 
     def __init__(self, function: Callable[[ExecutionContext], DeviceOperation[T]]) -> None:
         if not callable(function):

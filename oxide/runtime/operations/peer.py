@@ -1,7 +1,7 @@
-"""to_device: a box's copy on a device of choice, directly between two devices where the hardware can.
+"""to_device: copies a box to another device, directly between the two devices if the hardware can.
 
-A copy also on the device that the box is on: what a program then writes into it must not show in the original on one
-device and not on two. So a program gives the same numbers however many devices there are.
+It makes a copy even if the box is on that device already. So later writes to the result never show in the original, and
+a program computes the same numbers with any number of devices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 @final
 class ToDevice(DeviceOperation[DeviceBox]):
-    """See ``to_device``."""
+    """The operation that ``to_device`` returns."""
 
     def __init__(
         self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]], device: Given[int | Device]
@@ -47,7 +47,7 @@ class ToDevice(DeviceOperation[DeviceBox]):
 
 @final
 class _Arrival(DeviceOperation[DeviceBox]):
-    """A copy of any device's box on the device it runs on."""
+    """An operation that copies a box of any device to the device it runs on."""
 
     def __init__(self, source: DeviceBox) -> None:
         self._source = source
@@ -63,12 +63,13 @@ class _Arrival(DeviceOperation[DeviceBox]):
 def to_device(
     box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]], device: Given[int | Device]
 ) -> DeviceOperation[DeviceBox]:
-    """A box's copy on a device: directly between the two where the hardware can, and within it where the box is on it.
+    """Copies a box to a device: directly between two devices if the hardware can, or within one device.
 
-    Always a new box: it costs its memory and the time of a copy also where the box is there already; compare
-    ``box.device`` first where that matters. Takes a box, an ``Arc`` of one, or an operation that yields one, and a
-    device's number or one of ``devices()``. May be run on any device. What follows it runs where it would have run
-    without: ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside ``f``. Raises ``TypeError`` for anything else.
+    It always yields a new box, which takes memory and the time of a copy even if the box is on that device already. To
+    avoid that, compare ``box.device`` first. Takes a box, an ``Arc`` of a box, or an operation that yields one, and a
+    device's number or one of ``devices()``. It may be run on any device. Later stages run on the device where they
+    would run without it: ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside ``f``. Raises ``TypeError`` for
+    anything else.
     """
     if not isinstance(box, DeviceOperation):
         require_box(box, "to_device")

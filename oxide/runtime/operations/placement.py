@@ -1,8 +1,8 @@
-"""Placement: the device that an operation runs on, in a program that uses several.
+"""Placement: the device that an operation runs on, in a program with several devices.
 
-An operation runs on the device of the context it is part of, unless it was placed: ``op.on(device)``. A placed
-operation that is part of one on another device runs on a stream of its own device, which the policy picks; nothing
-waits in between but what the buffers ask for, and the run it is part of ends after it.
+An operation runs on the device of the context that it is part of, unless it was placed: ``op.on(device)``. A placed
+operation that is part of one on another device runs on a stream of its own device, which the policy picks. The two
+streams wait for each other only where they use the same buffers, and the enclosing run ends after the placed operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @final
 class OnDevice(DeviceOperation[T]):
-    """See ``DeviceOperation.on``."""
+    """The operation that ``DeviceOperation.on`` returns."""
 
     def __init__(self, source: DeviceOperation[T], device: Given[int | Device]) -> None:
         source.consume()

@@ -1,9 +1,9 @@
-"""``prepare``: compiles and captures ahead of the first request, in a thread, while the event loop goes on.
+"""``prepare``: compiles and captures before the first request, in a thread, while the event loop runs.
 
-A kernel is typed, lowered, compiled and loaded. An operation is captured and thrown away, which runs nothing on the
-device. The capture builds what its functions build, so their kernels are found as well, and it makes the page-locked
-memory that the operation needs. ``loading``, which handles new kernels by itself, needs a launch to be built first, and
-building a launch runs the front end on the loop's thread.
+A kernel is typed, lowered, compiled and loaded. An operation is captured, and the capture is discarded, which runs
+nothing on the device. The capture calls the operation's functions, so it finds their kernels too, and it makes the
+page-locked memory that the operation needs. ``loading`` preloads new kernels without ``prepare``, but it needs a launch
+to be built first, and building a launch runs the front end on the loop's thread.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Copies between two boxes of a device, one of them a strided view, by a kernel on that device.
+"""Strided copies between two boxes of a device, by a kernel on that device.
 
-A driver's own copies take a pitch or two, so that a transposition would need a copy for each row. A kernel takes any
-strides in one launch. Axes with a common stride are merged first, and an element's bytes are an axis too: so the kernel
-moves the longest words that both boxes are multiples of, and a row of short elements costs as much as a row of long
-ones. In nearly all programs at most four axes are left. Each index of the axes beyond four takes a launch of its own.
+A driver's copy takes one pitch or two, so a transposition would need a copy for each row. A kernel takes any strides in
+one launch. Axes with a common stride are merged first, and the bytes of an element form an axis too. So the kernel
+moves the longest words that divide both layouts, and a row of short elements is as fast as a row of long ones. In
+nearly all programs at most four axes remain. Each index of further axes takes its own launch.
 
-The kernel is submitted here and not as a ``KernelLaunch``: launches are built on operations, and copies are operations.
+The kernel is submitted here directly and not as a ``KernelLaunch``: launches are built on operations, and copies are
+operations.
 
-Loaded with the first copy of this kind: the kernel is compiled then, once a machine, as any kernel is.
+This module is imported at the first strided copy. The kernel is compiled then, once for each machine, like any kernel.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 T = TypeVar("T", u8, u16, u32, u64)
 
 Axes = list[tuple[int, int, int]]
-"""Sizes, with the strides of the destination and of the source in bytes."""
+"""For each axis: its size, and the strides of the destination and of the source in bytes."""
 
-_AXES = 4  # the axes that the kernel takes
+_AXES = 4  # the number of axes of the kernel
 _BLOCK = 256
 _WORDS = {1: u8, 2: u16, 4: u32, 8: u64}
-"""The types of the words that may be moved, by their bytes."""
+"""The types of the words that the kernel moves, by size in bytes."""
 
 
 def copy_strided(
@@ -57,7 +58,8 @@ def copy_strided(
     source_2: i64,
     source_3: i64,
 ) -> None:
-    """Copies one of ``count`` words a thread. The indices follow from the thread's number, the last axis first."""
+    """Copies one of ``count`` words for each thread. The indices follow from the thread's number, the last axis
+    first."""
     number = i64(index_1d().get())
     if number < count:
         third = number // size_3

@@ -58,13 +58,13 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
 
 
 def _announce(array: NDArray[Any]) -> None:
-    """Announces an upload of ``array`` if it is large and the array is not pinned."""
+    """Announces an upload of ``array`` if it is large and not in page-locked memory."""
     if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
         announce_large_copy()
 
 
 def _note_run(nbytes: int) -> None:
-    """Notes that a copy of host memory was submitted or captured, if it is large."""
+    """Records that a copy of host memory was submitted or captured, if it is large."""
     if nbytes > staging.SMALL_BYTES:
         large_copy_was_run()
 
@@ -75,7 +75,7 @@ def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[
 
 @final
 class HostToDevice(DeviceOperation[DeviceBox]):
-    """See ``h2d``."""
+    """The operation that ``h2d`` returns."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -119,7 +119,7 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
 
 @final
 class DeviceToHost(DeviceOperation["NDArray[Any]"]):
-    """See ``d2h``."""
+    """The operation that ``d2h`` returns."""
 
     def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
         if not isinstance(box, DeviceOperation) and require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
@@ -152,7 +152,7 @@ def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> Device
 
 @final
 class Full(DeviceOperation[DeviceBox]):
-    """See ``full``."""
+    """The operation that ``full`` returns."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
         self._shape = shape
@@ -178,7 +178,7 @@ class Full(DeviceOperation[DeviceBox]):
 
 @final
 class Empty(DeviceOperation[DeviceBox]):
-    """See ``empty``."""
+    """The operation that ``empty`` returns."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._shape = shape
@@ -266,7 +266,7 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 @final
 class Duplicate(DeviceOperation[DeviceBox]):
-    """See ``dup``."""
+    """The operation that ``dup`` returns."""
 
     def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
         self._box = box
@@ -292,7 +292,7 @@ def dup(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> Device
 
 @final
 class Memcpy(DeviceOperation[DeviceBox]):
-    """See ``memcpy``."""
+    """The operation that ``memcpy`` returns."""
 
     def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
         self._destination = destination

@@ -68,7 +68,7 @@ class Recording:
     # Used by contexts
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """Notes that the graph reads and writes these allocations. Each launch of the graph is ordered by them."""
+        """Records that the graph reads and writes these allocations, by which each of its launches is ordered."""
         self.reads.update(dict.fromkeys(reads))
         self.writes.update(dict.fromkeys(writes))
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
@@ -99,11 +99,11 @@ class Recording:
         return self.results[operation]
 
     def so_far(self) -> tuple[int, int, int]:
-        """Returns how much was recorded, for ``rewind``."""
+        """Returns the current lengths of the recording, for ``rewind``."""
         return len(self.calls), len(self.at_launch), len(self.results)
 
     def rewind(self, calls: int, at_launch: int, results: int) -> None:
-        """Removes what a failed operation had recorded."""
+        """Removes everything that a failed operation had recorded."""
         del self.calls[calls:]
         del self.at_launch[at_launch:]
         while len(self.results) > results:

@@ -27,11 +27,11 @@ class Once:
 
     def __init__(self) -> None:
         self._done = False
-        self._runner: int | None = None  # a thread
+        self._runner: int | None = None  # the running thread's identifier
         self._waiting: list[Callable[[], object]] = []
 
     def enter(self) -> bool:
-        """Returns True if the caller must run it and then call ``leave``; False if it has been run.
+        """Returns True if the caller must do the run and then call ``leave``. Returns False if the run is done.
 
         Raises ``RuntimeError`` if waiting would never end, ``StillRunning`` if the thread's turn ``gives_up``.
         """
@@ -85,16 +85,16 @@ class Once:
 
 @final
 class StillRunning(BaseException):
-    """Ends a submission that would have to wait for another thread. Not an ``Exception``, so that the program's
-    functions on the way do not catch it as an error of their own."""
+    """Ends a submission that would have to wait for another thread. Not an ``Exception``, so that functions of the
+    program on the call stack do not catch it as their own error."""
 
     def __init__(self, once: Once) -> None:
         super().__init__("another thread runs the source of a shared operation")
         self.once = once
 
 
-_lock = threading.Lock()  # of all instances, so that a cycle of waiting threads can be seen; held only briefly
-_blocked: dict[int, Once] = {}  # what each blocked thread waits for
+_lock = threading.Lock()  # shared by all instances, so that a cycle of waiting threads can be found; held only briefly
+_blocked: dict[int, Once] = {}  # the ``Once`` that each blocked thread waits for
 
 
 def _refuse_circle(once: Once, me: int) -> None:

@@ -1,10 +1,10 @@
-"""Staged copies between host and device: they never block the submitting thread, and use a bounded amount of pinned
-memory.
+"""Staged copies between host and device. They never block the submitting thread, and use a bounded amount of
+page-locked memory.
 
-*Up.* An array in page-locked memory is copied from there directly. A small array is copied into a pinned buffer at
+*Up.* An array in page-locked memory is copied from there directly. A small array is copied into a page-locked buffer at
 submission, which takes less time than a host function would. A large array is staged in chunks. Host functions on side
-streams copy chunk after chunk into a few pinned slots, and the operation's stream copies each slot to the device. So
-the memcpy of one chunk, shared among several cores, overlaps the transfer of the previous chunk. A slot is reused as
+streams copy chunk after chunk into a few page-locked slots, and the operation's stream copies each slot to the device.
+So the memcpy of one chunk, shared among several cores, overlaps the transfer of the previous chunk. A slot is reused as
 soon as its copy is done, whatever follows on the operation's stream. The streams wait for each other; no thread waits.
 Each slot has its own side stream (see ``_beside``). The uploads in flight on one stream share their slots, a ``Lane``:
 they run one after another anyway, so separate buffers would only be filled sooner than needed. Sixty-four uploads of 16
@@ -13,11 +13,11 @@ MiB at once on four streams therefore hold 64 MiB of page-locked memory; without
 A graph's uploads are the exception, because nothing tells when a submitted launch is past its uploads. So each launch
 copies its arrays when it is submitted, whatever their size (``ReadingAtSubmission``).
 
-*Down.* A download goes into a pinned buffer, which becomes the result. If the pool has none, it goes through a slot,
-chunk by chunk, into an ordinary array.
+*Down.* A download goes into a page-locked buffer, which becomes the result. If the pool has none, it goes through a
+slot, chunk by chunk, into an ordinary array.
 
 *If the pool has no buffer*, because it is at its limit or because an event loop's thread must not make large ones, the
-copy uses the device's ring (``device/staging_ring.py``): copies then wait for one another on the device, but none is
+copy uses the device's ring (``device/staging_ring.py``). Copies then wait for one another on the device, but none is
 refused and none blocks a thread.
 """
 

@@ -1,8 +1,8 @@
 """A submission: one execution of an operation on a stream, and the context that the operation executes in.
 
-Its life: *submitted*, then exactly once either *finished* (the device is past it and its outcome is known) or
-*abandoned* (no waiter is left, and what it uses goes into the limbo). From submission to that point the reclaimer holds
-what the device may still use, so nothing depends on what the program keeps or drops.
+It is *submitted*, then exactly once either *finished* (the device is past it and its outcome is known) or *abandoned*
+(no waiter is left, and the memory that it uses goes into the limbo). From submission to that point the reclaimer holds
+everything that the device may still use. So the program may drop any object at any time.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)
 
 _WORD: Final = struct.Struct("@Q")
-_recursion_limit: Final = sys.getrecursionlimit  # compiled, a constant needs no look-up
+_recursion_limit: Final = sys.getrecursionlimit  # in compiled code a constant costs no look-up
 
 
 class Submittable(Protocol[Result]):
-    """What a submission asks of an operation."""
+    """The part of an operation's interface that a submission uses."""
 
     def run(self, context: ExecutionContext) -> Result:
         """Executes as part of a run."""
 
     def consume(self) -> None:
-        """Notes that the operation was used: dropping it does not warn."""
+        """Marks the operation as used, so that dropping it does not warn."""
 
     def title(self) -> object:
-        """Returns what messages name the operation by after it was dropped: its class, or the operation."""
+        """Returns the operation's title for messages after it was dropped: its class, or the operation."""
 
 
 @final
 class ExecutionContext:
-    """The context of one execution: ``stream``, of ``device``. ``with_context`` hands it out."""
+    """The context of one execution: ``stream``, of ``device``. Functions of ``with_context`` receive it."""
 
     # Every part of an operation reads these, so they are plain slots. Objects that few runs need are made on demand.
     __slots__ = (
@@ -82,7 +82,7 @@ class ExecutionContext:
     )
 
     def __init__(self, stream: Stream, recording: Recording | None = None, visible: Visible | None = None) -> None:
-        """Makes a context. ``visible`` is the token of a run that may be skipped: see ``dead_work``."""
+        """Makes a context. ``visible`` is the token of a run that may be dropped: see ``dead_work``."""
         self.stream = stream
         self.visible = visible
         self.device: Device = stream.device
@@ -104,13 +104,12 @@ class ExecutionContext:
         self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None once everything has been submitted
 
     def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
-        """Declares reads of ``boxes`` by work that oxide does not see, put on ``stream`` from now until this run has
-        been submitted. That work runs after the boxes' last write, and later writes run after it.
+        """Declares that work unknown to oxide reads ``boxes``: work put on ``stream`` between now and the submission of
+        this run. That work runs after the boxes' last write, and later writes run after it.
 
-        For functions of ``with_context`` that call other libraries on ``stream.handle``. Raises ``OrderingError``
-        once the run has been submitted, and under strict ordering if a wait would be needed; ``GraphError`` in a
-        capture, which misses other libraries' work; ``TypeError`` or ``DeviceError`` if a value is not a box of this
-        device.
+        For functions of ``with_context`` that call other libraries on ``stream.handle``. Raises ``OrderingError`` once
+        the run has been submitted, and under strict ordering if a wait would be needed; ``GraphError`` in a capture,
+        which misses other libraries' work; ``TypeError`` or ``DeviceError`` if a value is not a box of this device.
         """
         self._declare(boxes, writes=False)
 
@@ -120,7 +119,7 @@ class ExecutionContext:
 
     @property
     def device_id(self) -> int:
-        """The device's number."""
+        """Returns the device's number."""
         return self.device.id
 
     # Used by operations
@@ -132,13 +131,14 @@ class ExecutionContext:
     def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> Ordered:
         """Returns a context manager: ``with ctx.submission_lock, ctx.ordered(reads, writes):`` submits work that reads
         and writes these buffers. The work is ordered after their earlier uses on any stream, and later uses are ordered
-        after it. Call no user code inside. The lock is in the caller's own ``with`` for the reason given in ``locks``.
-        """
+        after it. Call no user code inside. The caller's own ``with`` takes the lock, for the reason given in
+        ``locks``."""
         return Ordered(self, reads, writes)
 
     def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """Starts what ``ordered`` does without its object, for launches, with the lock held: work submitted between
-        this and ``end`` is ordered after the buffers' earlier uses. In a capture, each launch of the graph will be."""
+        """Begins the work of ``ordered`` without its object, for launches. Call it with the lock held. Work submitted
+        between this call and ``end`` is ordered after the buffers' earlier uses. In a capture, each launch of the graph
+        is."""
         if self.recording is not None:
             self.recording.note_uses(reads, writes)
             return
@@ -159,8 +159,9 @@ class ExecutionContext:
                     self.visible.run.used_by_others = True
 
     def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
-        """Orders later uses of the buffers after the work ``submitted`` since ``begin``, if it was submitted. Memory
-        of another library may be imported again after its boxes are gone; until this run ends it stays known."""
+        """Orders later uses of the buffers after the work since ``begin``, if it was ``submitted``. Another library's
+        memory may be imported again after its boxes are gone, so its entry in ``address_ranges`` is kept until this run
+        ends."""
         if submitted and self.recording is None:
             timeline = self.timeline
             position = timeline.advance()
@@ -192,9 +193,11 @@ class ExecutionContext:
         reads: list[Allocation],
         writes: list[Allocation],
     ) -> None:
-        """Submits a launch of a kernel that reads and writes these buffers. Raises ``LaunchError`` with its name.
+        """Submits a launch of a kernel that reads and writes these buffers. Raises ``LaunchError`` with the kernel's
+        name.
 
-        ``grid`` and ``block`` are tuples as drivers are given them: typed, compiled code would make new ones.
+        ``grid`` and ``block`` are tuples, as the drivers take them. With a tuple type, compiled code would make new
+        ones.
         """
         self._kept.append(function)
         submitted = False
@@ -209,8 +212,8 @@ class ExecutionContext:
                 self.end(reads, writes, submitted=submitted)
 
     def interrupted(self) -> None:
-        """Notes the uses that an interrupt kept from being noted. The work may have been submitted before it, and
-        memory that is dropped would otherwise be freed on another stream too early."""
+        """Records the uses that an interrupt kept from being recorded. The work may have been submitted before the
+        interrupt, and dropped memory would otherwise be freed on another stream too early."""
         using = self._using
         if using is not None:
             with self.submission_lock:
@@ -350,7 +353,7 @@ class Submission(Generic[T]):
     __slots__ = ("_drop", "_faults", "_reclaimer", "_result", "_title", "_visible", "mark")
 
     def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
-        self._drop: Any = nothing  # anything else while it is neither finished nor abandoned
+        self._drop: Any = nothing  # not ``nothing`` while the submission is neither finished nor abandoned
         self._result = result
         self._title = title
         self._faults = context.faults
@@ -363,7 +366,7 @@ class Submission(Generic[T]):
             context.settle(self.mark.position)
         context._declared = None
         self._visible = context.visible
-        if self._visible is None:  # else the result is dropped as soon as no one can ask for it
+        if self._visible is None:  # with a token, the result is dropped as soon as no reference to it is left
             context._kept.append(result)
         context._kept.append(context._faults)
         run = None if self._visible is None else self._visible.run
@@ -397,7 +400,7 @@ class Submission(Generic[T]):
         _explain(error, self._title, self.mark.timeline)
 
     def finished_well(self) -> bool:
-        """Returns whether the device is past it and nothing failed."""
+        """Returns whether the device is past the submission and no kernel failed."""
         try:
             if not self.mark.passed():
                 return False
@@ -407,7 +410,7 @@ class Submission(Generic[T]):
         return True
 
     def abandon(self) -> None:
-        """Moves what the work uses into the limbo, as no waiter is left."""
+        """Moves the submission's memory into the limbo, as no waiter is left."""
         self._drop()
         self._drop = nothing
 
@@ -419,10 +422,10 @@ calls_drop(Submission)
 
 
 def submit(operation: Submittable[T], stream: Stream, run: Run | None = None) -> Submission[T]:
-    """Executes ``operation`` on ``stream``. When this returns, everything is submitted and nothing has been waited for.
-    With a ``run``, work whose results nothing can see any more is skipped once the submission is abandoned.
+    """Executes ``operation`` on ``stream``. Returns when everything is submitted, and waits for nothing. With a
+    ``run``, work whose results can no longer be observed is dropped once the submission is abandoned.
 
-    If it raises, what had been submitted by then keeps its memory until the device is past it.
+    If it raises, work that was submitted before keeps its memory until the device is past it.
     """
     context = _context_for(operation, stream, None if run is None else run.visible())
     try:
@@ -433,9 +436,9 @@ def submit(operation: Submittable[T], stream: Stream, run: Run | None = None) ->
 
 
 def run_blocking(operation: Submittable[T], stream: Stream) -> T:
-    """Submits ``operation``, waits and returns its result. This call itself holds what the device uses and ends when
-    the device is past it. So nothing is handed over and no mark is kept, which would take a fifth of a short run's
-    time."""
+    """Submits ``operation``, waits and returns its result. The call itself holds everything that the device uses, and
+    ends when the device is past it. So there is no hand-over to the reclaimer and no mark, which would take a fifth of
+    a short run's time."""
     context = _context_for(operation, stream)
     timeline, runtime = context.timeline, context.runtime
     kept, faults = context._kept, context._faults
@@ -449,7 +452,7 @@ def run_blocking(operation: Submittable[T], stream: Stream) -> T:
             context.settle(position)
         context._declared = None
         unsubmitted = None
-        del context  # its objects are freed while the device works, and not after it
+        del context  # frees its objects while the device works, and not after it
         timeline.synchronize_past(position)
     except BaseException as error:
         if unsubmitted is not None:
@@ -481,7 +484,8 @@ def _context_for(operation: Submittable[T], stream: Stream, visible: Visible | N
 
 
 def _give_up(context: ExecutionContext, operation: Submittable[T], error: BaseException) -> None:
-    """Keeps the memory of what was submitted before ``error``, and adds a note about the operation to the error."""
+    """Keeps the memory of work that was submitted before ``error``, and adds a note about the operation to the
+    error."""
     device = context.device
     if not isinstance(error, Exception):
         context.interrupted()
