@@ -1,7 +1,7 @@
 """``python -m oxide inspect module:kernel``: shows a kernel's compiled forms without a GPU.
 
-For a generic kernel, the types are given as ``specialize`` takes them: ``inspect module:scale T=f64 --ptx``. Type
-variables that are not given are as in ``Kernel.example``.
+The types of a generic kernel are given as for ``specialize``: ``inspect module:scale T=f64 --ptx``. Other type
+variables are as in ``Kernel.example``.
 
 ``python -m oxide info``: shows which form of the package runs.
 """

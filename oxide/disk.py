@@ -1,14 +1,14 @@
 """The disk cache's files: bytes under a name, in a directory that only the user can write to.
 
-The callers decide what the files contain: ``compiler.cache`` stores compiled kernels, ``driver.cpu_code`` the name of
-the host's processor. This module makes a directory of machine code safe to read from:
+The callers decide what the files contain: ``compiler.cache`` stores compiled kernels, ``driver.cpu.code`` the name of
+the host's processor. This module makes it safe to execute machine code from the directory:
 
 - The directory is made with mode 0700. If another user owns it or may write to it, it is not used: a warning is given
   once, and everything is compiled.
-- A file is written under a temporary name and renamed, so that a reader sees all of it or none, however many processes
-  write.
+- A file is written under a temporary name and renamed, so that a reader sees all of it or none, with any number of
+  writing processes.
 - A file carries a checksum of its name and content. A file that is damaged, foreign or of another format counts as
-  missing, and is written again. A file that is larger than the whole cache may be is foreign: it is not read.
+  missing, and is written again. A file that is larger than the cache's limit counts as foreign and is not read.
 
 ``OXIDE_CACHE_DIR`` names the directory; the default is ``$XDG_CACHE_HOME/oxide`` or ``~/.cache/oxide``.
 ``OXIDE_CACHE=0`` turns the cache off. ``OXIDE_CACHE_LIMIT`` is its limit in bytes, 256 MiB by default: beyond that, the
@@ -29,10 +29,10 @@ __all__ = ["digest", "directory", "enabled", "read", "version_text", "write"]
 _MAGIC = b"oxide cache 1\n"
 _CHECKSUM_BYTES = 16
 _DEFAULT_LIMIT = 256 * 1024 * 1024
-_KEPT_FRACTION = 0.75  # of the limit, left by a clean-up, so that not every write needs one
+_KEPT_FRACTION = 0.75  # the fraction of the limit that a clean-up leaves, so that not every write needs one
 _TOUCH_AFTER = 3600.0  # seconds: a file's last use is recorded at most this often
-_ABANDONED_AFTER = 3600.0  # seconds: after that a temporary file has no writer any more
-_SUFFIX = ".oxide"  # other files in the directory are left alone
+_ABANDONED_AFTER = 3600.0  # seconds: the age at which a temporary file has no writer any more
+_SUFFIX = ".oxide"  # other files in the directory are not touched
 _TEMPORARY = ".oxide-writing-"
 
 _warned = False
@@ -56,7 +56,7 @@ def read(name: str) -> bytes | None:
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(found.st_size)
         if time.time() - found.st_mtime > _TOUCH_AFTER:
-            with contextlib.suppress(OSError):  # a cache may be readable and not writable
+            with contextlib.suppress(OSError):  # a cache may be readable but not writable
                 os.utime(descriptor)
     except OSError:
         return None
@@ -69,7 +69,7 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: bytes) -> None:
-    """Stores bytes under a name, as long as there is room. Never raises: a lost entry is compiled again."""
+    """Stores bytes under a name if there is room. Never raises: a lost entry is compiled again."""
     place = directory(create=True)
     if place is None or len(_MAGIC) + _CHECKSUM_BYTES + len(content) > _limit():
         return
@@ -126,7 +126,7 @@ def directory(*, create: bool = False) -> str | None:
 
 def digest(parts: Iterable[bytes | str]) -> str:
     """Returns a name for a sequence of texts. Other sequences, also the same text divided differently, get another."""
-    from hashlib import blake2b  # here, since it takes a thirtieth of `import oxide`
+    from hashlib import blake2b  # here, as it takes a thirtieth of the time of `import oxide`
 
     found = blake2b(digest_size=20)
     for part in parts:
@@ -193,7 +193,7 @@ def _make_room(place: str) -> None:
 
 def _limit() -> int:
     asked = os.environ.get("OXIDE_CACHE_LIMIT", "")
-    if asked.isascii() and asked.isdecimal() and len(asked) <= 4300:  # Python reads no more digits
+    if asked.isascii() and asked.isdecimal() and len(asked) <= 4300:  # Python parses no more digits
         return int(asked)
     if asked:
         _warn(f"OXIDE_CACHE_LIMIT is {asked!r:.80}, which is no number of bytes; {_DEFAULT_LIMIT} is used", what="")

@@ -8,10 +8,10 @@ statement that dropped the object, where the program can catch it.
 So a finaliser of this package is of one of three kinds:
 
 - ``calls_drop``: the object's attribute ``_drop`` is a C function with its arguments (``functools.partial``), which
-  puts a handle into a queue or takes an entry out of a table. ``nothing`` is for an object with nothing to do.
-- ``joins_when_dropped``: the object itself goes into a queue, for a finaliser that needs more than one step. Ordinary
-  code does these steps later. Python finalises an object only once, so the object is then freed for good.
-- ``WeakTable``: a dictionary whose entries go with their keys, without the Python callback that ``weakref`` has.
+  puts a handle into a queue or takes an entry out of a table. ``nothing`` is for an object without a finaliser.
+- ``joins_when_dropped``: the object itself is appended to a queue, for a finaliser that needs more than one step.
+  Ordinary code does these steps later. Python finalises an object only once, so the object is then freed for good.
+- ``WeakTable``: a dictionary whose entries are removed with their keys, without the Python callback of ``weakref``.
 
 Work that must be Python, such as a warning, runs later through ``Soon``.
 
@@ -62,8 +62,8 @@ def is_interpreted(kind: type) -> bool:
 
 
 def method_in_c(function: Callable[[Any], object]) -> Any:
-    """Returns a method that calls ``function(self)``: ``lru_cache`` stores nothing here, and it binds, which a C
-    function does not."""
+    """Returns a method that calls ``function(self)``. An ``lru_cache`` of size 0 stores nothing, and it binds, which a
+    C function does not."""
     return lru_cache(maxsize=0)(function)
 
 
@@ -84,8 +84,8 @@ _METHOD_IN_C: Final = type(method_in_c(bool))
 
 
 def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], object]:
-    """Returns a function of one argument that runs in C if ``steps`` does: iterators over the arguments, one value for
-    each.
+    """Returns a function of one argument that runs in C if ``steps`` does. ``steps`` takes an iterator over the
+    arguments and returns an iterator with one value for each.
 
     The argument goes into a queue of length one. It pushes out a marker, whose finaliser takes the step.
     """
@@ -107,8 +107,8 @@ def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], 
 
 
 class Soon:
-    """Has ``function`` called soon in the main thread, between two bytecodes, as a signal handler is called: an
-    interrupt there is raised in the program. Each item of ``asking`` is a request, made in C only."""
+    """Calls ``function`` soon in the main thread, between two bytecodes, as Python calls a signal handler: an interrupt
+    there is raised in the program. Taking an item of ``asking`` makes a request, in C only."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
@@ -145,7 +145,7 @@ class WeakTable(Generic[K, V]):
 
     def set(self, key: K, value: V) -> V:
         """Sets the value and returns it."""
-        # An entry keeps the reference that it was made with, whose callback removes the entry.
+        # An entry keeps the reference that it was made with. Its callback removes the entry.
         self.entries[weakref.ref(key, self.entries.pop)] = value
         return value
 

@@ -1,7 +1,7 @@
 """Parses environment variables: whole numbers, and one of several words.
 
-Any other value is refused with the variable's name. Otherwise a mistake, such as a device of the wrong size or a run
-that repeats nothing, would show only much later.
+Any other value raises an error with the variable's name. Otherwise the effect of a mistake, such as a device of the
+wrong size or a run that repeats nothing, would show only much later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def whole_number(variable: str, *, least: int) -> int | None:
     text = os.environ.get(variable, "").strip()
     if not text:
         return None
-    # Python reads at most 4300 digits, and no number that is needed here has more than twenty.
+    # Python parses at most 4300 digits, and no valid number here has more than twenty.
     if not (text.isascii() and text.isdecimal() and len(text) <= 4300) or int(text) < least:
         raise DeviceError(
             f"{variable}={text!r:.80}: a whole number of {least} or more is needed; set it so, or unset it"
@@ -49,15 +49,15 @@ def full_traceback() -> bool:
 
 
 def drop_frames(error: BaseException) -> None:
-    """Removes this package's frames so far from an error about the user's program, which is about to be raised again:
-    they would stand between the user's line and the message. A failure of the package itself, which has a cause, keeps
-    them."""
+    """Removes this package's frames so far from an error about the user's program, just before it is raised again: they
+    would stand between the user's line and the message. A failure of the package itself, which has a cause, keeps its
+    frames."""
     if error.__cause__ is None and not full_traceback():
         error.__traceback__ = None
 
 
 def without_frames(function: Callable[P, R]) -> Callable[P, R]:
-    """Returns the function with the frames dropped from the errors about the user's program that it raises."""
+    """Wraps a function: errors about the user's program that it raises lose this package's frames."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,6 +65,6 @@ def without_frames(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except (CompileError, LaunchError) as error:
             drop_frames(error)
-            raise  # which adds no frame
+            raise  # adds no frame
 
     return called

@@ -1,6 +1,6 @@
-"""Every exception oxide raises.
+"""All exceptions that oxide raises.
 
-``OxideError`` catches them all. Each message says what was asked, what was found and what to do.
+``OxideError`` is their base class. Each message says what was requested, what was found and how to correct it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class OperationCancelledError(OxideError):
 
 
 class OrderingError(OxideError):
-    """Raised if two uses of one box are unordered: under strict ordering, where a wait would have been inserted; and
-    always, while a use that another thread declared is still being submitted."""
+    """Raised if two uses of one box are unordered: under strict ordering, where a wait would have been inserted; and in
+    any mode, while a use that another thread declared is still being submitted."""
 
 
 class DeviceError(OxideError):
@@ -46,7 +46,7 @@ class DeviceError(OxideError):
 
 
 class DriverError(DeviceError):
-    """Raised if a driver call failed: holds its ``code``, its ``name`` and the call."""
+    """Raised if a driver call failed. Holds its ``code``, its ``name`` and the call."""
 
     def __init__(self, code: int, name: str, message: str = "") -> None:
         super().__init__(f"{name} ({code})" + (f": {message}" if message else ""))
@@ -55,12 +55,12 @@ class DriverError(DeviceError):
 
 
 class OutOfMemoryError(DeviceError):
-    """Raised if the device, or the pinned host memory, has no room for an allocation."""
+    """Raised if the device, or the page-locked host memory, has no room for an allocation."""
 
 
 class DeviceLostError(DeviceError):
-    """Raised if the device's context is lost: everything in flight on it fails with this error, its first cause
-    attached."""
+    """Raised if the device's context is lost. Everything in flight on the device fails with this error, and its first
+    cause is attached."""
 
 
 class GraphError(DeviceError):
@@ -68,7 +68,7 @@ class GraphError(DeviceError):
 
 
 class KernelFault(DeviceError):
-    """Raised if a kernel reported a fault; the device stays usable."""
+    """Raised if a kernel reported a fault. The device stays usable."""
 
 
 @final
@@ -111,8 +111,8 @@ class BoundsError(KernelFault, IndexError):
 
 @final
 class BarrierError(KernelFault):
-    """Raised if threads of a block wait for one another and none can ever go on. Only the CPU device finds it, not a
-    GPU.
+    """Raised if threads of a block wait for one another and none can ever continue. Only the CPU device detects it, not
+    a GPU.
 
     ``block`` is (x, y, z). ``places`` are two places in the source, as (file, line), at which threads wait.
     """
@@ -128,9 +128,9 @@ class BarrierError(KernelFault):
 
 @final
 class KernelAssertionError(KernelFault, AssertionError):
-    """Raised if an ``assert`` inside a kernel failed; the thread left the kernel there.
+    """Raised if an ``assert`` inside a kernel failed. The thread left the kernel there.
 
-    ``text`` is the assert's message, or its line where it has none. ``block`` and ``thread`` are (x, y, z).
+    ``text`` is the assert's message, or its source line if it has none. ``block`` and ``thread`` are (x, y, z).
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Converts host arrays that are not plain ``numpy.ndarray``: a list, a number, a subclass, a masked array.
 
 Device memory has no masks, and ``numpy.asarray`` silently drops an array's mask. The values under it, often garbage,
-would then be computed with. So an array with masked elements is refused; an array that masks nothing is used as its
-data. This module is loaded with the first array that is not plain. It does not import ``numpy.ma``: only the program
-that makes masks does.
+would then be computed with. So an array with masked elements is refused, and an array with an empty mask is used as its
+data. This module is loaded with the first array that is not plain. It does not import ``numpy.ma``: if the program has
+not imported it, there are no masks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def host_array(array: ArrayLike, what: str) -> NDArray[Any]:
-    """Returns ``numpy.asarray(array)``, which copies no existing array. Raises ``TypeError`` for text, and as
-    ``refuse_masked`` does."""
+    """Returns ``numpy.asarray(array)``, which does not copy an existing array. Raises ``TypeError`` for text, and
+    ``ValueError`` for masked elements."""
     if isinstance(array, (str, bytes)):
         raise TypeError(
             f"{what} takes numbers, not the {type(array).__name__} {array!r:.80}; "
@@ -40,8 +40,8 @@ def refuse_masked(array: object, what: str) -> None:
 
 
 def masked(array: Any) -> str | None:
-    """Describes an array, or an array in a list, that masks something: ``a MaskedArray with 2 of 9 elements masked``.
-    Returns None for any other."""
+    """Describes an array, or an array in a list, that has masked elements: ``a MaskedArray with 2 of 9 elements
+    masked``. Returns None for any other."""
     masked_array: Any = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     if masked_array is None:
         return None

@@ -1,7 +1,7 @@
 """Formats a user's value, or a dtype, for messages.
 
-Python refuses to format an integer of more than 4300 digits, with a ``ValueError`` of its own that would replace the
-message. Long before that the digits are of no use to a reader.
+Python refuses to format an integer of more than 4300 digits: it raises a ``ValueError``, which would replace the
+message. Far fewer digits are already useless to a reader.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 _LONGEST_BITS = 256
-"""The longest integer that is written with its digits, 78 at most: any that a machine type holds."""
+"""The longest integer that is written with its digits, at most 78: every machine integer is shorter."""
 
 
 def is_long(number: int) -> bool:
@@ -20,7 +20,7 @@ def is_long(number: int) -> bool:
 
 
 def written(value: object) -> str:
-    """Returns ``repr(value)``, but ``an int of 16610 bits`` for a long integer, in a tuple or a list too."""
+    """Returns ``repr(value)``, but ``an int of 16610 bits`` for a long integer, also inside a tuple or a list."""
     if isinstance(value, int) and is_long(value):
         return f"{'a negative' if value < 0 else 'an'} int of {value.bit_length()} bits"
     if type(value) is list:

@@ -1,7 +1,7 @@
 """Lets one source run in two forms: interpreted, and compiled by mypyc.
 
-The runtime is ordinary Python. A wheel made with a C compiler has its modules as extension modules too, next to their
-sources, and Python imports those. A checkout has none. ``build_backend.py`` says what is compiled, and
+The runtime is ordinary Python. A wheel built with a C compiler also contains the modules as extension modules, next to
+their sources, and Python imports those. A checkout has none. ``build_backend.py`` lists the compiled modules, and
 ``docs/notes/host-path.md`` explains the idioms that are there for the compiled form only.
 
 This file itself is never compiled.
@@ -50,7 +50,7 @@ def form() -> str:
 
 def warn_caller(message: str) -> None:
     """Gives a ``RuntimeWarning`` at the line of the program that called the package."""
-    frame = sys._getframe()  # the only frame, in a compiled finaliser that the interpreter's end calls
+    frame = sys._getframe()  # in a compiled finaliser at the interpreter's end, the only frame
     level = 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE + os.sep):
         frame = frame.f_back
@@ -59,6 +59,6 @@ def warn_caller(message: str) -> None:
 
 
 def caused(error: E, cause: BaseException | None) -> E:
-    """Returns ``error`` as ``raise error from cause`` raises it."""
+    """Sets the cause of ``error`` as ``raise error from cause`` does, and returns the error."""
     error.__cause__ = cause
     return error

@@ -1,6 +1,6 @@
 """Replacements for the host functions of numba-cuda that need a GPU, for programs written for numba-cuda.
 
-``from oxide import numba_cuda``. Kernels do not need this module: ``oxide.kernel`` takes them as they are.
+Use: ``from oxide import numba_cuda``. Kernels do not need this module: ``oxide.kernel`` takes them as they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Drivers for tests: one records every call, one fails on demand; and a way to install them.
 
 ``RecordingDriver`` and ``FailingDriver`` wrap any driver and each other, and otherwise change nothing about a call.
-With ``step_driver`` nothing runs until the test says so. That puts a test at any moment of an operation's life, without
-a sleep::
+With ``step_driver`` nothing runs until the test requests it. That puts a test at any moment of an operation's life,
+without a sleep::
 
     driver = RecordingDriver(step_driver())
     with use_driver(driver):
@@ -74,12 +74,13 @@ def use_driver(
     completion: CompletionMode | None = None,
     ordering: OrderingMode | None = None,
 ) -> Iterator[_D]:
-    """Makes ``driver`` the runtime's driver inside the ``with``; afterwards the previous runtime is in force again.
+    """Makes ``driver`` the runtime's driver inside the ``with``. Afterwards the previous runtime is the current one
+    again.
 
     ``num_devices`` is the number of the driver's devices that the runtime uses, by default all. ``completion`` is the
-    way in which an awaiting task learns of the end of its work. ``ordering`` says what happens when streams share a
-    box. The end of the ``with`` waits for the work and leaves the driver open.
-    Raises ``DeviceError`` for a device that the driver does not have, ``TypeError`` if ``driver`` is not a driver.
+    way in which an awaiting task learns of the end of its work. ``ordering`` decides about streams that share a box.
+    The end of the ``with`` waits for the work and leaves the driver open. Raises ``DeviceError`` for a device that the
+    driver does not have, ``TypeError`` if ``driver`` is not a driver.
     """
     _require_driver(driver, "use_driver")
     from oxide.runtime.device import runtime
@@ -101,8 +102,8 @@ def use_driver(
 def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
     """Returns a CPU driver on which nothing runs until ``step()``, ``run_until_idle()`` or a blocking call.
 
-    ``seed`` draws the stream that goes on at each step, and the order of a kernel's blocks and of their threads.
-    Without it, the item submitted first goes on, and blocks and threads run in order.
+    ``seed`` draws the stream that advances at each step, and the order of a kernel's blocks and of their threads.
+    Without it, the item submitted first runs next, and blocks and threads run in order.
     """
     from oxide.driver.cpu import CpuDriver
 
@@ -152,9 +153,10 @@ class Call:
 
 
 class DelegatingDriver:
-    """Passes every call of the protocol on to ``inner`` through ``invoke``; override that.
+    """A base class that passes every call of the protocol on to ``inner`` through ``invoke``, which subclasses
+    override.
 
-    Attributes outside the protocol, such as ``step`` of a stepping driver, are ``inner``'s own.
+    Attributes outside the protocol, such as ``step`` of a stepping driver, are those of ``inner``.
     """
 
     def __init__(self, inner: Driver) -> None:
@@ -164,7 +166,7 @@ class DelegatingDriver:
         self.drops_work = inner.drops_work
 
     def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Makes one call."""
+        """Makes one call of ``inner``."""
         return getattr(self.inner, method)(*arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:
@@ -299,7 +301,7 @@ class DelegatingDriver:
 
 
 def _as_run_uses_it(driver: DelegatingDriver, inner: Driver) -> Driver:
-    """Returns ``driver``, with its state and its methods, around another ``inner``."""
+    """Returns a driver that shares ``driver``'s state and methods, but wraps another ``inner``."""
     kind: Any = type(driver)
     view: Any = object.__new__(_view_of(kind))
     view.__dict__ = driver.__dict__
@@ -315,7 +317,8 @@ def _view_of(kind: Any) -> Any:
 
 @final
 class RecordingDriver(DelegatingDriver):
-    """Records every call of the protocol in ``calls``, in the order in which the calls began. Thread-safe."""
+    """A driver that records every call of the protocol in ``calls``, in the order in which the calls began.
+    Thread-safe."""
 
     def __init__(self, inner: Driver) -> None:
         super().__init__(inner)
@@ -340,13 +343,13 @@ class RecordingDriver(DelegatingDriver):
 
     @property
     def calls(self) -> list[Call]:
-        """A copy of every call so far."""
+        """Returns a copy of the list of calls so far."""
         with self._lock:
             return list(self._calls)
 
     @property
     def submissions(self) -> list[Call]:
-        """The calls that submit work to a stream."""
+        """Returns the calls that submit work to a stream."""
         return [call for call in self.calls if call.method in SUBMISSIONS]
 
     def count(self, *methods: str) -> int:
@@ -356,7 +359,7 @@ class RecordingDriver(DelegatingDriver):
         return sum(call.method in methods for call in self.calls)
 
     def clear(self) -> None:
-        """Forgets the calls; ``outstanding`` is unaffected."""
+        """Forgets the calls, but not the counts of ``outstanding``."""
         with self._lock:
             self._calls.clear()
 
@@ -369,7 +372,7 @@ class RecordingDriver(DelegatingDriver):
 
 @final
 class FailingDriver(DelegatingDriver):
-    """Raises a test's error instead of making a call; ``inner`` never sees that call. Thread-safe."""
+    """A driver that raises a test's error instead of making a call, which ``inner`` never sees. Thread-safe."""
 
     def __init__(self, inner: Driver) -> None:
         super().__init__(inner)
@@ -400,7 +403,7 @@ class FailingDriver(DelegatingDriver):
         return super().invoke(method, *arguments, **keywords)
 
     def forget(self) -> None:
-        """Cancels the failures still to come."""
+        """Cancels the planned failures."""
         with self._lock:
             self._failures.clear()
 
@@ -437,8 +440,8 @@ _METHODS = frozenset(name for name, value in vars(Driver).items() if callable(va
 
 
 def _require_driver(driver: object, what: str) -> None:
-    """Raises ``TypeError`` for an object that is not a driver at all. A driver without some method fails only when that
-    is called, as a test may want."""
+    """Raises ``TypeError`` for an object that is not a driver at all. A driver without some method fails only when the
+    method is called, as a test may intend."""
     if isinstance(driver, type):
         raise TypeError(f"{what} takes a driver, not the class {driver.__name__}; make one, as {driver.__name__}(…)")
     if not hasattr(driver, "device_count"):

@@ -1,1 +1,1 @@
-"""The drivers of devices: one protocol, for CUDA and the CPU."""
+"""The drivers of devices: one protocol, with one implementation for CUDA and one for the CPU."""

@@ -1,12 +1,12 @@
-"""The Driver protocol: everything that the runtime asks of a device.
+"""The Driver protocol: the runtime's interface to a device.
 
 To the runtime, devices differ only in their driver. A driver is flat: plain methods over opaque handles. So a driver
 that records, fails or steps is a thin wrapper, and the runtime has one code path. Three rules hold for every method:
 
 - **A method blocks only if its docstring says so.** Work is submitted to a stream and runs in order there.
 - **Any thread may call any method**, at any time, on any handle that has not been destroyed.
-- **A failure raises** ``DriverError``, ``OutOfMemoryError`` or ``DeviceLostError`` and submits nothing.
-  A failure of submitted work is raised by the calls that observe it: ``query_*`` and ``synchronize_*``.
+- **A failure raises** ``DriverError``, ``OutOfMemoryError`` or ``DeviceLostError`` and submits nothing. A failure of
+  submitted work is raised by the calls that observe it: ``query_*`` and ``synchronize_*``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_GRID: Final = (2**31 - 1, 65535, 65535)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The code that a device takes.
+    """The kind of code that a device executes.
 
     ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name, ``features`` is the back end's own feature
     string. In ``seeded`` code each launch may choose the order in which a block's threads run.
@@ -68,7 +68,7 @@ class Code:
 
     @property
     def cooperative(self) -> bool:
-        """True if threads synchronise across the grid, so that all blocks must be resident at once.
+        """Returns True if threads synchronise across the grid, so that all blocks must be resident at once.
 
         The code itself shows this, also if it comes from a cache: native code by the name of its entry, PTX by its use
         of the workspace of a cooperative launch.
@@ -77,7 +77,8 @@ class Code:
 
     @property
     def loop_free(self) -> bool:
-        """True if a block of native code ends soon, whatever its arguments are and memory holds."""
+        """Returns True if every block of the native code ends soon, whatever the arguments and the contents of
+        memory."""
         return self.entry == LOOP_FREE_ENTRY
 
 
@@ -126,7 +127,7 @@ class Droppable(Protocol):
 
 
 class Driver(Protocol):
-    """One kind of device.
+    """The interface to one kind of device.
 
     ``name`` is the device's name in ``OXIDE_DEVICE``. ``drops_work`` is True if ``for_run`` has an effect.
     """

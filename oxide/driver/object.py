@@ -30,11 +30,11 @@ library's and libm's."""
 
 
 class Unloadable(Exception):
-    """The image is not an object file for this machine, or needs more than this loader supports."""
+    """Raised if the image is not an object file for this machine, or needs more than this loader supports."""
 
 
 class MissingFunction(Unloadable):
-    """The code calls a function that is in no library of this process."""
+    """Raised if the code calls a function that is in no library of this process."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is in no library of this process")
@@ -212,7 +212,7 @@ class _Loader:
                 struct.pack_into("<Q", memory, offset, value & 0xFFFFFFFFFFFFFFFF)
 
     def _is_loaded(self, section: _Section) -> bool:
-        # Unwinding tables are left out: no exception passes through a kernel.
+        # Unwinding tables are not loaded: no exception passes through a kernel.
         if not section.flags & _ALLOC or section.kind in (_NOTE, _UNWIND):
             return False
         if section.flags & _TLS or section.kind not in (_PROGBITS, _NOBITS) or section.alignment > _PAGE:
@@ -277,7 +277,8 @@ def _external(name: str) -> int:
 
 @functools.cache
 def _libraries() -> list[ctypes.CDLL]:
-    """Returns the program with its globally loaded libraries (the C library first), and libm, possibly not loaded."""
+    """Returns the program with its globally loaded libraries (the C library first), and libm, which it may not have
+    loaded."""
     found = [ctypes.CDLL(None)]
     with contextlib.suppress(OSError):
         found.append(ctypes.CDLL("libm.so.6"))

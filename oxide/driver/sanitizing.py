@@ -35,10 +35,9 @@ class Access:
 class PointerWord:
     """A parameter's memory: the offsets of its address and length in the packed parameters, and its element size.
 
-    ``length_at`` is None for a record, which is one element. The number of elements is the product of ``lengths`` words
-    there. For a strided view the packed parameters also hold the
-    sizes of its ``axes`` axes at ``axes_at``, followed by their strides. All accesses are to whole multiples of
-    ``granule`` bytes.
+    At ``length_at`` are ``lengths`` words, whose product is the number of elements; None for a record, which is one
+    element. For a strided view the packed parameters also hold the sizes of its ``axes`` axes at ``axes_at``, followed
+    by their strides. All accesses are to whole multiples of ``granule`` bytes.
     """
 
     name: str
@@ -53,7 +52,7 @@ class PointerWord:
 
 @dataclass(frozen=True, slots=True)
 class Sanitized:
-    """What the driver needs to run a sanitized kernel.
+    """The driver's description of a sanitized kernel.
 
     ``shared_bytes`` is the static shared memory. One shadow cell covers ``1 << shared_shift`` bytes of shared memory.
     """
@@ -90,9 +89,9 @@ def requested() -> frozenset[str]:
 
 
 def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
-    """Returns the kinds that a kernel's decorator names, and turns tracking of memory on if there are any.
+    """Returns the kinds that a kernel's decorator names, and turns memory tracking on if there are any.
 
-    Raises ``TypeError`` if ``given`` holds no names, ``ValueError`` for unknown names.
+    Raises ``TypeError`` if ``given`` is not of names, ``ValueError`` for unknown names.
     """
     if not given:
         return frozenset()
@@ -125,7 +124,7 @@ def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
 
 
 class Tracking:
-    """Holds whether memory is tracked from its allocation on: True once any kernel is to be sanitized."""
+    """A flag for the process: memory is tracked from its allocation on. Set once any kernel is to be sanitized."""
 
     wanted = False
 
@@ -136,20 +135,20 @@ MAX_REPORTS = 32
 REPORT_WORDS = 5  # kind, accessor, address, the other accessor, start of the array if known
 CELL_WORDS = 13  # time and accessor of a write, two reads, an atomic read, two atomic writes; time known on acquire
 VIEW_WORDS = 7
-"""First address of a parameter and the address behind its last byte; of its memory, the address, the shadow of values,
-the cells and the cell size as a shift; for a strided view the address of one byte per byte of the view, 1 for bytes of
-elements, else 0."""
+"""The words of a parameter's view: its first address and the address behind its last byte; the address of its memory,
+the memory's shadow of written bytes, its cells, and the cell size as a shift; for a strided view the address of a flag
+for each byte, 1 for bytes of elements, else 0."""
 THREADS = 1024
 
 _FIELDS = {
     "record": 8,
     "now": 1,  # counts accesses; 0 is before the first
     "block": 1,  # the running block; -1 before the first
-    "barrier": 1,  # when the block last passed a barrier, or began
+    "barrier": 1,  # the time when the block last passed a barrier, or began
     "phase": 1,  # barriers that the block has passed
     "block_known": 1,  # the whole block knows everything up to this time, through atomics and a barrier
     "pending_known": 1,  # the value that block_known takes at the next barrier
-    "grid_known": 1,  # when all blocks last met at the grid's barrier
+    "grid_known": 1,  # the time when all blocks last met at the grid's barrier
     "reports": 1,
     "leaves": 1,  # whether the running thread must leave the kernel, if it may
     "views": 1,
@@ -184,7 +183,7 @@ REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing
 OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES = range(5)
 
 
-# Reports on their way from a launch to its waiter. The oldest are forgotten: a fault may have no waiter.
+# Reports on their way from a launch to its waiter. The oldest are dropped, as a fault may have no waiter.
 
 _KEPT = 256
 _numbers = itertools.count(1)

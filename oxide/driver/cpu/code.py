@@ -105,7 +105,7 @@ _EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.
 
 @functools.cache
 def host_target() -> Target:
-    """Returns the target of this machine. LLVM is asked once; then the cache on disk has the answer."""
+    """Returns the target of this machine. LLVM detects it once; later processes read it from the cache on disk."""
     processor = _processor()
     name = "processor-" + disk.digest((__name__, processor)) if processor is not None else None
     if name is not None and (known := disk.read(name)) is not None:
@@ -124,14 +124,14 @@ def _ask_llvm() -> Target:
         try:
             features = llvm.get_host_cpu_features().flatten()
         except RuntimeError:
-            # LLVM does not know the features on every system; then the CPU's name alone must do.
+            # LLVM does not know the features on every system. The CPU's name alone is then used.
             features = ""
         return Target("native", llvm.get_host_cpu_name(), features)
 
 
 @functools.cache
 def host_name() -> str:
-    """Returns the processor's name as its maker writes it, if the system tells."""
+    """Returns the processor's name as its maker writes it, or a general name if the system does not provide it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -144,15 +144,15 @@ def host_name() -> str:
 
 
 def _processor() -> str | None:
-    """Returns the system's description of the processor and its usable features, and LLVM's version, as a newer LLVM
-    may know more names; None if the system does not tell."""
+    """Returns a description of the processor: its usable features from the system, and LLVM's version, as a newer LLVM
+    may know more names. Returns None if the system does not provide one."""
     found = [disk.version_text("llvmlite"), platform.machine()]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 key = line.partition(":")[0].strip()
                 if not key:
-                    return "\n".join(found)  # one processor is enough
+                    return "\n".join(found)  # the first processor is enough
                 if key in _PROCESSOR_KEYS:
                     found.append(line.strip())
     except OSError:
@@ -183,7 +183,7 @@ def _load_with_llvm(code: Code, problem: Unloadable) -> tuple[Any, int]:
     from llvmlite.binding import ffi
 
     with _llvm_lock:
-        # With LLVM the kernel would call address 0.
+        # LLVM would make the kernel call address 0.
         if isinstance(problem, MissingFunction) and not llvm.address_of_symbol(problem.name):
             raise driver_error(
                 "CUDA_ERROR_NOT_FOUND",

@@ -1,7 +1,7 @@
 """Cooperative launches on the CPU device: every block lives until the last ends, and they meet at the grid's barriers.
 
-One pass over the blocks takes each from one grid barrier to the next, on as many workers as pays. Between two passes no
-block runs: that is the barrier. No worker ever waits for another.
+One pass over the blocks runs each block from one grid barrier to the next, on as many workers as are worth waking.
+Between two passes no block runs: that is the barrier. No worker ever waits for another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from oxide.driver.cpu.code import CpuFunction
 
 MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
-"""The most threads and blocks of a grid that may live at once: about as many as on a large GPU. Each takes memory."""
+"""The most threads and blocks of a grid that may be live at once, as each takes memory: about as many as on a large
+GPU."""
 
 
 class _CooperativeRecord(ctypes.Structure):
@@ -40,7 +41,7 @@ class _CooperativeRecord(ctypes.Structure):
 
 
 def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
-    """Raises ``LaunchError`` for a grid whose blocks cannot all live at once."""
+    """Raises ``LaunchError`` for a grid whose blocks cannot all be live at once."""
     total, fitting = math.prod(grid), min(MOST_BLOCKS, MOST_THREADS // math.prod(block))
     if total > fitting:
         raise LaunchError(
@@ -52,7 +53,7 @@ def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
 
 @final
 class CooperativeRun:
-    """One launch. A call with a range of blocks runs them to the grid's next barrier, without the GIL."""
+    """A cooperative launch. A call with a range of blocks runs them to the grid's next barrier, without the GIL."""
 
     def __init__(
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
@@ -72,7 +73,7 @@ class CooperativeRun:
     def goes_on(self) -> bool:
         """Returns whether another pass over all blocks is due after the one that has ended.
 
-        Abandons the blocks if they can never go on.
+        Abandons the blocks if they can never continue.
         """
         record = self._record
         if not record.waiting:

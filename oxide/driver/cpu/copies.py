@@ -14,7 +14,7 @@ from oxide.driver.cpu.memory import Heap, memset, out_of_range
 from oxide.driver.cpu.streams import Task
 from oxide.driver.sanitizing import Tracking
 
-# Below this many bytes a copy takes less time (about 1 microsecond) than handing it to another thread.
+# Handing a copy of fewer bytes to another thread takes longer than the copy itself, about 1 microsecond.
 BRIEF_BYTES = 32 * 1024
 
 

@@ -47,7 +47,7 @@ from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
 _LOOKS = 16
-"""Unsuccessful queries per release of the GIL: more than a wait polls before it parks (``runtime/loop/pace.py``)."""
+"""Unsuccessful queries per release of the GIL. More than a wait polls before it parks (``runtime/loop/pace.py``)."""
 
 
 class CpuDriver:
@@ -155,7 +155,8 @@ class CpuDriver:
         With a seed and without ``step``, runs the remaining work first.
         """
         check_idle(stream)
-        # This order matters: a stream seen without items and then not running has run all it held at the first look.
+        # The order matters: a stream that first has no items and then is not running has run all that it held at the
+        # first check.
         if stream.items or stream.running:
             if not self._driven:
                 self._note_look()
@@ -336,7 +337,8 @@ class CpuDriver:
     def launch(
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: CpuStream
     ) -> None:
-        """Launches a kernel, its blocks on as many threads as pays. Refuses launches beyond the device's limits."""
+        """Launches a kernel, its blocks on as many threads as are worth waking. Refuses launches beyond the device's
+        limits."""
         check_handle(stream, CpuStream)
         blocks = check_launch(function, grid, block, shared_bytes, stream)
         seed = 0 if self._seeds is None else self._seeds.getrandbits(32) | 1  # draws the order of the launch's threads
@@ -515,12 +517,12 @@ calls_drop(CpuDriver)
 
 @final
 class _RunDriver(CpuDriver):
-    """A driver for one run. It differs only in marking its work as the run's."""
+    """A driver for one run: it marks submitted work as the run's, and shares all else with the driver."""
 
     __slots__ = ("_drop", "_run")
 
     def __init__(self, driver: CpuDriver, run: Droppable) -> None:
-        self._drop = nothing  # ends no threads: the driver goes on
+        self._drop = nothing  # ends no threads: the shared driver continues
         self.__dict__ = driver.__dict__
         self._run = run
 
@@ -538,4 +540,4 @@ def _end_threads() -> None:
 _dropped: deque[Scheduler] = deque()
 _soon = Soon(_end_threads)
 _abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
-"""Runs in C. Ends the threads of a driver that was dropped without ``close``."""
+"""Ends the threads of a driver that was dropped without ``close``. Runs in C."""

@@ -1,4 +1,4 @@
-"""The CPU device's driver errors: CUDA's names and codes, so that one handler serves both kinds of devices."""
+"""Driver errors of the CPU device, with CUDA's names and codes, so that one handler serves both kinds of devices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Runs kernels so that Ctrl-C ends the wait for them, if the waiting thread runs them: with a seed, and step by step.
+"""Runs kernels so that Ctrl-C ends the wait for them. For drivers that run kernels on the waiting thread: with a seed,
+or step by step.
 
-Python reports Ctrl-C to the main thread only, and only between two instructions: inside a kernel there are none. So the
-main thread has another thread run the kernel and waits for it; still only one of them runs at a time. A thread per
-kernel costs some 50 microseconds. Other threads get no signals and run kernels themselves.
+Python reports Ctrl-C to the main thread only, and only between two instructions. Inside a kernel there are none. So the
+main thread has another thread run the kernel and waits for it. Still only one of the two runs at a time. A thread for
+each kernel costs some 50 microseconds. Other threads get no signals and run kernels themselves.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import final
 
 @final
 class Abandoned(Exception):
-    """The wait for a kernel was interrupted, by ``__cause__``. The kernel runs on."""
+    """Raised if the wait for a kernel was interrupted, by ``__cause__``. The kernel continues to run."""
 
 
 def run_interruptibly(calls: Iterable[Callable[[], object]]) -> None:
     """Makes the calls one after another. If a call raises, raises its exception and makes no more calls.
 
-    Raises ``Abandoned`` if a signal handler raised an exception before the last call returned: the current call goes
-    on, and no other is begun.
+    Raises ``Abandoned`` if a signal handler raised an exception before the last call returned. The current call then
+    continues, and no other begins.
     """
     work = _Work(calls)
     if threading.current_thread() is not threading.main_thread():
@@ -49,7 +50,7 @@ def _wait_for(work: _Work) -> None:
 
 @final
 class _Work:
-    """Calls to be made by one thread, the first to claim them, and their progress."""
+    """Calls to be made by the first thread that claims them, and their progress."""
 
     def __init__(self, calls: Iterable[Callable[[], object]]) -> None:
         self._calls = calls

@@ -1,7 +1,7 @@
-"""The CPU device's memory: counted blocks from the C library, and checks that a range lies inside one of them.
+"""The CPU device's memory: blocks of the C library with limits and bounds, and checks that a range lies inside a block.
 
-With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed: as a float that is a NaN,
-as an index far outside.
+With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed. As a float that is a NaN,
+as an index it is far out of bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class LiveAllocations:
-    """Allocations that are not freed yet: bytes and blocks, of all devices together and of pinned memory."""
+    """The allocations that are not freed yet, in bytes and blocks: of all devices together, and of page-locked
+    memory."""
 
     device_bytes: int
     device_count: int
@@ -40,7 +41,8 @@ class LiveAllocations:
 
 @final
 class Heap:
-    """The allocations of one device, or of pinned host memory. ``limit`` is in bytes; ``None``: the system's limit.
+    """The allocations of one device, or of page-locked host memory. ``limit`` is in bytes, and ``None`` means the
+    system's limit.
 
     Every holder of an address also holds the heap, through the driver. So remaining allocations are freed only when the
     heap is dropped and no work is left: an array on its memory may live longer than the driver is open.
@@ -58,12 +60,13 @@ class Heap:
         self._leaving: dict[int, tuple[int, int]] = {}  # address and bytes, by retirement number
         self._retirements = itertools.count(1)
         self._held = 0
-        # The live addresses in order, to look up addresses inside a block; None after a change. ``_changes`` tells a
+        # The live addresses in order, to look up addresses inside a block. None after a change. ``_changes`` tells a
         # reader that was interrupted while sorting that its result is out of date.
         self._ordered: list[int] | None = None
         self._changes = 0
         self._adopted = Counter[tuple[int, int]]()
-        # For the sanitizer, of each block until it is released: one byte per byte, 1 once that was written.
+        # For the sanitizer: for each block, until it is released, a byte for each of its bytes, 1 once that was
+        # written.
         self._values: dict[int, bytearray] = {}
 
     @property
@@ -102,7 +105,7 @@ class Heap:
                 )
             with self._lock:
                 if nbytes >= _LARGE and _madvise is not None:
-                    # Best effort: without huge pages nothing changes.
+                    # Best effort: the call may fail.
                     start = -(-address.value // _PAGE) * _PAGE
                     _madvise(start, (address.value + nbytes - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
                 if self._poison:
@@ -151,7 +154,7 @@ class Heap:
             self._values.pop(address, None)
             if self._poison and not self.in_use_for_ever:
                 memset(address, 0xFF, nbytes)
-            # From here on one step: signals are checked after the last call.
+            # From here on atomic: signals are checked after the last call.
             self._held -= nbytes
             del self._leaving[retirement]
             if not self.in_use_for_ever:
@@ -287,7 +290,7 @@ _PAGE = 4096
 _MADV_HUGEPAGE = 14  # Linux's number
 
 _libc = ctypes.CDLL(None)
-# Each releases the GIL around the call.
+# Each function releases the GIL.
 _posix_memalign = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)(
     ("posix_memalign", _libc)
 )

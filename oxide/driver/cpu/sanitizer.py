@@ -1,8 +1,8 @@
 """The sanitizer's runtime on the CPU device: shadow memory, sanitized launches, and reports.
 
-A sanitized launch runs all its blocks one after the other on one worker. Its state is where the kernel expects its
-fault record. For each allocation one byte per byte says whether that was ever written, for as long as the allocation
-lives. The last accesses to each element are kept for the launch only, as launches on a box are ordered.
+A sanitized launch runs all its blocks one after the other on one worker. Its state lies at the address that the kernel
+gets as its fault record. For the life of each allocation, a byte for each of its bytes tells whether that was ever
+written. The last accesses to each element are kept for the launch only, as launches on a box are ordered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 Tracked = Callable[[int, int], tuple[int, bytearray] | None]
-"""Finds the allocation around a range: its start and which of its bytes were written; None for untracked memory, such
-as another library's."""
+"""Finds the allocation around a range: its start, and a flag for each byte that was written. Returns None for untracked
+memory, such as another library's."""
 
 
 def sanitized_launch(
@@ -42,7 +42,7 @@ def sanitized_launch(
     """Returns a launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative launch that does not fit."""
     assert function.sanitized is not None
     if function.cooperative:
-        check_fits(function, grid, block)  # now: once a worker binds it, it is too late to refuse
+        check_fits(function, grid, block)  # here, as a worker that binds it can no longer refuse it
     return SanitizedLaunch(
         function.sanitized,
         lambda words: function.bind(grid, block, shared_bytes, words, seed),
@@ -57,7 +57,7 @@ def sanitized_launch(
 
 @final
 class SanitizedLaunch:
-    """One launch, called on a worker. A graph calls it again for each of its launches."""
+    """A sanitized launch, called on a worker. Each launch of a graph calls it again."""
 
     __slots__ = ("_bind", "_block", "_grid", "_order", "_params", "_sanitized", "_shared", "_tracked")
 
@@ -101,7 +101,7 @@ class SanitizedLaunch:
         for first, end in self._order(blocks):
             run(first, end)
         while isinstance(run, CooperativeRun) and run.goes_on():
-            # The grid's barrier: all blocks know all accesses before it, and each block begins anew.
+            # The grid's barrier: all blocks are ordered after all accesses before it, and each block begins anew.
             state[OFFSETS["grid_known"]], state[OFFSETS["block"]] = state[OFFSETS["now"]], -1
             for first, end in self._order(blocks):
                 run(first, end)
@@ -190,7 +190,7 @@ class SanitizedLaunch:
         return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
 
     def _pointer(self, name: str, address: int, start: int, views: Words) -> int | None:
-        """Returns the index of the parameter ``name`` that the access should be in, or else of the one it is in."""
+        """Returns the index of the parameter ``name`` whose memory the access belongs to, or else contains."""
         named = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == name]
         should = [n for n in named if start == int(views[n][0])]
         found = [n for n in named if int(views[n][0]) <= address < int(views[n][1])]
@@ -205,7 +205,7 @@ class SanitizedLaunch:
         )
 
 
-# Order of reports: a race more often explains a missing value than the reverse.
+# The order of reports: a race explains a missing value more often than the reverse.
 _GRAVITY = {
     sanitizing.OUT_OF_BOUNDS: 0,
     sanitizing.MISALIGNED: 1,
@@ -231,8 +231,8 @@ def _cells(nbytes: int, shift: int) -> Words:
 
 
 def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Returns, for a strided view, how far its bytes begin below its first element, and for each byte 1 if it is an
-    element's."""
+    """Returns, for a strided view, the bytes that it has below its first element, and for each byte 1 if it belongs to
+    an element."""
     axes = np.frombuffer(params, np.int64, 2 * pointer.axes, pointer.axes_at).reshape(2, pointer.axes)
     shape, strides = axes.tolist()
     reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
@@ -243,7 +243,7 @@ def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any,
 
 
 def _count(params: bytes, at: int, lengths: int) -> int:
-    """Returns the number of elements of an array whose axes have the ``lengths`` words there."""
+    """Returns the number of elements of an array from its ``lengths`` axis lengths at the offset ``at``."""
     return math.prod(_word(params, at + 8 * axis) for axis in range(lengths))
 
 

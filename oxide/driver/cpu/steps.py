@@ -1,7 +1,7 @@
-"""The CPU device's scheduler for tests: it has no threads and runs items only when told to.
+"""The CPU device's scheduler for tests: it has no threads and runs items only on request.
 
-A test builds a situation (a kernel "in flight", a copy not yet made), looks at it for as long as it likes, and then
-lets one item run. A seed draws each choice among the runnable streams and the order of a kernel's blocks. So a search
+A test builds a situation (a kernel "in flight", a copy not yet made), examines it for as long as it likes, and then
+lets one item run. A seed decides each choice among the runnable streams and the order of a kernel's blocks. So a search
 over seeds is a search over schedules, and a failure is replayed by its seed.
 
 Ctrl-C ends the wait for a kernel, and with it the device: nothing can end the kernel, so later work never runs.
@@ -33,17 +33,18 @@ from oxide.driver.cpu.streams import (
 from oxide.errors import DeviceLostError
 
 _MOST_RANGES = 4096
-"""The most ranges of blocks of a kernel: more would take longer to shuffle and call than they are worth."""
+"""The most ranges of blocks of a kernel, as shuffling and calling more of them takes too long."""
 
 
 @final
 class StepScheduler(Scheduler):
-    """Runs one item a step: of the stream named, of one drawn with ``seed``, or else the earliest submission.
+    """A scheduler that runs one item a step: of a given stream, of a stream drawn with ``seed``, or the earliest
+    submission.
 
     ``abandoned`` is called when a kernel is left behind that may use memory forever.
 
     Ctrl-C may interrupt a call anywhere. Python checks for signals after calls, so lines without calls, followed by one
-    call of a function in C, are one step. An item stays at the head of its stream until it has run. If it was
+    call of a function in C, are one atomic step. An item stays at the head of its stream until it has run. If it was
     interrupted and may be run again, it is.
     """
 
@@ -54,7 +55,7 @@ class StepScheduler(Scheduler):
         self._random = None if seed is None else random.Random(seed)
         self._lock = threading.RLock()
         self._progress = threading.Condition(self._lock)
-        # Streams that hold work, each with the submission numbers of its items.
+        # The streams that have work, with the submission numbers of their items.
         self._busy: dict[CpuStream, list[int]] = {}
         self._submitted = 0
         self._runners: list[int] = []

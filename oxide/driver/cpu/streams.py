@@ -2,7 +2,7 @@
 
 A stream is a FIFO of items. An event is a name for a ``Point``, a position in a stream. Recording makes a new point, so
 recording again moves the event, and waits already submitted keep the old point. A scheduler decides which thread runs
-the items, and when: ``workers`` (threads) or ``steps`` (one item at a time, when told).
+the items, and when: ``workers`` (threads) or ``steps`` (one item at a time, on request).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 class Point:
     """A position in ``stream``, until it is passed.
 
-    The ``waiters`` are then called under the scheduler's lock: once, or twice if an interrupt came during the call.
+    Passing it calls the ``waiters`` under the scheduler's lock: once, or twice if an interrupt came during the call.
     """
 
     __slots__ = ("passed", "stream", "time_ns", "waiters")
@@ -90,7 +90,7 @@ class Task:
 
 @final
 class Pace:
-    """Nanoseconds per thread of a kernel without loops, learned from the last launches; 0 before the first."""
+    """The nanoseconds per thread of a kernel without loops, learned from its last launches; 0 before the first."""
 
     __slots__ = ("nanoseconds",)
 
@@ -105,8 +105,7 @@ class Pace:
 
 @final
 class LoopFree:
-    """A launch of a kernel without loops, in blocks of ``threads``, as a waiting thread needs it to run the blocks
-    itself.
+    """A launch of a kernel without loops, in blocks of ``threads``, for a waiting thread that runs the blocks itself.
 
     ``run_holding`` is the launch's ``run`` with the GIL held, for work that takes less time than a hand-over of the
     GIL.
@@ -181,7 +180,8 @@ def is_dropped(work: Task | BlockRange) -> bool:
 
 @final
 class CpuStream:
-    """An in-order queue. ``running``: a thread has it. A stream with items that is not running is held back."""
+    """An in-order queue of items. ``running`` says that a thread has the stream. A stream with items that is not
+    running is held back."""
 
     __slots__ = ("captured", "destroyed", "device", "items", "number", "running")
 
@@ -199,7 +199,7 @@ class CpuStream:
 
 @final
 class CpuEvent:
-    """A name for the point last recorded; ``None`` before the first recording."""
+    """An event: a name for the point last recorded, ``None`` before the first recording."""
 
     __slots__ = ("destroyed", "device", "number", "point", "timing")
 
@@ -215,7 +215,7 @@ class CpuEvent:
 
 
 class Scheduler(ABC):
-    """Runs the items of streams. Every method may be called from any thread."""
+    """The base class of schedulers, which run the items of streams. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self.failures: dict[int, BaseException] = {}
@@ -247,11 +247,11 @@ class Scheduler(ABC):
             self.wait(point)
 
     def record_failure(self, device: int, error: BaseException) -> None:
-        """Marks a device as failed. Its streams go on, so nothing that waits for them hangs."""
+        """Marks a device as failed. Its streams continue, so that waiters do not hang."""
         self.failures.setdefault(device, error)
 
     def raise_lost(self, device: int) -> None:
-        """Raises ``DeviceLostError`` if the device's streams can never go on."""
+        """Raises ``DeviceLostError`` if the device's streams can never continue."""
         cause = self.failures.get(device)
         if isinstance(cause, DeviceLostError):
             raise cause

@@ -60,7 +60,7 @@ from oxide.driver.cpu.streams import (
 )
 
 _Job: TypeAlias = tuple[CpuStream, BlockRange | None]
-"""A job for a worker: a stream and a kernel of it to join, or None for all that the stream can run."""
+"""A job for a worker: a stream, and a kernel of it to join, or None for everything that the stream can run."""
 
 # Handing a stream to another thread costs tens of microseconds. So a kernel with less than _WORTH_A_WORKER_NS left is
 # finished by its present workers. Taking a chunk costs about 2 microseconds, which is small against _CHUNK_NS.
@@ -73,7 +73,7 @@ _WORTH_THE_GIL_NS = 20_000
 
 @final
 class WorkerScheduler(Scheduler):
-    """Runs streams on daemon threads, and a kernel's blocks on up to ``threads`` of them."""
+    """A scheduler that runs streams on daemon threads, and a kernel's blocks on up to ``threads`` of them."""
 
     def __init__(self, threads: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class WorkerScheduler(Scheduler):
         self._main = threading.main_thread().ident
         self._backlog: deque[_Job] = deque()
         self._started = 0
-        self._coming = 0  # workers woken or started that have not checked the backlog yet; may be too low
+        self._coming = 0  # workers woken or started that have not checked the backlog yet. The count may be too low.
         self._in_kernels = 0
         self._closed = False
 
@@ -322,7 +322,8 @@ class WorkerScheduler(Scheduler):
         return first, first + count
 
     def _take_next(self, stream: CpuStream, worker: _Worker | None) -> Task | BlockRange | None:
-        """Takes the next work of a stream that this thread has. Without any, lets the stream go and returns ``None``.
+        """Takes the next work of a stream that this thread has. If there is none, releases the stream and returns
+        ``None``.
 
         ``worker`` then rests in the same critical section. So a later submission finds it idle and starts no other.
         """
@@ -413,7 +414,9 @@ class WorkerScheduler(Scheduler):
                 for stream in list(self._busy):
                     self._advance(stream)
                 self._settle()
-                self._coming = 0  # too few costs a needless call, too many would cost a stream its worker
+                # a count that is too low costs a needless call; one that is too high would leave a stream without a
+                # worker
+                self._coming = 0
                 for _ in range(len(self._backlog)):
                     self._call_worker()
                 self._interrupted = False
@@ -506,7 +509,8 @@ class WorkerScheduler(Scheduler):
 
 
 def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
-    """Returns whether a waiting thread (``interruptible``: the main thread) runs an item itself, as far as is known."""
+    """Returns whether a waiting thread runs an item itself, as far as its duration is known. ``interruptible`` says
+    that it is the main thread."""
     if isinstance(item, Task):
         return item.brief
     if item.cooperative is not None or (interruptible and item.loop_free is None):
@@ -515,7 +519,8 @@ def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
 
 
 def _run_some(item: Task | BlockRange) -> bool:
-    """Runs a task, or blocks of a kernel that no other thread has: all, or one to learn the pace. True if it is over.
+    """Runs a task, or blocks of a kernel that no other thread has: all of them, or one to learn the pace. Returns True
+    if the item has ended.
 
     A signal handler's exception is raised after the call of a function in C, so its blocks have run by then.
     """

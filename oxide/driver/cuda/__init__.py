@@ -1,4 +1,5 @@
-"""The CUDA devices behind the Driver protocol. ``CudaDriver`` is imported on demand: it loads ``cuda.bindings``."""
+"""The CUDA devices behind the Driver protocol. ``CudaDriver`` is imported on demand, as it imports
+``cuda.bindings``."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,12 +1,12 @@
-"""Reuses small blocks of device memory that a stream freed and will soon ask for again.
+"""Reuses small blocks of device memory that a stream freed and will soon need again.
 
-A pipeline frees and allocates its temporaries over and over, of few sizes, on few streams. Each call of
+A pipeline frees and allocates its temporaries again and again, in few sizes, on few streams. Each call of
 ``cuMemAllocAsync`` or ``cuMemFreeAsync`` costs the host 3 to 6 µs. Both are ordered by their stream. So the next
-allocation of the same size *on the same stream* may get a freed block without any call: the block's earlier uses run
-before. The driver's own pool does the same, behind a call.
+allocation of the same size *on the same stream* may get a freed block without a call: the block's earlier uses run
+first. The driver's own pool does the same, at the cost of a call.
 
-Blocks of up to ``LARGEST`` bytes are kept, ``BLOCKS`` of each of ``SIZES`` sizes: 64 MiB a stream at most. When memory
-is short, and when a stream is waited for or destroyed, they are freed (``drain``).
+Up to ``BLOCKS`` blocks of each of ``SIZES`` sizes are kept, of ``LARGEST`` bytes at most: 64 MiB for each stream. They
+are freed when memory is short, and when the stream is synchronised or destroyed (``drain``).
 
 There is no lock: a submission may interrupt another one on the same thread, from a signal handler or a finaliser. Every
 step is one operation of a list or a dictionary. A size's list is never removed, so no block is added to a lost list.
@@ -38,12 +38,13 @@ class SpareBlocks:
         if addresses:
             try:
                 return addresses.pop()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread took it
                 pass
         return None
 
     def keep(self, address: int, nbytes: int) -> bool:
-        """Keeps a freed block. Returns False if it is too large or there are too many; it then stays the caller's."""
+        """Keeps a freed block. Returns False if the block is too large or there are too many. The caller must free it
+        then."""
         addresses = self._by_size.get(nbytes)
         if addresses is None:
             if nbytes > LARGEST or len(self._by_size) >= SIZES:

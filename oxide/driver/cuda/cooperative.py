@@ -1,8 +1,7 @@
-"""Cooperative launches on CUDA: all blocks are on the device at once, so that they can wait for one another.
+"""Cooperative launches on CUDA: all blocks are resident at once, so that they can wait for one another.
 
-They go through ``cuLaunchCooperativeKernel``, with a pointer to each parameter: with packed parameters,
-``cuLaunchKernelEx`` takes the cooperative attribute on a stream, but refuses it while a graph is captured (an H100,
-CUDA 13.0).
+They use ``cuLaunchCooperativeKernel``, with a pointer to each parameter. With packed parameters, ``cuLaunchKernelEx``
+takes the cooperative attribute on a stream, but refuses it while a graph is captured (an H100, CUDA 13.0).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class CooperativeLimit:
     """Launches a cooperative kernel on one device, and limits its blocks to those that the device holds at once."""
 
     def __init__(self, device: int, handle: Any, places: tuple[int, ...]) -> None:
-        """Takes in ``places`` the offsets of the parameters in the packed structure."""
+        """Makes the limit. ``places`` are the offsets of the parameters in the packed structure."""
         self._device = device
         self._handle = handle
         self._fitting: dict[tuple[int, int], int] = {}  # by threads and bytes of dynamic shared memory of a block

@@ -6,13 +6,13 @@ Calls go through these interfaces, chosen by measurements on an H100 (``benchmar
 - Streams and events are cuda.core's. It calls the driver from compiled code, while ``cuda.bindings`` converts each
   handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form queries
   them from C: the driver needs 1.35 for a query of a finished kernel, and 2.5 with the Python around it.
-- Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and
-  wants Python values, not the packed structure that the compiler defines.
+- Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and takes
+  Python values, not the packed structure that the compiler defines.
 - Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own their memory, but the runtime itself decides
   when memory is freed. ctypes calls of the driver's functions, with integers instead of the bindings' objects, were
   slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill, 0.6 against 0.3 to record an event). In the compiled
-  form, calls from C made a copy a tenth faster (3.0 against 3.3, on a busier machine) and a fill no faster, which was
-  not worth a second way.
+  form, calls from C made a copy a tenth faster (3.0 against 3.3, on a busier machine) and a fill no faster, which did
+  not justify a second implementation.
 - Host functions are ctypes, for the reason in ``launch.py``.
 
 Other libraries in the process (torch, CuPy, numba) share the devices' primary contexts, and may at any moment make any
@@ -20,7 +20,7 @@ context, or none, current on a thread. Calls with a stream or an event find thei
 current (the tests take the context away between any two calls). Other calls first make their context current, which
 costs 0.3, and leave it current.
 
-Importing this module takes about 0.3 s. Ask ``oxide.driver.cuda.probe`` first whether there is a device.
+Importing this module takes about 0.3 s. Check with ``oxide.driver.cuda.probe`` first whether there is a device.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CudaDriver:
     """All CUDA devices of the machine. Raises ``DeviceError`` if there is none."""
 
     name = "cuda"
-    drops_work = False  # work in a CUDA stream cannot be taken back
+    drops_work = False  # work in a CUDA stream cannot be withdrawn
 
     def __init__(self) -> None:
         reason = unavailable_reason()
@@ -79,7 +79,7 @@ class CudaDriver:
         check(error, "cuDeviceGetCount")
         self._contexts: list[CudaContext | None] = [None] * count
         self._contexts_lock = threading.Lock()
-        self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was settled
+        self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was granted or refused
         self._packets: deque[ParameterPacket] = deque()
         self._small_blocks: dict[int, int] = {}  # sizes of live small blocks, by address
         self._host_functions = HostFunctions()
@@ -263,7 +263,7 @@ class CudaDriver:
         return int(address)
 
     def free_host(self, address: int) -> None:
-        # Waits for all work on the device (0.3 s beside a kernel of 0.3 s): for pools, not for each result.
+        # Waits for all work on the device (0.3 s during a kernel of 0.3 s): for pools, not for each result.
         _enter(self._any_context())
         if not self._registered.free(address):
             check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")
@@ -445,7 +445,7 @@ class CudaDriver:
         return int(device)
 
     def disown(self, address: int, nbytes: int) -> None:
-        """Does nothing: CUDA knows other libraries' memory as well as its own."""
+        """Does nothing: CUDA handles other libraries' memory like its own."""
 
     def close(self) -> None:
         with self._contexts_lock:
@@ -486,7 +486,7 @@ class CudaDriver:
             return context
 
     def _connect(self, one: int, other: int) -> None:
-        """Lets two devices access each other's memory if the hardware can. Done once per pair."""
+        """Lets two devices access each other's memory if the hardware can. Called once for each pair."""
         contexts = {device: self._context(device) for device in (one, other)}
         with self._contexts_lock:
             if (one, other) not in self._peers:
@@ -519,7 +519,7 @@ class CudaDriver:
 
 
 def _give_back(stream: CudaStream) -> None:
-    """Frees the stream's spare blocks. Ignores errors: an error is the stream's own, and its next use raises it."""
+    """Frees the stream's spare blocks. Ignores errors, as the stream's next use raises them."""
     if stream.spare is not None:
         for address in stream.spare.drain():
             driver.cuMemFreeAsync(address, stream.handle)

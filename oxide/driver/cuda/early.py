@@ -1,10 +1,11 @@
 """Starts a GPU in a thread, while the calling thread imports the CUDA packages.
 
 Initialising the driver and making a device's context takes some 0.2 s, during which the driver needs no GIL. Importing
-cuda.bindings and cuda.core takes as long, and needs nothing of the driver. So a thread makes the context during the
+cuda.bindings and cuda.core takes as long, and does not use the driver. So a thread makes the context during the
 imports. Users of the device do not wait for the thread: the driver itself makes the next caller that needs the context
-wait until it is there. A failure occurs again, and is reported, in the call that needs the failed part. Only the
-interpreter's end waits for the thread: a process that ends while the driver starts dies in the driver's own clean-up.
+wait until it exists. A failure occurs again, and is reported, in the call that needs the failed part. Only the
+interpreter's end waits for the thread, as a process that ends while the driver starts crashes in the driver's own
+clean-up.
 """
 
 from __future__ import annotations

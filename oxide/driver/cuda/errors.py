@@ -1,7 +1,7 @@
-"""Turns the CUDA driver's error codes into ``DriverError``, or ``DeviceLostError`` if the context is gone.
+"""Turns the CUDA driver's error codes into ``DriverError``, or ``DeviceLostError`` if the context is lost.
 
-Some codes are sticky: a kernel broke the context, and every later call in the process reports the same code. Telling
-them apart lets the runtime fail everything in flight at once and keep its other devices.
+Some codes are sticky: a kernel broke the context, and every later call in the process reports the same code.
+Distinguishing them lets the runtime fail everything in flight at once and keep its other devices.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from oxide.driver.cuda.module import load_functions
 @final
 class CudaContext:
     """An open device: its primary context, its default memory pool, the driver's own kernels, the modules that wait to
-    be unloaded, and our streams with their spare blocks."""
+    be unloaded, and the driver's streams with their spare blocks."""
 
     __slots__ = ("fill", "handle", "pool", "report", "retired", "streams")
 
@@ -31,7 +31,8 @@ class CudaContext:
 
 @final
 class CudaStream:
-    """A non-blocking stream. ``address`` is its ``CUstream``, ``spare`` the blocks freed on it, if it is ours."""
+    """A non-blocking stream. ``address`` is its ``CUstream``. ``spare`` are the blocks freed on it, None for another
+    library's stream."""
 
     __slots__ = ("address", "context", "core", "device", "handle", "spare")
 

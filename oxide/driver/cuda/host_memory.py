@@ -1,9 +1,9 @@
 """Allocates large page-locked host memory so that other threads' driver calls wait as little as possible.
 
 ``cuMemHostAlloc`` finds, zeroes and locks the pages in one call, 47 ms for 64 MiB on an H100. Meanwhile driver calls of
-an event loop's thread may have to wait for a lock. Most of the time goes into finding and zeroing pages, which needs no
-driver. So here the process itself maps the pages, as huge pages if the system gives them, and touches them, all without
-the GIL. The driver then only locks them (``cuMemHostRegister``). The idea is PyTorch's
+an event loop's thread may have to wait for a lock. Most of the time goes into finding and zeroing pages, which does not
+need the driver. So here the process itself maps the pages, as huge pages if the system provides them, and touches them,
+all without the GIL. The driver then only locks them (``cuMemHostRegister``). The idea is PyTorch's
 ``pinned_use_cuda_host_register``.
 """
 
@@ -25,7 +25,7 @@ _MAP_FAILED = (1 << 64) - 1
 
 
 def _available() -> int:
-    """Returns the bytes of memory that the system can still give; 0 if it does not tell."""
+    """Returns the bytes of memory that the system can still provide; 0 if it does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -52,7 +52,7 @@ class RegisteredMemory:
     def allocate(self, nbytes: int) -> int | None:
         """Returns the address of zeroed page-locked memory; None if the system or the driver does not grant it."""
         if nbytes > _available() // 2:
-            return None  # the system maps more than it has, and kills the process that touches it
+            return None  # the system maps more memory than it has, and kills the process that touches it
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = self._map(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
         if address is None or address == _MAP_FAILED:

@@ -4,12 +4,12 @@
 strided 2-D memsets, one for each half, write the same bytes, but took 10.6 ms for 64 MiB on an H100, where a memset of
 4-byte patterns takes 0.03 ms.
 
-**Report.** On an H100, from C, with three empty kernels: a graph that begins with a memset of its fault record and ends
-with a copy of it takes the host 4.7 µs, 12.7 µs a launch back to back, and 18.4 µs launched alone and waited for. With
-this kernel at its end instead of both it takes 1.7, 4.8 and 9.9.
+**Report.** On an H100, called from C, with three empty kernels. A graph that begins with a memset of its fault record
+and ends with a copy of it takes the host 4.7 µs a launch; launches take 12.7 µs back to back, and 18.4 µs each if
+waited for. A graph that ends with this kernel instead takes 1.7, 4.8 and 9.9 µs.
 
 The kernels are PTX, because the driver layer does not use the compiler. They are in one module, loaded with the
-context, when loading cannot have to wait for running work.
+context: at that time, loading cannot have to wait for running work.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ END:
 
 
 def fill_grid(count: int) -> Dim3:
-    """Returns the grid for ``count`` elements. Threads take several if there are more elements than threads."""
+    """Returns the grid for ``count`` elements. A thread fills several if there are more elements than threads."""
     return (min(-(-count // BLOCK[0]), _MOST_BLOCKS), 1, 1)
 
 

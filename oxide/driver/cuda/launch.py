@@ -68,7 +68,8 @@ class ParameterPacket:
 class HostFunctions:
     """Python functions that wait in a stream, each under a number that the driver passes back.
 
-    One C entry point serves all: a ctypes closure per call would have to outlive the call, and nothing would free it.
+    One C entry point serves all of them: a ctypes closure for each call would have to outlive the call, and nothing
+    would free it.
     """
 
     def __init__(self) -> None:

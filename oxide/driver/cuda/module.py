@@ -2,9 +2,9 @@
 
 Loading goes through ``cuModuleLoadDataEx``: cuda.core's ObjectCode gives no access to the PTX assembler's error log.
 
-Loading and unloading code waits until nothing runs on the device: 0.15 s beside a kernel of 0.15 s on an H100, through
+Loading and unloading code waits until nothing runs on the device: 0.15 s during a kernel of 0.15 s on an H100, through
 modules or libraries, lazily or eagerly. Loading cannot avoid this. Unloading can: the garbage collector may drop a
-function in the middle of an event loop, so its module is only set aside, and the next load unloads it.
+function in the middle of an event loop, so its module is only queued, and the next load unloads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds out through libcuda itself whether CUDA can be used.
+"""Detects through libcuda itself whether CUDA can be used.
 
 It uses only ctypes: on a machine without an NVIDIA driver it costs one failed ``dlopen``, not the 70 ms of importing
 ``cuda.bindings``. Import ``oxide.driver.cuda.driver`` only if the answer is yes.
@@ -18,7 +18,8 @@ def available() -> bool:
 
 
 def unavailable_reason() -> str | None:
-    """Returns why there is no CUDA device, to follow "no CUDA device: "; None if there is one. Never raises.
+    """Returns the reason why there is no CUDA device, to follow "no CUDA device: ". Returns None if there is one. Never
+    raises.
 
     Initialises the driver in this process, which creates no context on any device.
     """

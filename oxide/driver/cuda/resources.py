@@ -1,4 +1,4 @@
-"""The GPU resources of a loaded kernel: from the driver, and for spills from the assembler's log."""
+"""The GPU resources of a loaded kernel: from the driver, and spills from the assembler's log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _spilled(code: Code) -> int | None:
     )
     check(error, "cuLinkCreate")
     try:
-        # The driver caches code by its text, without the log. So the text differs each time.
+        # The driver caches code by its text, without the log. A new text each time makes it assemble again.
         text = code.image.rstrip(b"\0") + f"\n// {time.time_ns()}\n\0".encode()
         kind = driver.CUjitInputType.CU_JIT_INPUT_PTX
         (error,) = driver.cuLinkAddData(state, kind, text, len(text), code.entry.encode(), 0, [], [])
@@ -68,14 +68,14 @@ def _spilled(code: Code) -> int | None:
 
 
 def spill_bytes(log: str) -> int | None:
-    """Returns the spilled bytes per thread in an assembler's log; None if it does not say."""
+    """Returns the spilled bytes per thread in an assembler's log; None if the log does not have them."""
     found = _SPILLS.findall(log)
     return sum(map(int, found)) if found else None
 
 
 def launch_detail(function: CudaFunction, code: int) -> str:
-    """Returns details on a launch that the driver refused with ``code``: that its threads' local memory is more than
-    the GPU has, or nothing."""
+    """Returns the reason of a launch that the driver refused with ``code``, if its threads' local memory exceeds the
+    GPU's memory, and otherwise an empty string."""
     if int(code) not in (int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY), int(driver.CUresult.CUDA_ERROR_INVALID_VALUE)):
         return ""
     local = _attribute(function, "LOCAL_SIZE_BYTES")

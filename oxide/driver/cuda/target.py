@@ -1,4 +1,4 @@
-"""Picks the PTX version that a device's driver takes.
+"""Picks the PTX version that a device's driver accepts.
 
 A driver accepts the PTX instruction set that it was released with and all earlier ones. Later ones fail with
 CUDA_ERROR_UNSUPPORTED_PTX_VERSION. The compiler needs the version as an LLVM feature (``+ptx86``).

@@ -64,8 +64,8 @@ def part_note(what: str, detail: object, number: int) -> str:
 
 
 def identity(place: Place | None) -> object:
-    """Returns a key that distinguishes places. Code objects compare equal if two files have the same text, so the key has
-    their ids."""
+    """Returns a key that distinguishes places. Code objects compare equal if two files have the same text, so the key
+    has their ids."""
     if place is None:
         return None
     what, detail, number, outer = place
