@@ -51,7 +51,7 @@ Variable: TypeAlias = Loop | Value
 """A loop's counter, or a value in the loop of which only the range is known."""
 
 Affine: TypeAlias = dict[Variable | None, Coefficient]
-"""Coefficients by variable; the key None holds the constant term."""
+"""The coefficients by variable. The key None holds the constant term."""
 
 _LARGEST = 2**61
 _MOST_VARIABLES = 6
@@ -99,9 +99,9 @@ class Range:
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
     def line(self, value: Value) -> tuple[int, Coefficient]:
-        """Returns factor and start: where the conditions hold, the value as a signed number is
-        ``factor * counter + start``, and the start is at most 2**61 in magnitude. The loop's counter must be under
-        2**42. Raises ``Undecidable``, also if the factor is not known at compile time."""
+        """Returns factor and start: if the conditions hold, the value as a signed number is ``factor * counter +
+        start``, and the start is at most 2**61 in magnitude. The loop's counter must be under 2**42. Raises
+        ``Undecidable``, also if the factor is not known at compile time."""
         self._steps = 0
         with self._all_or_nothing():
             form = self._affine(value, "sext")
@@ -261,10 +261,10 @@ class Range:
             self._extents[value] = self._bounded(low), self._bounded(high)
         return {value: 1}
 
-    # How often a loop runs
+    # The number of iterations
 
     def _counter(self, loop: Loop) -> tuple[Coefficient, Coefficient]:
-        """Returns the range of a loop's counter, valid where the loop's own test has been passed."""
+        """Returns the range of a loop's counter, valid after the loop's own test has passed."""
         if loop not in self._extents:
             if loop in self._counting:
                 raise Undecidable("the loop's end changes in the loop")
@@ -272,7 +272,8 @@ class Range:
             try:
                 iterations = self._iterations(loop)
                 if set(iterations) != {None}:
-                    # Its greatest count need not occur with the greatest index. Decided at the inner loop, it is exact.
+                    # The greatest count need not occur with the greatest index. A check hoisted out of the inner loop
+                    # alone is exact.
                     raise Undecidable("an inner loop's end changes in the loop")
                 _, high = self._extent(iterations)
             finally:
@@ -282,7 +283,8 @@ class Range:
         return self._extents[loop]
 
     def _iterations(self, loop: Loop) -> Affine:
-        """Returns an upper bound of the number of times that the loop's body runs, valid if that is over zero."""
+        """Returns an upper bound of the number of times that the loop's body runs, valid if that number is over
+        zero."""
         problem = Undecidable("the loop does not count: its test is no comparison with a number known before it")
         match self._test(loop):
             case Compare(predicate=test, left=left, right=right), inside if test in INVERSE and _integer(left):
@@ -298,7 +300,7 @@ class Range:
         if loop in limit or step != {"l": 1, "g": -1}[predicate[1]]:
             raise problem
         if predicate.endswith("e"):
-            # `<= limit` is `< limit + 1` unless that overflows; `<=` the type's greatest number would never end.
+            # `<= limit` is `< limit + 1` unless the sum overflows. `<=` the type's greatest number would never end.
             limit = self._sum(limit, {None: step})
         for form in (counted, limit):
             self._require_fits(form, left.type, "sext" if predicate[0] == "s" else "nneg")
@@ -330,7 +332,8 @@ class Range:
         return None
 
     def _tested(self, condition: Value) -> bool | None:
-        """Returns the truth of a condition inside the loop that it is the test of, or None if it is no loop's test."""
+        """Returns whether a condition is true inside the loop whose test it is, or None if it is not the test of a
+        loop."""
         for loop in self.loop.within():
             test = self._test(loop)
             if test is not None and test[0] is condition:
@@ -444,7 +447,7 @@ class Range:
 
 
 def _plain(form: Affine) -> Affine:
-    """Returns a form without the variables whose coefficient is 0, and with a constant term."""
+    """Returns a form with a constant term, without the variables whose coefficient is 0."""
     return {variable: c for variable, c in form.items() if variable is None or c != 0} | {None: form.get(None, 0)}
 
 
@@ -457,7 +460,7 @@ def _recomputable(value: Instruction) -> list[Value]:
     """Returns the operands of an instruction that may be executed before the loop, [] for any other."""
     match value:
         case Binary(opcode="shl" | "lshr" | "ashr", right=right) if right.integer is None:
-            return []  # the shift amount may be out of range in a case in which the loop would never execute it
+            return []  # the shift amount may be out of range where the loop does not execute the shift
         case Binary(opcode=opcode) if opcode in _ARITHMETIC:
             return value.operands
         case Cast(opcode="zext" | "sext" | "trunc") | Cast(opcode="ptrtoint", type="i64", value=Value(type="ptr")):
@@ -470,7 +473,7 @@ def _recomputable(value: Instruction) -> list[Value]:
 
 
 def _always_defined(instruction: Instruction) -> Instruction:
-    """Removes what LLVM knows of an instruction's result only where the kernel executes it, such as ``nsw``."""
+    """Removes properties of an instruction's result that hold only where the kernel executes it, such as ``nsw``."""
     if isinstance(instruction, Call):
         instruction.before, instruction.after, instruction.attributes = "", "", {}
     elif isinstance(instruction, Binary | Cast | Compare | Select):

@@ -3,14 +3,19 @@
 A thread that reads ``a[start + i]`` for ``i = 0, 1, 2, …`` reads consecutive elements. A GPU loads four of them as fast
 as one if their address is a multiple of 16, which is known when the loop starts. So a loop with such reads gets a
 second version in which LLVM may assume the alignment. A warp enters it if all its active threads vote for it: divergent
-threads would make the warp run both versions, one after the other. Correctness does not rest on the vote.
+threads would make the warp run both versions, one after the other. Correctness does not depend on the vote.
 
 The threads of a naive matrix product do one load and one multiplication a step, and wait for the loads. Measured on one
-H100, GFLOPS at n = 1024, 2048, 4096: one element a load 5043, 5434, 4660; vector loads, unrolled 4 times, 7305, 7730,
-5621; 8 times, 7365, 7831, 5748; 16 times, 7451, 7903, 5802, for twice the code. A matrix times a vector, where each
-thread reads its own row, at n = 4096: 58 without and 133 with vector loads.
+H100, GFLOPS at n = 1024, 2048, 4096:
 
-Some loops get no second version: loops with stores, which may stand between the loads; nested loops, which would test
+- one element a load: 5043, 5434, 4660
+- vector loads, unrolled 4 times: 7305, 7730, 5621
+- vector loads, unrolled 8 times: 7365, 7831, 5748
+- vector loads, unrolled 16 times: 7451, 7903, 5802, for twice the code
+
+A matrix times a vector, where each thread reads its own row, at n = 4096: 58 without and 133 with vector loads.
+
+Some loops get no second version: loops with stores, which may come between the loads; nested loops, which would test
 the alignment each time they start; and loops that the kernel's author unrolls.
 """
 
@@ -77,7 +82,7 @@ def _may_write(instruction: Instruction) -> bool:
 def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool:
     """Adds a second version of the loop and returns True, if a load advances by one element in each iteration."""
     ranges = Range(flow, loop, prefix)
-    # In block order, which decides the order of the emitted code.
+    # In block order: it decides the order of the emitted code.
     ordered = (block for block in flow.function.blocks.values() if block in loop.blocks)
     firsts = [_first_of_consecutive(ranges, address) for block in ordered for address in block.instructions]
     addresses = {first.body: first for first in firsts if first is not None}
@@ -115,7 +120,7 @@ def _first_of_consecutive(ranges: Range, address: Instruction) -> GetElementPtr 
     source, indices = "", []
     base: Value = address
     while isinstance(base, GetElementPtr) and base.block in ranges.loop.blocks:
-        # In LLVM's form a matrix's element is two steps from the first one: to its row, and within the row.
+        # In LLVM's form a matrix's element is two steps from the first element: to its row, and within the row.
         match base:
             case GetElementPtr(type="ptr", source=found, indices=[Value(type="i64") as index]) if (
                 found in _TYPES and source in ("", found)

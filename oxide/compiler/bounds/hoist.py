@@ -3,12 +3,12 @@
 For each loop, outermost first, all accesses whose ranges are computable before the loop (``affine``) share one guard.
 If the guard holds, the loop runs without their checks. Otherwise a copy of the loop runs with every check in its
 original position, so that the behaviour and the reports of a faulty program do not change. The two loops are
-equivalent: a guard that fails needlessly costs time only. Measured on one H100: a check at every read makes a naive
-matrix product 2.5 times slower, the guard costs nothing.
+equivalent: a guard that fails needlessly costs only time. Measured on one H100: a check at every read makes a naive
+matrix product 2.5 times slower, and the guard has no measurable cost.
 
-Three kinds stay unhoisted: accesses under a condition inside the loop, whose index may be out of bounds where the
-condition is false; accesses in a loop's own test; and loops with a barrier or another convergent call, since a second
-version of the loop could make the threads of a warp diverge.
+Three kinds of checks are not hoisted: of accesses under a condition inside the loop, whose index may be out of bounds
+where the condition is false; of accesses in a loop's own test; and in loops with a barrier or another convergent call,
+since a second version of the loop could make the threads of a warp diverge.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ Place = Literal["proved", "hoisted", "access"]
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The place of one access's check, and the reason if it stayed at the access. ``in_loop`` says whether the access
-    is in a loop. ``depth`` counts the loops around the access within the loop that its check was hoisted out of."""
+    is in a loop. ``depth`` is the number of loops around the access within the loop that its check was hoisted out
+    of."""
 
     site: int
     place: Place
@@ -217,7 +218,8 @@ class _Hoister:
         return self.flow.innermost.get(check.block)
 
     def _conditional(self, check: _Check, loop: Loop) -> str | None:
-        """Returns the reason why some iteration of the loop may not make the access, or None if all make it."""
+        """Returns the reason why some iteration of the loop may not make the access. Returns None if all iterations
+        make it."""
         inner = self._innermost(check)
         assert inner is not None
         point = check.block
@@ -263,7 +265,7 @@ def _cannot_copy(loop: Loop) -> str | None:
 
 
 def _alone(call: Call) -> bool:
-    """Returns whether a thread may make a call whether others make it or not."""
+    """Returns whether a thread may make a call without the other threads."""
     if call.is_assembly:
         return "sideeffect" not in call.callee.name.partition('"')[0]
     return call.called.startswith(_HARMLESS) and not call.called.startswith(CONVERGENT)

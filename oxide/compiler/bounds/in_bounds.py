@@ -2,7 +2,7 @@
 
 The front end calls ``oxide.in_bounds`` at every access, with the index, the slice's length and the access's number. If
 the comparison fails, a separate function off the hot path claims and fills the fault record (``faults.RECORD``). One
-unsigned comparison covers both ends: a negative index is a huge unsigned number, and no length reaches 2**63.
+unsigned comparison covers both ends: a negative index is a huge unsigned number, and every length is below 2**63.
 ``oxide.aligned`` checks a vector's address in the same way: its bits below the vector's size must be 0.
 """
 

@@ -1,10 +1,11 @@
 """Early exits: a thread leaves the kernel at a failed check, if no thread of the kernel can wait for another.
 
 Each check gets its own branch: a failed check jumps to the end of its function, and after the branch the check's result
-is ``true``. A failed assertion jumps there too. The branches are added before any pass runs that folds branches:
-whether a thread continues must not depend on whether LLVM finds that the value which it would have read is unused.
+is ``true``. A failed assertion jumps there too. The branches are added before any pass that folds branches: whether a
+thread continues must not depend on whether LLVM finds that the value of a failed read is unused.
 
-If a thread may have to wait for another, all threads continue: a failed access reads zero and writes nothing.
+If a thread may have to wait for another, all threads continue: a failed read yields zero, and a failed write does
+nothing.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ ALONE = (
     "__nv_",
     "llvm.",
 )
-"""Name prefixes of calls that affect one thread only: none waits, and none has an effect that another thread sees."""
+"""Name prefixes of calls that affect one thread only: they do not wait, and other threads see no effect of them."""
 
 CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
-"""Name prefixes of convergent calls among ``ALONE``: threads make these together."""
+"""Name prefixes of convergent calls among ``ALONE``: threads make them together."""
 
 
 def leave_after_faults(module: Module, kernel: PortableKernel) -> None:
@@ -60,8 +61,8 @@ def leave_after_faults(module: Module, kernel: PortableKernel) -> None:
 
 
 def threads_may_wait(kernel: PortableKernel, functions: Iterable[Function]) -> bool:
-    """Returns whether a thread of the kernel, whose code is ``functions``, may wait for another: then none may leave
-    early."""
+    """Returns whether a thread of the kernel, whose code is ``functions``, may wait for another thread. Then no thread
+    may leave early."""
     own = {function.symbol: function for function in functions}
     return (
         kernel.suspends
@@ -83,8 +84,8 @@ def _may_meet(instruction: Instruction, own: Iterable[str]) -> bool:
 
 
 def _leave_after_faults(function: Function) -> None:
-    """Adds early exits to one function. A function that is not the kernel returns the code of a failed ``assert``,
-    which its callers return in turn."""
+    """Adds early exits to one function. A function that is not the kernel returns the code of a failed ``assert``, and
+    its callers return it in turn."""
     checks = [each for each in function.instructions if is_check(each) or fails_an_assert(each)]
     if not checks:
         return

@@ -1,15 +1,15 @@
 """Static bounds proofs: launch contracts and the kernel's own tests show that an access needs no run-time check.
 
-An index is read as a polynomial with whole coefficients over *atoms*: parameters, slice lengths, the thread's position
-and loop counters. ``0 <= index`` and ``index < length`` are then proved by replacing atoms with their bounds. Bounds
-come from the loops (``i < k``), from tests that dominate the access (``row < m``, an index that is not None) and from
-contracts (``len(a) >= m * k``). In ``sgemm_naive``, ``len(a) - 1 - (row*k + i)`` is least where ``i`` is ``k - 1`` and
-``row`` is ``m - 1``; there it is ``len(a) - m*k``, which is not negative by the contract.
+An index is read as a polynomial with integer coefficients over *atoms*: parameters, slice lengths, the thread's
+position and loop counters. ``0 <= index`` and ``index < length`` are then proved by replacing atoms with their bounds.
+Bounds come from the loops (``i < k``), from tests that dominate the access (``row < m``, an index that is not None) and
+from contracts (``len(a) >= m * k``). In ``sgemm_naive``, ``len(a) - 1 - (row*k + i)`` is least where ``i`` is ``k - 1``
+and ``row`` is ``m - 1``; there it is ``len(a) - m*k``, which is not negative by the contract.
 
 The proofs are sound under wrap-around, for the reason given in ``affine``: sums and products modulo 2**64 are congruent
-to the polynomial over the whole numbers, and if the polynomial's value is in [0, length), it is the one congruent
-number in that range. Comparisons and widenings are used only if their polynomials stay within the type by the ranges of
-their atoms.
+to the polynomial over the integers, and if the polynomial's value is in [0, length), it is the one congruent number in
+that range. Comparisons and widenings are used only if their polynomials stay within the type by the ranges of their
+atoms.
 
 Blocks are visited in a walk of the dominator tree: a fact learnt in a block holds in all blocks that it dominates, and
 is undone after them. Of facts that differ only in their constants, the strongest is kept. Each access and each test has
@@ -43,7 +43,7 @@ from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
-"""Coefficients by monomial: its atoms, sorted. The constant's monomial is empty."""
+"""Coefficients by monomial. A monomial is its sorted atoms, and the constant's is empty."""
 
 Shape: TypeAlias = tuple[tuple[tuple[str, ...], int], ...]
 """A polynomial without its constant, sorted."""
@@ -59,7 +59,7 @@ _HIGHEST_DEGREE = 8
 
 
 class Access(Protocol):
-    """An access to prove: in ``block``, the ``i64`` ``index`` is in [0, ``length``)."""
+    """An access to prove: the ``i64`` ``index`` is in [0, ``length``) whenever control reaches ``block``."""
 
     @property
     def block(self) -> Block: ...
@@ -75,20 +75,21 @@ _V = TypeVar("_V")
 
 
 class _Unknown(Exception):
-    """With the facts of the visited block, the value is not known to be a polynomial over atoms."""
+    """Raised if the facts of the visited block do not show that the value is a polynomial over atoms."""
 
 
 class _Never(_Unknown):
-    """The value is not a polynomial in any block, for example a value loaded from memory."""
+    """Raised if the value is not a polynomial in any block, for example a value loaded from memory."""
 
 
 class _Exhausted(_Unknown):
-    """The budget is spent."""
+    """Raised if the budget is spent."""
 
 
 @final
 class Prover:
-    """Proves accesses of one kernel from its tests, its loops and its contracts. ``steps`` counts the work."""
+    """A prover for the accesses of one kernel, from its tests, its loops and its contracts. ``steps`` counts the
+    work."""
 
     def __init__(self, flow: ControlFlow, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         self.flow = flow
@@ -153,7 +154,7 @@ class Prover:
                 self._ranges[atom] = max(least, -fact.get((), 0)), greatest
         self._add(fact)
 
-    # What is known in a block
+    # Facts
 
     def _set(self, table: dict[_K, _V], key: _K, value: _V) -> None:
         self._trail.append((table, key, table.get(key, _MISSING)))
@@ -216,7 +217,7 @@ class Prover:
         if (predicate, left.type) == ("ult", "i64"):
             self._set(self._inside, (left, right), None)
         if (predicate, right.integer) in (("sgt", -1), ("sge", 0)):
-            # A ThreadIndex that is not None: the select that made it chose its number.
+            # A ThreadIndex that is not None: the select that made it chose its number, so the select's condition holds.
             match left:
                 case Select(condition=condition, right=Value(integer=-1)):
                     self._learn(condition, True)
@@ -269,7 +270,7 @@ class Prover:
         raise _Unknown
 
     def _iterations(self, value: Value, bits: int) -> Polynomial:
-        """Returns an upper bound of a loop's initial count, which is over 0 as the loop runs. Raises ``_Unknown``."""
+        """Returns an upper bound of a loop's initial count, which is over 0 if the loop runs. Raises ``_Unknown``."""
         match value:
             # The count is over 0, so a select did not choose 0.
             case Select(left=Value(integer=0), right=count) | Select(left=count, right=Value(integer=0)):
@@ -299,7 +300,7 @@ class Prover:
         return self._fitting(value, bits)
 
     def _fitting(self, value: Value, bits: int, unsigned: bool = False) -> Polynomial:
-        """Returns the value's polynomial if it equals the value over the whole numbers too. Raises ``_Unknown``."""
+        """Returns the value's polynomial if it equals the value over the integers too. Raises ``_Unknown``."""
         form = self._form(value)
         if not self._fits(form, bits, unsigned=unsigned):
             raise _Unknown
@@ -379,7 +380,8 @@ class Prover:
         return self._position(_plus(left, right, -1 if value.opcode == "sub" else 1))
 
     def _position(self, form: Polynomial) -> Polynomial:
-        """Replaces a thread's global coordinate by one atom, as the kernel's tests compare that."""
+        """Replaces a thread's global coordinate by one atom, as the kernel's tests compare the coordinate as a
+        whole."""
         for axis in "xyz":
             if form == {(f"ctaid.{axis}", f"ntid.{axis}"): 1, (f"tid.{axis}",): 1}:
                 atom = f"position.{axis}"

@@ -1,9 +1,9 @@
 """Host functions: functions in IR that a stream, a thread or another library calls by address, without the GIL.
 
-They are compiled once and kept in the cache on disk, as kernels are, so that later processes load them without LLVM.
-The code is for every processor of the machine's kind. A function that takes its data and the addresses of what it calls
-as arguments needs no relocation, so AArch64 loads it without LLVM too. ``docs/notes/host-path.md`` has the measurement
-of this way beside the others.
+They are compiled once and kept in the disk cache, as kernels are, so that later processes load them without LLVM. The
+code runs on every processor of the machine's architecture. A function that takes its data and the addresses of its
+callees as arguments needs no relocation, so AArch64 loads it without LLVM too. ``docs/notes/host-path.md`` compares
+this with the alternatives.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def compile_host_function(ir: str, name: str) -> tuple[int, object]:
 
 
 def _object(ir: str, name: str) -> bytes:
-    """Returns the function's object file, from the cache if it is there."""
-    # All that the code depends on: how it is compiled, what is compiled, for which machine and by which LLVM.
+    """Returns the function's object file, from the cache if possible."""
+    # All that the code depends on: how it is compiled, its IR, the machine and the version of LLVM.
     recipe = [path.read_bytes() for path in (Path(__file__), Path(__file__).parents[1] / "ir" / "llvm.py")]
     key = "host-" + disk.digest((*recipe, ir, name, platform.machine(), disk.version_text("llvmlite")))
     image = disk.read(key)

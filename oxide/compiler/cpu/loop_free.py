@@ -1,4 +1,5 @@
-"""Finds kernels whose threads end soon, whatever arguments and memory hold: no loop, no recursion, no waiting.
+"""Finds kernels whose threads end soon, whatever the arguments and the contents of memory: without loops, recursion or
+waiting.
 
 The CPU device runs such a kernel on the thread that waits for it, where Ctrl-C cannot end a kernel. The analysis sees
 the kernel's IR without the loop around its threads. A loop with a constant number of iterations counts as a loop,

@@ -1,1 +1,1 @@
-"""Launches whose threads wait for one another. Each thread is an LLVM coroutine."""
+"""Blocks whose threads wait for one another. Each thread is an LLVM coroutine."""

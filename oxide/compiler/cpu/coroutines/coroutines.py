@@ -4,7 +4,7 @@ One worker runs a block. It resumes the threads in turn, warp by warp. A thread 
 warp operation, records that in the block's state, and suspends. When all lanes that a warp operation names have
 arrived, their values are published and the lanes continue. When every thread that has not returned is at the barrier, a
 new round begins. A switch is a call through a pointer. The frames are contiguous in memory that serves one block after
-another; nothing is allocated for a thread.
+another; no memory is allocated for a thread.
 
 **Semantics.** As on GPUs since Volta, neither barriers nor warp operations wait for threads that have returned, and a
 warp operation waits only for the lanes in its mask. If the threads of a block wait at different barriers, or in a
@@ -12,12 +12,12 @@ cycle, none can ever continue: the block is abandoned, and the fault record gets
 source. A thread that spins until another thread writes is not detected, and hangs: nothing preempts it.
 
 At the grid's barrier a block's threads suspend as at their own barrier, and ``oxide.run_block`` returns. ``grid.ll``
-has the launch in which all blocks live until they have met there.
+has the launch in which all blocks stay live until they have met there.
 
 **How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
 a basic block. Once everything is inlined into the coroutine, each such pair becomes ``llvm.coro.suspend`` and a switch
 with the same target: no block is split and no phi changes. LLVM's pipeline simplifies the coroutine and then splits it.
-Only values that live across a suspension go to the frame.
+Only values that are live across a suspension go to the frame.
 
 The values that a group publishes are copied when the group is released: its first thread may publish its next value
 before its last thread has read the present one. Only one warp at a time is between its rounds, so a block has one set
@@ -52,17 +52,17 @@ _FIELDS = {
     "frames": "ptr",  # one frame for each thread; null before the first thread runs
     "room": "ptr",  # the stack buffer for small frames, or null
     "stride": "i64",
-    "seed": "i32",  # of the random order of warps and threads; 0: their natural order
+    "seed": "i32",  # the seed of the random order of warps and threads; 0: their natural order
     "live": "i32",  # threads that have not returned
     "arrived": "i32",  # threads at the barrier, and their least and greatest place in the source
     "least": "i32",
     "greatest": "i32",
     "count": "i32",  # true conditions at the barrier
-    "grid": "i32",  # those of the arrived that are at the grid's barrier; and that barrier's place
+    "grid": "i32",  # the number of arrived threads that are at the grid's barrier, and the barrier's place
     "grid.site": "i32",
-    "passed.arrived": "i32",  # ``arrived`` and ``count`` of the barrier that was passed last
+    "passed.arrived": "i32",  # ``arrived`` and ``count`` of the last barrier that was passed
     "passed.count": "i32",
-    "waiting": "i32",  # lanes of the running warp at a warp operation; those of them at active_mask
+    "waiting": "i32",  # the lanes of the running warp at a warp operation, and those of them at active_mask
     "converging": "i32",
     "bits": "i32",  # conditions of the waiting lanes; published conditions
     "published.bits": "i32",

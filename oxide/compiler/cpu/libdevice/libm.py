@@ -1,8 +1,8 @@
 """libdevice on the CPU: defines each ``__nv_*`` function that a kernel calls, as a call of the C library.
 
-``words.py``, ``special.py`` and ``rounding.py`` have the functions that the C library lacks. The process already
-contains the C library's functions. Their errors are at most an ulp or two, as libdevice's are; the two devices may
-differ in the last bit. The fast approximations are the ordinary functions here.
+``words.py``, ``special.py`` and ``rounding.py`` have the functions that the C library lacks. The C library is already
+loaded in the process. Its errors are at most an ulp or two, as libdevice's are, so the two devices may differ in the
+last bit. The fast approximations are the ordinary functions here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _SHAPES = {
     "modf": ("{t}", ("{t}", "ptr")),
     "remquo": ("{t}", ("{t}", "{t}", "ptr")),
 }
-"""Result and parameters of the functions that C has under the same name; ``{t}`` is double, or float in the f form."""
+"""The result and the parameters of the functions that C has under the same name. ``{t}`` is double, or float in the f
+form."""
 
 _FAST = "sin cos tan exp log log2 log10 pow tanh sincos exp10"
 
@@ -54,7 +55,8 @@ def definitions(kernel: str, module: Module) -> str:
 
 
 def _definitions(symbol: str) -> list[str]:
-    """Returns a function's definition as texts. Each declares or defines one function, so that others may share it."""
+    """Returns a function's definition as texts. Each text declares or defines one function, so that others may share
+    it."""
     if symbol in QUOTIENTS:
         return quotient(symbol, approximate=False)
     return (

@@ -1,9 +1,9 @@
-"""Elementary functions of floats on the CPU as plain arithmetic without calls, which LLVM vectorises.
+"""Elementary functions of floats on the CPU as arithmetic without calls, which LLVM vectorises.
 
 ``exp``, ``exp2``, ``exp10``, ``tanh``, ``erf``, ``log``, ``log2`` and ``log10`` of a float are computed in double
 precision, without a branch, and rounded once at the end. Their errors are little more than half an ulp: 0.501 at most,
 measured over one float in 29. Subnormal numbers, overflow and cancellation need no special cases: a float's extremes
-are ordinary doubles. The reductions are the textbook's (Muller, *Elementary Functions*): a power of two times ``2**z``
+are ordinary doubles. The range reductions are standard (Muller, *Elementary Functions*): a power of two times ``2**z``
 with ``z`` within a half, and ``2 atanh(s)`` of the mantissa. ``tanh`` is ``m / (m + 2)`` with ``m = exp(2x) - 1``. It
 has a double's relative precision near 0 too, as the power of two is 1 there.
 
@@ -17,7 +17,7 @@ import struct
 
 _NAMES = {"exp", "exp2", "exp10", "tanh", "log", "log2", "log10", "erf"}
 _ROUNDING = 1.5 * 2.0**52
-"""Adding this to a double rounds it to a whole number, which is then in the lowest bits of the sum."""
+"""A double to add: the sum is rounded to a whole number, which is in its lowest bits."""
 
 
 def definitions(symbol: str) -> list[str]:

@@ -273,8 +273,8 @@ _TOWARD_ZERO = """define {kind} @oxide.{operation}.z({parameters}) alwaysinline 
   ret {kind} %r
 }}"""
 
-# The quotient of doubles is wrong in its last bit at most. For no float between 1 and 4 (all were tried) is it close
-# enough to half-way between two floats for that to matter. Other floats are one of these times a power of 4.
+# The quotient of doubles may be wrong in its last bit. Between 1 and 4 this affects no float's result: all were tried.
+# Every other float is one of these times a power of 4.
 _RECIPROCAL_ROOT = """define float @__nv_frsqrt_rn(float %p0) alwaysinline {
   %x = fpext float %p0 to double
   %root = call double @llvm.sqrt.f64(double %x)

@@ -1,14 +1,15 @@
-"""libdevice's functions on the CPU that neither C's library nor ``words.py`` has: ``sinpi``, ``erfinv``, halves.
+"""libdevice's functions on the CPU that neither the C library nor ``words.py`` has: ``sinpi``, ``erfinv``, halves.
 
-All are computed in doubles. The forms for floats are then right to a bit or so, those for doubles to a few units in the
-last place, as libdevice's are.
+All are computed in doubles. The forms for floats are then right to a bit or so, and those for doubles to a few units in
+the last place, as libdevice's are.
 
 - ``sinpi`` and ``cospi`` first subtract multiples of a half, which is exact, and then multiply by pi.
 - ``erfcx(x)`` is ``exp(x*x) * erfc(x)``, corrected for the rounding error of ``x*x``. For large x it is an asymptotic
   series (NIST's Digital Library of Mathematical Functions, 7.12.1).
 - ``erfcinv`` takes Newton steps for ``x*x - log(erfcx(x)) + log(y) = 0``, which is as accurate for y = 1e-300 as for
-  0.1, from the first approximation of *Numerical Recipes* (third edition, 6.2.2). Near 0, where that would cancel,
-  ``erfinv`` takes Newton steps for ``erf(x) - y = 0``, from the series. ``normcdfinv`` uses ``erfcinv``.
+  0.1. They start at the first approximation of *Numerical Recipes* (third edition, 6.2.2). Near 0, where the equation
+  would cancel, ``erfinv`` takes Newton steps for ``erf(x) - y = 0``, starting at the series. ``normcdfinv`` uses
+  ``erfcinv``.
 - ``normcdf(x)`` is half of ``erfc(-x / sqrt 2)``, corrected for the rounding error of the division.
 """
 
@@ -16,8 +17,8 @@ from __future__ import annotations
 
 
 def definitions(symbol: str) -> tuple[tuple[str, ...], list[str]]:
-    """Returns the C functions of doubles that ``symbol`` calls, and one IR text each for ``symbol`` and its callees; no
-    text for any other function."""
+    """Returns the C functions of doubles that ``symbol`` calls, and one IR text each for ``symbol`` and its callees.
+    Returns no texts for any other function."""
     name = symbol.removeprefix("__nv_")
     if name in _BITS:
         return (), _BITS[name]
@@ -65,7 +66,7 @@ _SIZE = "declare double @llvm.fabs.f64(double)"
 _EVEN = "declare double @llvm.roundeven.f64(double)"
 _SIGNED = "declare double @llvm.copysign.f64(double, double)"
 
-# The angle from the nearest multiple of a half to x, and the multiple's place in the turn. The reduction is exact.
+# The angle from the nearest multiple of a half to x, and that multiple modulo a turn. The reduction is exact.
 _PARTS = """define { double, i64 } @oxide.half.turns(double %x) alwaysinline {
   %halved = fmul double %x, 0.5
   %turns = call double @llvm.roundeven.f64(double %halved)
