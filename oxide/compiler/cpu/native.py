@@ -31,17 +31,17 @@ from .loop_free import is_loop_free
 from .positions import positions
 
 ENTRY = "oxide_run_blocks"
-"""``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to ``uint32_t
-grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A kernel without
-loops has ``LOOP_FREE_ENTRY`` instead, a cooperative kernel ``COOPERATIVE_ENTRY``. ``coroutines/grid.ll`` describes the
-rest of the latter's record."""
+"""The default entry, ``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``. ``launch`` points
+to ``uint32_t grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A
+kernel without loops has ``LOOP_FREE_ENTRY`` instead, a cooperative kernel ``COOPERATIVE_ENTRY``, whose longer record
+``coroutines/grid.ll`` describes."""
 
 _REGISTERS = primitives.REGISTERS
 _CONTEXT = primitives.CONTEXT
 
 
 def entry_of(kernel: PortableKernel) -> str:
-    """Returns the name of the entry."""
+    """Returns the symbol that the kernel's object file exports."""
     if kernel.cooperative:
         return COOPERATIVE_ENTRY
     return LOOP_FREE_ENTRY if is_loop_free(kernel.module) else ENTRY
@@ -135,9 +135,9 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
 
 
 def _has_far_addresses(module: Module) -> bool:
-    """Returns whether a kernel may compute addresses half the address space apart, such as those of x[i] and
-    x[i + 2**62]. Their distance equals the empty key of a hash table in LLVM 22's SLP vectoriser, which aborts. No such
-    access is in bounds, but its code may be present."""
+    """Returns whether a kernel may compute addresses half the address space apart, such as those of x[i] and x[i +
+    2**62]. Their distance equals the empty key of a hash table in LLVM 22's SLP vectoriser, which aborts. No such
+    access is in bounds, but the kernel may contain the code of one."""
     binary = (each for each in module.instructions if isinstance(each, Binary))
     return any((each.opcode, each.type) == ("add", "i64") and abs(each.right.integer or 0) >= 10**18 for each in binary)
 
@@ -161,7 +161,7 @@ _EXTREMES = ("maxnum.f32", "maxnum.f64", "minnum.f32", "minnum.f64")
 
 
 def _plain_extreme(name: str, suffix: str) -> str:
-    """Defines IEEE 754's maxNum or minNum: of a number and a NaN, the number."""
+    """Defines IEEE 754's maxNum or minNum: of a number and a NaN, it returns the number."""
     kind = {"f32": "float", "f64": "double"}[suffix]
     comparison = {"maxnum": "ogt", "minnum": "olt"}[name]
     return f"""
@@ -255,7 +255,8 @@ done:
 
 
 def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
-    """Returns the code that takes a call's shared memory, and the code that releases it; empty for most kernels."""
+    """Returns the code that allocates a call's shared memory, and the code that releases it. Both are empty for most
+    kernels."""
     if not kernel.shared.used:
         return "", ""
     shared, dynamic = primitives.SHARED_FIELD, primitives.DYNAMIC_FIELD

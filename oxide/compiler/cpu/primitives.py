@@ -11,14 +11,14 @@ from oxide.compiler.ir.primitives import SharedMemory
 REGISTERS = ("tid", "ctaid", "ntid", "nctaid")
 
 CONTEXT = "{ [3 x i32], [3 x i32], [3 x i32], [3 x i32], ptr, ptr, i64, ptr }"
-"""``REGISTERS``, the fault record, the block's shared memory, the bytes of its dynamic part, and the block's state. The
-last is for kernels whose threads wait for one another (``coroutines``)."""
+"""The fields: ``REGISTERS``, the fault record, the block's shared memory, the bytes of its dynamic part, and the
+block's state. The last is for kernels whose threads wait for one another (``coroutines``)."""
 
 RECORD_FIELD, SHARED_FIELD, DYNAMIC_FIELD, BLOCK_FIELD = 4, 5, 6, 7
 
 ALIGNMENT = 64
 ROOM_BYTES = 1 << 15
-"""Bytes of each of a range's two stack buffers: for shared memory, and for its threads' frames."""
+"""The bytes of each of a range's two stack buffers: for shared memory, and for the threads' frames."""
 
 
 def definitions(shared: SharedMemory) -> str:
@@ -49,7 +49,8 @@ def definitions(shared: SharedMemory) -> str:
 
 
 _UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1 false\n}"
-"""Always false: alignment does not slow a CPU's loads of neighbouring elements, and LLVM vectorises one version."""
+"""False in all cases: alignment does not slow a CPU's loads of neighbouring elements, and LLVM vectorises one
+version."""
 
 
 WIDE_DIVISIONS = "\n".join(
@@ -79,8 +80,8 @@ end:
 }}"""
     for name, result in (("__udivti3", "%longer"), ("__umodti3", "%less"))
 )
-"""Divisions of 128 bits, one bit at a time. LLVM rarely makes such a division, from the upper half of a product in a
-loop. It calls the compiler's runtime for it, which is in no library that a process must have."""
+"""Divisions of 128 bits, one bit at a time. LLVM rarely emits such a division, for the upper half of a product in a
+loop. It calls the compiler's runtime for it, which need not be in any library of the process."""
 
 
 def static_bytes(shared: SharedMemory) -> int:
@@ -126,7 +127,8 @@ define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
   ret void
 }
 """
-"""Yields the processor: a thread that sleeps waits for a block on another worker, which may wait for this processor."""
+"""Yields the processor instead of sleeping: a thread that sleeps waits for a block on another worker, which may need
+this processor."""
 
 _NOTHING = """
 define void @oxide.breakpoint() alwaysinline {
@@ -181,9 +183,9 @@ done:
   ret void
 }}
 """
-"""Memory aligned to ``ALIGNMENT``: the eight bytes before it hold the address that ``malloc`` returned.
+"""Allocates memory aligned to ``ALIGNMENT``: the eight bytes before it hold the address that ``malloc`` returned.
 
-``oxide.take`` returns the range's stack buffer of ``ROOM_BYTES``, if it has one and that is large enough. Most kernels'
+``oxide.take`` returns the range's stack buffer of ``ROOM_BYTES`` if there is one and it is large enough. Most kernels'
 shared memory and frames fit, which saves 0.08 of 0.6 microseconds a range. The function must not be inlined: LLVM would
 see that nothing has written the buffer, and treat reads of it as undefined.
 """

@@ -1,4 +1,4 @@
-"""Atomic operations as LLVM IR, the same for both back ends.
+"""Atomic operations as LLVM IR, shared by both back ends.
 
 The front end calls ``oxide.atomic.<operation>.<type>.<scope>.<ordering>``, since llvmlite's builder has no scopes. This
 module defines a short function for each such name. The operation itself is relaxed, and fences around it give the

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 LARGE = 256
-"""Arrays of at least this many elements are cleared by a loop. No thread has so many registers."""
+"""The number of elements from which on an array is cleared by a loop. No thread has so many registers."""
 
 
 def word_bits(size: int, alignment: int) -> int:

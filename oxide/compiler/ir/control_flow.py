@@ -1,8 +1,8 @@
 """The control flow of a function: predecessors, dominators and natural loops.
 
-Immediate dominators are computed as by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm". A natural loop
-is found in the textbook way: a back edge goes to a block that dominates its source. A ``ControlFlow`` describes the
-function as it was when it was made.
+Immediate dominators are computed as by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm". Natural loops
+are found by their back edges: edges to a block that dominates their source. A ``ControlFlow`` describes the function as
+it was when it was made.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def postorder(
 
 
 def copy_loop(function: Function, loop: Loop, suffix: str) -> dict[Value, Value]:
-    """Adds a copy of a loop. Nothing enters the copy yet; it leaves to the loop's exit blocks.
+    """Adds a copy of a loop. No block branches to the copy yet; it leaves to the loop's exit blocks.
 
     Returns the copies by the loop's blocks and instructions. Their names have the suffix. The copies of latches have no
     loop metadata.

@@ -1,8 +1,11 @@
 """LLVM IR of ``print`` and ``oxide.debug`` for each device.
 
-The front end calls ``i32 oxide.print.<letters>(ptr format, items…)``, with a letter for each item: i for an i64, d for
-a double, s for a string; ``i64 oxide.clock64()``; and, with the context as first argument, ``i1
-oxide.stop.<trap|breakpoint>(i32 site)``, which returns whether the thread must end.
+The front end calls three functions:
+
+- ``i32 oxide.print.<letters>(ptr format, items…)``, with a letter for each item: i for an i64, d for a double, s for a
+  string
+- ``i64 oxide.clock64()``
+- ``i1 oxide.stop.<trap|breakpoint>(ptr context, i32 site)``, which returns whether the thread must end
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ _TYPES = {"i": "i64", "d": "double", "s": "ptr"}
 
 
 def native_definitions(symbols: Collection[str]) -> str:
-    """Returns the CPU's definitions. A line is one ``dprintf`` to standard output, so that lines do not interleave."""
+    """Returns the CPU's definitions. Each line is one ``dprintf`` to standard output, so that lines do not
+    interleave."""
     texts = []
     for name, items in _prints(symbols):
         listed = "".join(f", {item}" for item in items)
@@ -36,7 +40,7 @@ def native_definitions(symbols: Collection[str]) -> str:
 
 
 def ptx_definitions(symbols: Collection[str]) -> str:
-    """Returns a GPU's definitions. A line is one ``vprintf``, which takes its items as a structure in memory."""
+    """Returns a GPU's definitions. Each line is one ``vprintf``, which takes its items as a structure in memory."""
     texts = []
     for name, items in _prints(symbols):
         structure = "{ " + ", ".join(item.split()[0] for item in items) + " }" if items else "{ i64 }"

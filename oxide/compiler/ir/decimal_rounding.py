@@ -1,9 +1,9 @@
-"""``round(x, n)``: x rounded to n decimals as Python does it, as LLVM IR.
+"""``round(x, n)``: x rounded to n decimals as in Python, as LLVM IR.
 
 Python rounds the float's exact value half to even, and converts the decimals to the nearest float. The float 0.15 is
-less than 0.15, so ``round(0.15, 1)`` is 0.1. Python goes through text; this function uses exact arithmetic. 10**n is
-a float up to n = 22. The rounding error of a product is a float too, and a fused multiply-add computes it. One division
-or product of whole numbers rounds once. From 2**53 on, 10**n * x has no fraction: its decimals are finer than the
+less than 0.15, so ``round(0.15, 1)`` is 0.1. Python converts to text and back; this function uses exact arithmetic.
+10**n is a float up to n = 22. The rounding error of a product is a float too, and a fused multiply-add computes it. One
+division or product of integers rounds once. From 2**53 on, 10**n * x has no fraction: its decimals are finer than the
 spacing of floats, and the result is x.
 
 The function is IR, not Python, since its operations must not be fused with others or reordered under fastmath.

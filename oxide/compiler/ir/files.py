@@ -1,4 +1,4 @@
-"""IR that does not vary, in ``.ll`` files of the package, with names for a back end to fill in."""
+"""Constant IR, in ``.ll`` files of the package. It may contain names for a back end to fill in."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from pathlib import Path
 
 @functools.cache
 def ir_file(module: str, name: str) -> str:
-    """Returns the text of ``name``, a file beside the module whose ``__file__`` is ``module``."""
+    """Returns the text of ``name``, a file in the directory of the module whose ``__file__`` is ``module``."""
     return Path(module).with_name(name).read_text(encoding="utf-8")

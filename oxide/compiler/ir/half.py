@@ -3,7 +3,7 @@
 Both types are passed as their 16 bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even,
 after each operation. f32 has more than twice their precision, so rounding twice gives the same result as rounding once.
 LLVM narrows an operation to the GPU's own instruction if the wide numbers have no other use. A double is first rounded
-to odd, so that double rounding does no harm.
+to odd, so that double rounding gives the correct result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .control_flow import suffixed
 from .module import Call, Cast, Module, Value
 
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
-"""What the symbols begin with that need the conversions of f16. libdevice's functions call them on the CPU."""
+"""The prefixes of symbols that need the conversions of f16. libdevice's functions call them on the CPU."""
 
 _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
   %near = fptrunc double %x to float
@@ -38,8 +38,8 @@ declare double @llvm.fabs.f64(double)"""
 
 
 def hide_integers(module: Module) -> None:
-    """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 takes any integer
-    that ends in zeros to be exact as an f16, even one so large that it becomes infinite."""
+    """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 assumes that any
+    integer that ends in zeros is exact as an f16, even one so large that it becomes infinite."""
     if "oxide.f16.narrow" not in module.functions:
         return
     for function in module.defined:
@@ -120,4 +120,5 @@ define i16 @oxide.bf16.narrow(float %wide) alwaysinline {
   %short = trunc i32 %result to i16
   ret i16 %short
 }"""
-"""A bf16 is the upper half of an f32: the lower half rounds it, and a carry correctly moves into the exponent."""
+"""The conversions of bf16 by integer operations. A bf16 is the upper half of an f32: the lower half rounds it, and a
+carry moves correctly into the exponent."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 FAST = "reassoc nsz arcp contract afn"
-"""The flags of ``fastmath``. LLVM's ``fast`` would also promise that there are no NaNs and infinities, and would
+"""The flags of ``fastmath``. LLVM's ``fast`` would also assert that there are no NaNs and infinities, and would
 miscompile branches that test for them."""
 
 
@@ -39,7 +39,7 @@ def _function(symbol: str, result: str, parameters: tuple[str, ...], body: list[
 
 
 _FLOATS = (("f", "float", "f32"), ("", "double", "f64"))
-"""Of each type: the end of the names of its functions, the type, and the end of the names of its intrinsics."""
+"""For each type: the suffix of its functions' names, the type, and the suffix of its intrinsics' names."""
 
 
 def _intrinsic(intrinsic: str, kind: str, count: int, last: str = "") -> _Body:
@@ -75,7 +75,7 @@ def _integer_calls() -> Iterator[tuple[str, _Body]]:
         ):
             lines = [f"%n = call {kind} @llvm.{intrinsic}.{kind}({kind} %p0{last})"]
             if name == "ffs":
-                # The place of the lowest set bit, counted from 1; 0 for 0.
+                # The position of the lowest set bit, counted from 1; 0 for 0.
                 lines += [f"%next = add {kind} %n, 1", f"%none = icmp eq {kind} %p0, 0"]
                 lines.append(f"%place = select i1 %none, {kind} 0, {kind} %next")
             number = "%place" if name == "ffs" else "%n"
@@ -136,7 +136,8 @@ _DIRECTIONS = {"n": "roundeven", "z": "", "d": "floor", "u": "ceil"}
 
 
 def _conversions() -> Iterator[tuple[str, _Body]]:
-    """Yields float to integer, saturating, in any direction; integer to float and f64 to f32, to nearest only."""
+    """Yields the conversions. From float to integer they saturate and round in any direction. From integer to float,
+    and from f64 to f32, they round to nearest only."""
     for _, given, suffix in _FLOATS:
         for integer in ("int", "uint", "ll", "ull"):
             kind = _KINDS[integer]
@@ -158,7 +159,7 @@ _BODIES = {f"__nv_{name}": body for group in _GROUPS for name, body in group()}
 
 
 QUOTIENTS = ("__nv_fast_fdividef", "__nv_rsqrtf", "__nv_rsqrt")
-"""Functions that a GPU approximates by one instruction."""
+"""The functions that a GPU approximates by one instruction."""
 
 
 def quotient(symbol: str, *, approximate: bool) -> list[str]:

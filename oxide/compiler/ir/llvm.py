@@ -14,7 +14,7 @@ from oxide.driver.base import Target
 
 
 def host_target() -> Target:
-    """Returns this machine's CPU, with the features it has."""
+    """Returns this machine's CPU and its features as a target."""
     _initialise("native")
     return Target("native", llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
 
@@ -35,7 +35,7 @@ def gpu_machine(arch: str = "", features: str = "") -> Any:
 
 
 def header(machine: Any) -> str:
-    """Returns the lines before a module's text that give it a machine's layout. LLVM's default layout has other
+    """Returns the lines that precede a module's text to give it a machine's layout. LLVM's default layout has other
     offsets in structures."""
     return f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
 
@@ -63,13 +63,13 @@ _LAYOUT = 'target datalayout = "e-i64:64-i128:128"\n'
 
 
 def portable_module(text: str) -> Any:
-    """Returns LLVM's module of IR for both back ends, for passes."""
+    """Parses IR for both back ends into LLVM's module, for passes."""
     return llvm.parse_assembly(_LAYOUT + text)
 
 
 def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None:
-    """Runs LLVM's O3 on a module in which ``exported`` is the only function called from outside. ``packing`` makes
-    vectors of like instructions of one thread (LLVM's SLP)."""
+    """Runs LLVM's O3 on a module in which ``exported`` is the only function called from outside. ``packing`` combines
+    similar instructions of one thread into vectors (LLVM's SLP)."""
     _keep_inside(module, exported)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
@@ -88,7 +88,7 @@ def simplify(module: Any, machine: Any, exported: str) -> None:
 
 
 def run_passes(module: Any, machine: Any, passes: Iterable[str], *, speed_level: int = 3) -> None:
-    """Runs passes, given by llvmlite's names for them, such as ``sroa``."""
+    """Runs passes, given by their names in llvmlite, such as ``sroa``."""
     manager = llvm.create_new_module_pass_manager()
     for name in passes:
         getattr(manager, f"add_{name}_pass")()

@@ -1,8 +1,8 @@
 """The size limit of local arrays, the arrays that belong to one thread.
 
 The front end allocates each array under the name ``local_array.<number>.<bytes>``. Both devices have a CUDA thread's
-limit. Past it a GPU's driver refuses the kernel. The CPU device keeps the arrays on its threads' stacks, and past the
-limit the process would end.
+limit. Beyond it a GPU's driver refuses the kernel. The CPU device keeps the arrays on its threads' stacks, and beyond
+the limit the process would crash.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from oxide.compiler.source.source import SourcePlace, column_of, located_in
 from .module import Alloca, Function, Module
 
 LIMIT = 512 * 1024
-"""Bytes of local memory that every CUDA device gives a thread."""
+"""The bytes of local memory that every CUDA device gives a thread."""
 
 _PREFIX = "%local_array."
 

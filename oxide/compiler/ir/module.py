@@ -38,17 +38,17 @@ class Value:
 
     @property
     def typed(self) -> str:
-        """The operand as it is printed with its type."""
+        """Returns the operand as it is printed with its type."""
         return f"{self.type} {self.name}"
 
     @property
     def integer(self) -> int | None:
-        """The number of an integer constant or a truth value, None for any other value."""
+        """Returns the number of an integer constant or a truth value, None for any other value."""
         return None
 
     @property
     def symbol(self) -> str:
-        """The name of a global without its sigil and quotes, "" for any other value."""
+        """Returns the name of a global without its sigil and quotes, "" for any other value."""
         return unquoted(self.name[1:]) if self.name.startswith("@") else ""
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class Block(Value):
 
 
 class Instruction(Value):
-    """An instruction. ``name`` is its result's, "" for none; ``metadata`` has what is printed after it, by kind."""
+    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` is printed after it, by kind."""
 
     __slots__ = ("block", "metadata", "opcode", "operands")
     _copied: ClassVar[tuple[str, ...]] = ()
@@ -160,19 +160,19 @@ class Instruction(Value):
 
     @property
     def targets(self) -> list[Block]:
-        """The blocks that a terminator may branch to, in the order of its operands."""
+        """Returns the blocks that a terminator may branch to, in the order of its operands."""
         return []
 
     @property
     def body(self) -> str:
-        """The text behind the ``=``, without metadata."""
+        """Returns the text after the ``=``, without metadata."""
         raise NotImplementedError
 
     def replace_operands(self, replaced: Mapping[Value, Value]) -> None:
         self.operands = [replaced.get(operand, operand) for operand in self.operands]
 
     def copy(self, replaced: Mapping[Value, Value], name: str) -> Instruction:
-        """Returns a copy in no block, with a name of its own and with some operands replaced."""
+        """Returns a copy with a new name, in no block, with some operands replaced."""
         result = object.__new__(type(self))
         result.name, result.type, result.opcode = name, self.type, self.opcode
         result.operands = [replaced.get(operand, operand) for operand in self.operands]
@@ -188,7 +188,7 @@ class Instruction(Value):
 
 @final
 class Binary(Instruction):
-    """Arithmetic of two numbers of one type."""
+    """Arithmetic on two numbers of one type."""
 
     __slots__ = ("flags",)
     _copied = ("flags",)
@@ -207,7 +207,7 @@ class Binary(Instruction):
 
     @property
     def is_sum(self) -> bool:
-        """Whether it adds integers; LLVM writes a sum without carries as a disjoint ``or``."""
+        """Returns whether it adds integers. LLVM writes a sum without carries as a disjoint ``or``."""
         return self.opcode == "add" or (self.opcode == "or" and self.flags == "disjoint")
 
     @property
@@ -217,7 +217,7 @@ class Binary(Instruction):
 
 @final
 class Cast(Instruction):
-    """A conversion."""
+    """A conversion of a value to another type."""
 
     __slots__ = ("flags",)
     _copied = ("flags",)
@@ -237,7 +237,7 @@ class Cast(Instruction):
 
 @final
 class Compare(Instruction):
-    """``icmp`` or ``fcmp``."""
+    """A comparison, ``icmp`` or ``fcmp``."""
 
     __slots__ = ("flags", "predicate")
     _copied = ("flags", "predicate")
@@ -269,7 +269,7 @@ _VECTOR = re.compile(r"<(\d+) x ")
 
 @final
 class Select(Instruction):
-    """One of two values."""
+    """A choice of one of two values by a condition."""
 
     __slots__ = ("flags",)
     _copied = ("flags",)
@@ -298,7 +298,7 @@ class Select(Instruction):
 
 @final
 class Phi(Instruction):
-    """A value for each predecessor. The operands are a value and its block, in turn."""
+    """A value for each predecessor. The operands are values and their blocks, alternating."""
 
     __slots__ = ("flags",)
     _copied = ("flags",)
@@ -357,7 +357,8 @@ class Branch(Instruction):
 
 @final
 class Switch(Instruction):
-    """The operands are the value, the default block, and a number and its block, in turn."""
+    """A multi-way branch. The operands are the value, the default block, and then numbers and their blocks,
+    alternating."""
 
     __slots__ = ()
 
@@ -379,7 +380,7 @@ class Switch(Instruction):
 
 @final
 class Return(Instruction):
-    """The operand is the value, if there is one."""
+    """A return. The operand is the value, if there is one."""
 
     __slots__ = ()
 
@@ -405,7 +406,8 @@ class Unreachable(Instruction):
 
 @final
 class Load(Instruction):
-    """``before`` is ``atomic`` or ``volatile``; ``after`` has the scope, the ordering and the alignment."""
+    """A read of memory. ``before`` is ``atomic`` or ``volatile``; ``after`` has the scope, the ordering and the
+    alignment."""
 
     __slots__ = ("after", "before")
     _copied = ("after", "before")
@@ -430,7 +432,7 @@ class Load(Instruction):
 
 @final
 class Store(Instruction):
-    """``before`` and ``after`` are a load's."""
+    """A write to memory. ``before`` and ``after`` are as in ``Load``."""
 
     __slots__ = ("after", "before")
     _copied = ("after", "before")
@@ -552,7 +554,7 @@ class Insert(Instruction):
 
 @final
 class Operation(Instruction):
-    """One of the opcodes in ``LISTS``."""
+    """An instruction with one of the opcodes in ``LISTS``."""
 
     __slots__ = ("flags",)
     _copied = ("flags",)
@@ -571,7 +573,7 @@ class Call(Instruction):
     """A call of a function, a pointer or inline assembly.
 
     The first operand is the callee; assembly is a constant. ``before`` has the words between ``call`` and the result's
-    type. ``function_type`` is printed instead of the result's type where it is given, as for variable arguments.
+    type. ``function_type``, if given, is printed instead of the result's type, as for variable arguments.
     ``attributes`` are those of the arguments, by number. ``after`` follows the arguments. ``bundles`` are the tags of
     LLVM's operand bundles with the numbers of their operands, which are the last operands.
     """
@@ -609,7 +611,7 @@ class Call(Instruction):
 
     @property
     def called(self) -> str:
-        """The called function's symbol, "" for assembly or a pointer."""
+        """Returns the called function's symbol, "" for assembly or a pointer."""
         return self.operands[0].symbol
 
     @property
@@ -637,7 +639,7 @@ class Call(Instruction):
 
 @final
 class Atomic(Instruction):
-    """``atomicrmw``, ``cmpxchg`` or ``fence``. ``before`` follows the opcode; ``after`` the operands."""
+    """``atomicrmw``, ``cmpxchg`` or ``fence``. ``before`` follows the opcode, and ``after`` the operands."""
 
     __slots__ = ("after", "before")
     _copied = ("after", "before")
@@ -661,7 +663,7 @@ class Atomic(Instruction):
 
 @final
 class Function:
-    """A function; a declaration has no blocks. ``head`` is printed before the name, ``after`` behind the parameters."""
+    """A function. A declaration has no blocks. ``head`` is printed before the name, ``after`` after the parameters."""
 
     def __init__(self, symbol: str, head: str, arguments: Iterable[Argument], after: str, *, variadic: bool) -> None:
         self.symbol = symbol
@@ -677,7 +679,7 @@ class Function:
         return not self.blocks
 
     def copy(self) -> Function:
-        """Returns a function with arguments, blocks and instructions of its own, of the same names."""
+        """Returns a deep copy, with arguments, blocks and instructions of the same names."""
         arguments = [Argument(each.name, each.type, each.attributes) for each in self.arguments]
         result = Function(self.symbol, self.head, arguments, self.after, variadic=self.variadic)
         copies: dict[Value, Value] = dict(zip(self.arguments, arguments, strict=True))
@@ -710,7 +712,7 @@ class Function:
 
     @property
     def values(self) -> dict[str, Value]:
-        """The arguments, instructions and blocks by name."""
+        """Returns the arguments, instructions and blocks by name."""
         found = (*self.arguments, *self.instructions, *self.blocks.values())
         return {value.name: value for value in found if value.name}
 
@@ -734,8 +736,8 @@ class Function:
         old.block.replace(old, new)
 
     def split(self, before: Instruction, name: str) -> Block:
-        """Moves an instruction and those after it to a new block, behind its own, and fixes the phis of the successors.
-        The old block has no terminator then. Returns the new block."""
+        """Moves an instruction and those after it to a new block, placed after the old one, and updates the phis of the
+        successors. The old block then has no terminator. Returns the new block."""
         old = before.block
         place = old.instructions.index(before)
         rest = Block(name, old.instructions[place:])
@@ -771,7 +773,8 @@ _SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
 
 @final
 class Module:
-    """A module. ``globals`` are lines of text, by name for variables; ``metadata`` are its nodes' texts by number."""
+    """A module of IR. ``globals`` are lines of text, by name for variables. ``metadata`` are its nodes' texts by
+    number."""
 
     def __init__(self) -> None:
         self.globals: dict[str, str] = {}
@@ -799,7 +802,7 @@ class Module:
                     call.operands[0] = callee
 
     def copy(self) -> Module:
-        """Returns a module with functions of its own, for a pass to edit."""
+        """Returns a deep copy for a pass to edit."""
         result = Module()
         result.globals, result.metadata = dict(self.globals), dict(self.metadata)
         result.attributes, result.named_metadata = list(self.attributes), list(self.named_metadata)
@@ -811,9 +814,9 @@ class Module:
         return [function for function in self.functions.values() if not function.is_declaration]
 
     def adopt(self, other: Module) -> None:
-        """Adds another module's functions and variables, and the metadata that they refer to. A definition takes the
-        place of a declaration. Of two definitions the first stays. A variable that has another content than this
-        module's of the same name gets a new name."""
+        """Adds another module's functions and variables, and the metadata that they refer to. A definition replaces a
+        declaration. Of two definitions the first is kept. A variable whose content differs from this module's variable
+        of that name gets a new name."""
         nodes: dict[str, str] = {}
         renamed: dict[str, str] = {}
         for name, line in other.globals.items():
@@ -835,7 +838,7 @@ class Module:
                     instruction.metadata[kind] = nodes[node]
 
     def reached(self, symbol: str) -> list[Function]:
-        """Returns the functions that a function refers to, directly or not, and the function itself."""
+        """Returns the functions that a function refers to, directly or indirectly, and the function itself."""
         found: dict[str, Function] = {}
         pending = [symbol]
         while pending:
@@ -861,7 +864,8 @@ class Module:
         return (call for function in self.defined for call in function.calls)
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
-        """Adds a node, or one that is a function of its own number. Returns the reference to it, such as ``!7``."""
+        """Adds a node, given as text or as a function of the node's number. Returns the reference to it, such as
+        ``!7``."""
         place = 1 + max(self.metadata, default=-1)
         self.metadata[place] = node if isinstance(node, str) else node(place)
         return f"!{place}"
@@ -878,7 +882,7 @@ class Module:
 
 
 def _with_names(operand: Value, renamed: Mapping[str, str]) -> Value:
-    """Returns an operand with new names of variables."""
+    """Returns an operand with its variables renamed."""
     if "@" not in operand.name:
         return operand
     text = _SYMBOL.sub(lambda match: f"@{quoted(renamed.get(unquoted(match[1]), unquoted(match[1])))}", operand.name)
@@ -910,6 +914,6 @@ _ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
 
 
 def unescaped(text: str) -> str:
-    """Returns a string as it was before LLVM printed it: bytes that are no printable ASCII have escapes."""
+    """Returns a string as it was before LLVM printed it. LLVM escapes bytes that are not printable ASCII."""
     plain = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
     return plain.encode("latin-1").decode("utf-8", "replace")

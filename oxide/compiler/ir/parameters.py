@@ -25,8 +25,7 @@ _TYPES = {
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
     """Returns the type of each word that is passed: one word for a scalar or a captured number, the address and the
-    length of each axis for a slice, and
-    numba-cuda's words for its own arguments."""
+    length of each axis for a slice, and numba-cuda's words for its own arguments."""
     types: list[str] = []
     for parameter in parameters:
         if isinstance(parameter, NumbaParameter):
@@ -41,8 +40,8 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
 
 
 def call(kernel: PortableKernel, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
-    """Returns the declaration of the kernel's function, and the lines that call it with ``words`` of types ``types``.
-    A word is truncated if the function takes a narrower type (a bool is a byte in memory)."""
+    """Returns the declaration of the kernel's function, and the lines that call it with ``words`` of types ``types``. A
+    word is truncated if the function takes a narrower type, as a bool is a byte in memory."""
     inner = [argument.type for argument in kernel.module.functions[kernel.symbol].arguments][1:]
     lines: list[str] = []
     arguments = [f"ptr {context}"]

@@ -1,4 +1,5 @@
-"""Reads printed LLVM IR into the objects of ``module.py``: the front end's dialect of LLVM 7, and what LLVM 22 prints.
+"""Reads printed LLVM IR into the objects of ``module.py``: the front end's dialect of LLVM 7, and the output of LLVM
+22.
 
 Differences between the two disappear here: typed pointers become ``ptr``, and names are quoted only where necessary.
 Values and blocks that LLVM only numbers get names, so that passes may add and remove others.
@@ -184,7 +185,7 @@ class _ModuleParser:
 
 @final
 class _FunctionParser:
-    """Reads one function. ``_text`` and ``_at`` are the line that is read and the place in it."""
+    """A parser of one function. ``_text`` is the line being read, and ``_at`` the position in it."""
 
     def __init__(self, header: str, lines: list[str]) -> None:
         self._text, self._at = header, 0
@@ -256,7 +257,7 @@ class _FunctionParser:
 
     def _block(self, name: str) -> Block:
         forward = self._forward.pop(name, None)
-        # A block that a branch named before keeps its identity.
+        # A block that an earlier branch named keeps its identity.
         block = forward if isinstance(forward, Block) else Block(name)
         self._values[name] = block
         return self.function.add(block)
@@ -550,7 +551,7 @@ class _FunctionParser:
         return _without_stars(found) if "*" in found else found
 
     def _bracketed(self) -> str:
-        """Takes a text in brackets, those in it included."""
+        """Takes a text in brackets, including nested brackets."""
         found = bracketed(self._text, self._at)
         self._at += len(found)
         return found
@@ -586,7 +587,8 @@ class _FunctionParser:
 
 
 def bracketed(text: str, start: int) -> str:
-    """Returns the text in brackets that begins at a place, its brackets included. Raises ``ValueError`` without end."""
+    """Returns the text in brackets that begins at a position, including the brackets. Raises ``ValueError`` if it does
+    not end."""
     at, depth = start, 0
     while True:
         letter = text[at : at + 1]

@@ -1,20 +1,22 @@
 """The CPU's fast path for a launch: one loop over the threads' positions, without checks, which LLVM vectorises.
 
 Most kernels use their thread only by its position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``. A range of
-blocks is then one loop over positions. Such a kernel's checks, its test whether the thread has an element
-(``if elem is not None``, ``if i < n``) and numba-cuda's test for negative indices compare numbers that are *linear* in
-the position: each holds in one interval of positions. ``positions`` writes a function that computes the intersection of
-those intervals once a call (``affine`` explains why wrap-around cannot break this). It runs the whole blocks within the
-intersection in the loop, without these tests. The blocks before and after run with every check, so that a faulty thread
-behaves and reports as without the fast path: a faulty block never takes it.
+blocks is then one loop over positions. Such a kernel makes three kinds of tests: checks, the test whether the thread
+has an element (``if elem is not None``, ``if i < n``), and numba-cuda's test for negative indices. They compare numbers
+that are *linear* in the position, so each test holds in one interval of positions.
+
+``positions`` writes a function that computes the intersection of those intervals once a call. ``affine`` explains why
+wrap-around cannot break this. The function runs the whole blocks within the intersection in the loop, without these
+tests. The blocks before and after run with every check. So a faulty block never takes the fast path, and a faulty
+thread behaves and reports as it would without it.
 
 LLVM turns the remaining tests in the loop, such as tests of data, into masks. It need not compare addresses: threads
 that no barrier separates may run in any order, also in lockstep, so the loop's accesses are marked as independent
 across iterations.
 
-The fast path excludes kernels that use a thread's coordinates in any other way, that have memory of their own, that
+The fast path excludes kernels that use a thread's coordinates in any other way, that have local or shared memory, that
 have a check that is not linear in the position, or that loop. One kind of loop is allowed: a thread of four elements
-may loop where its vectors are incomplete. Bypassing that loop is then one more requirement.
+may loop where its vectors are incomplete. That the thread bypasses this loop is then one more requirement.
 """
 
 from __future__ import annotations
@@ -160,14 +162,14 @@ class _Positions:
                 self.known[instruction] = True
 
     def _hold(self, left: Value, right: Value) -> None:
-        """Requires two numbers to be equal. Raises ``Undecidable`` unless each is the same for all threads."""
+        """Requires two numbers to be equal. Raises ``Undecidable`` unless each is equal for all threads."""
         first, second = self.ranges.before(left), self.ranges.before(right)
         if first is None or second is None:
             raise Undecidable("a test that differs from thread to thread")
         self.held.append((first, second))
 
     def _require_ways_on(self) -> None:
-        """Requires, where linear, the tests that keep a thread from ending at once, and indices not to be negative."""
+        """Requires the linear tests that keep a thread from ending at once, and indices that are not negative."""
         ends = {
             block
             for block in self.kernel.blocks.values()
@@ -183,7 +185,7 @@ class _Positions:
                         self._try(instruction, False)
 
     def _try(self, condition: Value, truth: bool) -> None:
-        """Requires the linear ones of a condition's comparisons to have the values that make it ``truth``."""
+        """Requires those of a condition's comparisons that are linear to have the values that make it ``truth``."""
         if condition in self.known:
             return
         for part, is_so in conditions_of(condition, truth):
@@ -199,7 +201,8 @@ class _Positions:
             self.known[condition] = truth
 
     def _learn_what_follows(self) -> None:
-        """Marks tests as known that the requirements already decide, such as an author's test before an access."""
+        """Marks tests whose results follow from the requirements as known, such as an author's test before an
+        access."""
         for instruction in self._instructions():
             match instruction:
                 case Binary(opcode="and", operands=both) if all(self.known.get(each) for each in both):
@@ -216,7 +219,7 @@ class _Positions:
         self.required.update(dict.fromkeys(lines))
 
     def _compared(self, test: Compare, truth: bool) -> list[Line]:
-        """Returns lines. If none is negative, the comparison is ``truth``. Raises ``Undecidable``."""
+        """Returns lines that make the comparison ``truth`` if none of them is negative. Raises ``Undecidable``."""
         if test.opcode != "icmp" or test.predicate not in INVERSE or not test.left.type.startswith("i"):
             raise Undecidable("a test for one position, or of no integers")
         return self._ordered(test.predicate if truth else INVERSE[test.predicate], test.left, test.right)
@@ -227,7 +230,8 @@ class _Positions:
         smaller, larger = self.ranges.line(left), self.ranges.line(right)
         start = self.ranges.word_difference(larger[1], smaller[1], 0 if predicate.endswith("e") else 1)
         order = larger[0] - smaller[0], start
-        # Numbers that are not negative compare alike signed and unsigned. The larger is not, if the smaller is not.
+        # Numbers that are not negative compare alike signed and unsigned. If the smaller is not negative, the larger is
+        # not either.
         return [order] if predicate[0] == "s" else [smaller, order]
 
     # The loop's body
@@ -267,7 +271,7 @@ class _Positions:
         return block.successors if block is not self.following else []
 
     def _reached(self) -> list[Block]:
-        """Returns the body's reachable blocks, each behind those that dominate it."""
+        """Returns the body's reachable blocks, each after its dominators."""
         ordered = list(postorder(self.entry, self._targets))
         return [block for block in reversed(ordered) if block is not self.following]
 

@@ -1,8 +1,9 @@
-"""IR that computes, once a call, the range of whole blocks that need no checks: ``positions``' requirements hold there.
+"""IR that computes, once a call, the range of whole blocks that need no checks, as ``positions``' requirements hold in
+them.
 
 A requirement is a line, ``factor * position + start``, that is not negative. A rising line gives a first position, a
-falling line an end. The blocks lie between the greatest first position and the least end. The numbers are too small for
-anything here to wrap: positions are under 2**42, starts under 2**62, factors under 2**19.
+falling line an end. The blocks lie between the greatest first position and the least end. No computation here can wrap:
+positions are under 2**42, starts under 2**62, factors under 2**19.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Line: TypeAlias = tuple[int, Coefficient]
 def add_requirements(
     function: Function, ranges: Range, held: Iterable[tuple[Value, Value]], required: Iterable[Line]
 ) -> None:
-    """Adds the instructions that find the blocks to the function of ``positions.ll``. All pairs in ``held`` must be
-    equal, and all lines in ``required`` not negative."""
+    """Adds the instructions that compute the range of blocks to the function of ``positions.ll``. All pairs in ``held``
+    must be equal, and all lines in ``required`` not negative."""
     code = list(ranges.code)
 
     def add(instruction: Instruction) -> Instruction:
@@ -36,7 +37,7 @@ def add_requirements(
         return add(Call("", "i64", Constant(f"@llvm.{name}.i64", "ptr"), (left, right)))
 
     def divided(opcode: str, left: Value, right: Value, by: int) -> Value:
-        """For a negative number any quotient that is not positive will do."""
+        """Divides. For a negative number, any quotient that is not positive is correct here."""
         value = add(Binary("", opcode, left, right))
         return add(Binary("", "sdiv", value, number(by))) if by > 1 else value
 
