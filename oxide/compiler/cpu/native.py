@@ -69,7 +69,7 @@ def compile_native(
 def native_assembly(
     kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, target: Target, *, unchecked: bool
 ) -> str:
-    """Returns the assembly of what ``compile_native`` compiles."""
+    """Returns the assembly of the code that ``compile_native`` compiles."""
     module, machine = _module(kernel, entry_of(kernel), signature, kernel_id, target, unchecked)
     return str(machine.emit_assembly(module))
 

@@ -3,10 +3,10 @@
 The parser replaces typed pointers by opaque ones. Then:
 
 - The modules of the kernel and of its device functions become one. Functions that the kernel does not reach, and parts
-  that only libNVVM reads, are left out.
+  that only libNVVM reads, are removed.
 - Every function gets a hidden first parameter, the context: the fault record's address, and on the CPU the thread's
   coordinates too. Special registers become calls that take it.
-- Fault sites, shared and local arrays are numbered anew, from 0 in each kernel.
+- Fault sites, shared and local arrays are renumbered from 0 in each kernel.
 
 Each back end defines the remaining calls: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
 ``oxide.register.*``, ``oxide.fault_record``, those of ``primitives.py``: shared memory, barriers and warps; and
@@ -34,8 +34,8 @@ from .unroll import unroll_marked_loops
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, the kernel's symbol,
-    all known sites and the places of all shared and local arrays, both in the numbering that the modules use."""
+    """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, and the kernel's symbol.
+    Also all known sites and the source places of all shared and local arrays, both in the numbering of the modules."""
 
     modules: tuple[str, ...]
     symbol: str
@@ -46,8 +46,8 @@ class LoweredKernel:
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
     """A kernel for either back end: its IR, the symbol of the function to call for each thread, its sites, its shared
-    memory, whether a thread may wait for another of its block, the kernel's name, and whether a thread may wait for the
-    whole grid."""
+    memory and its name. ``suspends`` says whether a thread may wait for another of its block, ``cooperative`` whether
+    it may wait for the whole grid."""
 
     module: Module
     symbol: str
@@ -59,12 +59,12 @@ class PortableKernel:
 
     @property
     def text(self) -> str:
-        """The IR as LLVM reads it."""
+        """Returns the IR as LLVM parses it."""
         return str(self.module)
 
     @property
     def function(self) -> Function:
-        """The kernel's own function."""
+        """Returns the kernel's own function."""
         return self.module.functions[self.symbol]
 
 
@@ -119,18 +119,19 @@ _ENVIRONMENT = "_ZN08NumbaEnv"
 
 
 def _adopt_front_end(module: Module, part: Module) -> None:
-    """Adds a module of the front end. Variables of one name have one content: the front end names them by it."""
+    """Adds a module of the front end. Variables of one name have one content, as the front end derives their names from
+    it."""
     part.globals = {
         name: line for name, line in part.globals.items() if name != "llvm.used" and not name.startswith(_ENVIRONMENT)
     }
     for function in part.defined:
         for instruction in function.instructions:
-            # An instruction's place in the source gets a name that LLVM leaves alone.
+            # An instruction's source place gets a metadata name that LLVM does not interpret.
             place = instruction.metadata.pop("!dbg", None)
             if place is not None and isinstance(instruction, Load | Store | Call | Atomic):
                 instruction.metadata["!oxide.place"] = place
             if isinstance(instruction, Call) and instruction.is_assembly and " sideeffect " in instruction.callee.name:
-                # It may be a barrier, and LLVM would otherwise duplicate it into two paths.
+                # The assembly may be a barrier, and LLVM would otherwise duplicate it into two paths.
                 instruction.after += " convergent"
     module.adopt(part)
 
@@ -141,7 +142,7 @@ _SITE = "oxide.site."
 
 
 def _number_sites(module: Module) -> list[int]:
-    """Replaces the calls that stand for fault sites by numbers from 0. Returns the front end's number of each."""
+    """Replaces the calls that stand for fault sites by numbers from 0. Returns the front end's number of each site."""
     sites = sorted(int(symbol.removeprefix(_SITE)) for symbol in module.functions if symbol.startswith(_SITE))
     dense = {f"{_SITE}{site}": number(place, "i32") for place, site in enumerate(sites)}
     for function in module.defined:
@@ -162,7 +163,7 @@ _REGISTER = "llvm.nvvm.read.ptx.sreg."
 
 def _take_context(module: Module) -> None:
     """Adds the context as the first parameter of each function that needs it, and as the first argument of its calls.
-    A read of a special register becomes such a call."""
+    Reads of special registers become such calls."""
     taking: dict[str, Constant] = {}
     functions: dict[str, Function] = {}
     for symbol, function in module.functions.items():
@@ -184,12 +185,13 @@ def _take_context(module: Module) -> None:
                 call.attributes = {place + 1: words for place, words in call.attributes.items()}
 
 
-# Functions that are the same on both back ends
+# Functions defined once for both back ends
 
 
 def _define_known_functions(kernel: Callable[..., Any], module: Module) -> None:
-    """Adds definitions of oxide's own functions that are plain IR, and of such of libdevice and numba's runtime. The
-    back ends define libdevice's others. Raises ``CompileError`` for a function of neither libdevice, LLVM nor oxide."""
+    """Adds definitions of oxide's own functions that are plain IR, and of those functions of libdevice and numba's
+    runtime that are. The back ends define the rest of libdevice. Raises ``CompileError`` for a function of neither
+    libdevice, LLVM nor oxide."""
     symbols = module.functions
     for text in (
         half.portable_definitions(symbols),

@@ -2,14 +2,15 @@
 
 The front end calls them with the hidden context as first argument:
 
-- ``ptr oxide.shared.static.<number>()``, ``ptr oxide.shared.dynamic()``, ``i64 oxide.shared.dynamic.bytes()``;
+- ``ptr oxide.shared.static.<number>()``, ``ptr oxide.shared.dynamic()``, ``i64 oxide.shared.dynamic.bytes()``
 - ``void oxide.block.barrier(i32 site)``, ``i32 oxide.block.barrier.count(i1, i32 site)``, and
-  ``oxide.block.barrier.and`` and ``.or``, which return a bit;
-- ``void oxide.block.grid_barrier(i32 site)``, which makes a kernel cooperative;
-- ``oxide.warp.shuffle.<idx|up|down|bfly>.<i32|i64>(i32 mask, value, i32 lane, i32 site)``;
-  ``oxide.warp.<all|any|ballot>(i32 mask, i1, i32 site)``; ``oxide.warp.match.<any|all>.<i32|i64>(i32 mask, value,
-  i32 site)``; ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``; ``oxide.warp.sync(i32 mask,
-  i32 site)`` and ``oxide.warp.active_mask(i32 site)``.
+  ``oxide.block.barrier.and`` and ``.or``, which return a bit
+- ``void oxide.block.grid_barrier(i32 site)``, which makes a kernel cooperative
+- ``oxide.warp.shuffle.<idx|up|down|bfly>.<i32|i64>(i32 mask, value, i32 lane, i32 site)``
+- ``oxide.warp.<all|any|ballot>(i32 mask, i1, i32 site)``
+- ``oxide.warp.match.<any|all>.<i32|i64>(i32 mask, value, i32 site)``
+- ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``
+- ``oxide.warp.sync(i32 mask, i32 site)`` and ``oxide.warp.active_mask(i32 site)``
 
 This module has the parts that both back ends share; ``ptx/primitives.py`` and ``cpu/coroutines`` define the calls.
 """
@@ -30,7 +31,7 @@ PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.block.", "oxide.warp.", "
 GRID_BARRIER = "oxide.block.grid_barrier"
 
 STATIC_LIMIT = 48 * 1024
-"""Bytes of static shared memory that every CUDA device gives a block."""
+"""The bytes of static shared memory that every CUDA device gives a block."""
 
 _STATIC = "oxide.shared.static."
 
@@ -50,10 +51,11 @@ class SharedMemory:
 
 
 def place_shared_memory(kernel: Callable[..., Any], module: Module, places: Mapping[int, SourcePlace]) -> SharedMemory:
-    """Numbers a kernel's static arrays from 0 and lays them out. Raises ``CompileError`` over the limit, at the first
-    array past it.
+    """Numbers a kernel's static arrays from 0 and lays them out. If they exceed the limit, raises ``CompileError`` at
+    the first array beyond it.
 
-    The front end calls ``oxide.shared.static.<number>.<bytes>.<alignment>`` for the address of an array."""
+    The front end calls ``oxide.shared.static.<number>.<bytes>.<alignment>`` for the address of an array.
+    """
     found = sorted(
         (tuple(map(int, symbol.removeprefix(_STATIC).split("."))), symbol)
         for symbol in module.functions

@@ -1,4 +1,4 @@
-"""Recognises the calls and conditions that analyses of a kernel ask for."""
+"""Recognises calls and conditions, for analyses of a kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INVERSE = {
     "ugt": "ule",
     "uge": "ult",
 }
-"""Each predicate's negation."""
+"""The negation of each predicate."""
 
 MIRROR = {
     "slt": "sgt",
@@ -61,7 +61,7 @@ def register_of(value: Value) -> str:
 
 
 def source_place(module: Module, instruction: Instruction) -> tuple[str, int] | None:
-    """Returns the file and the line in the source that the front end gave an instruction, or None."""
+    """Returns the file and the line in the source that the front end attached to an instruction, or None."""
     node = instruction.metadata.get("!oxide.place")
     if node is None:
         return None
@@ -74,7 +74,7 @@ _EXTREMES = ("smin", "smax", "umin", "umax", "ssub.sat", "usub.sat")
 
 def integer_intrinsic(value: Value) -> str:
     """Returns the operation of a call of LLVM's minima, maxima and saturating differences of integers, such as
-    ``smax``. Its two arguments are the operands. Returns "" for any other value."""
+    ``smax``. The call's two arguments are the operands. Returns "" for any other value."""
     operation, _, type_ = called(value).removeprefix("llvm.").rpartition(".")
     return operation if operation in _EXTREMES and type_ == value.type else ""
 

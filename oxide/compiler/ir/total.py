@@ -1,7 +1,7 @@
 """Definitions of total integer operations, which the front end's builder calls (``frontend/lowering/total.py``).
 
-A shift acts bit by bit: by the width or more it gives 0, or the sign. ``x // 0`` and ``x % 0`` are 0. The least number
-divided by -1 wraps.
+A shift by the width or more gives 0, or the sign, as if it shifted bit by bit. ``x // 0`` and ``x % 0`` are 0. The
+least number divided by -1 wraps.
 """
 
 from __future__ import annotations

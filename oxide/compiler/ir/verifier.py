@@ -3,8 +3,8 @@
 - ``verify_structure``: the IR is well formed. It holds between any two passes.
 - ``verify_total``: no integer operation has undefined results. It holds for a translated module, before LLVM's passes:
   these add flags and plain divisions where they have proved that the results are defined.
-- ``verify_accesses``: each access to a slice has a bounds check or says that it needs none. It holds once the kernel is
-  inlined into one function, before any other pass of LLVM and before checks are proved and hoisted.
+- ``verify_accesses``: each access to a slice has a bounds check or a mark that it needs none. It holds once the kernel
+  is inlined into one function, before any other pass of LLVM and before checks are proved and hoisted.
 
 Each raises ``InvalidIR`` with the function and the instruction at fault.
 """
@@ -49,8 +49,8 @@ from .parser import member_type
 from .recognise import called, conditions_of, is_bounds_check
 
 UNCHECKED = "!oxide.unchecked"
-"""The mark of an access without a check of its own: one that the program declares so, or one of a loop over a view,
-which the view's length bounds. Nothing but ``verify_accesses`` reads it."""
+"""The mark of an access without a check: one that the program declares unchecked, or one of a loop over a view, whose
+length bounds the index. Only ``verify_accesses`` reads it."""
 
 
 class InvalidIR(AssertionError):
@@ -78,8 +78,8 @@ def _refuse(function: Function, at: Value, problem: str) -> NoReturn:
 def verify_structure(module: Module) -> None:
     """Checks blocks, phis, operands, dominance, types, calls and metadata. Raises ``InvalidIR``.
 
-    Types are compared as text. Not checked: attributes, calls of pointers and assembly, constant expressions' contents,
-    the indices of a ``getelementptr``, and in unreachable blocks dominance.
+    Types are compared as text. It does not check attributes, calls of pointers and assembly, the contents of constant
+    expressions, the indices of a ``getelementptr``, and dominance in unreachable blocks.
     """
     for function in module.defined:
         _Structure(module, function).verify()
@@ -99,7 +99,7 @@ class _Structure:
         self.module = module
         self.function = function
         self.places: dict[Value, int] = {}
-        """The place of each instruction in its block."""
+        """The index of each instruction in its block."""
 
     def verify(self) -> None:
         function = self.function
@@ -152,7 +152,7 @@ class _Structure:
                 self._verify_operand(user, operand, user.block, self.places[user])
 
     def _verify_operand(self, user: Instruction, operand: Value, block: Block, before: int) -> None:
-        """Checks that an operand is defined at a place in a block."""
+        """Checks that an operand is defined before a place in a block."""
         match operand:
             case Constant():
                 symbol = operand.symbol
@@ -176,7 +176,7 @@ class _Structure:
                 _refuse(self.function, user, f"{operand.name} is not defined")
 
     def _problem(self, instruction: Instruction) -> str | None:
-        """Returns what is wrong with the types, the callee or the metadata of an instruction."""
+        """Returns the problem with the types, the callee or the metadata of an instruction, or None."""
         for kind, node in instruction.metadata.items():
             if not (node[1:].isdigit() and int(node[1:]) in self.module.metadata):
                 return f"{kind} refers to {node}, which does not exist"
@@ -256,7 +256,8 @@ _WITH_POISON = ("llvm.abs.", "llvm.ctlz.", "llvm.cttz.")
 
 
 def _is_helper(function: Function) -> bool:
-    """Returns whether a function is one of ``portable.py``'s that make an operation total, as ``oxide.sdiv.i64``."""
+    """Returns whether a function is a helper of ``portable.py`` that makes an operation total, such as
+    ``oxide.sdiv.i64``."""
     first, _, rest = function.symbol.partition(".")
     return first == "oxide" and rest.partition(".")[0] in _DIVISIONS + _SHIFTS
 
@@ -281,22 +282,22 @@ def _partial(instruction: Instruction) -> str | None:
 # Accesses
 
 _Facts: TypeAlias = frozenset[Value]
-"""Indices that a bounds check found inside, on every path to a place."""
+"""The indices that a bounds check has found to be in bounds, on every path to a place."""
 
 
 def verify_accesses(module: Module, symbol: str, slices: Iterable[Argument]) -> None:
     """Checks that a load, store or atomic of a slice is guarded by a bounds check of its index. Raises ``InvalidIR``.
 
-    ``slices`` are the parameters with the slices' addresses. An access is an instruction that uses an address which is
-    computed from one of them, and it may be a call. It needs, on every path to it, a check that has found its index
-    inside, or the mark ``UNCHECKED``. The index is the last one that was added to the address. It counts as checked if
-    it is the checked value itself, or a sum of products in which each term has a checked factor: an element of a
-    matrix. Without a last index it is 0.
+    ``slices`` are the parameters with the slices' addresses. An access is an instruction, possibly a call, that uses an
+    address computed from one of them. It needs, on every path to it, a check that has found its index in bounds, or the
+    mark ``UNCHECKED``. The index is the last one that was added to the address, or 0 if there is none. It counts as
+    checked if it is the checked value itself, or a sum of products in which each term has a checked factor, as for an
+    element of a matrix.
 
-    What is not covered: the check's length need not be that of the accessed slice; and of an address within a view or a
-    tile only the index in the view is looked at, as the view's own bounds are in its lengths. Addresses that come from
-    memory, or that the kernel computes from numbers otherwise than by alignment, are of no slice. The accesses of a
-    recursive function, which is not inlined, are not looked at.
+    Limits: The check's length need not be that of the accessed slice. For an address within a view or a tile, only the
+    index in the view is considered, as the view's lengths express its bounds. An address that is loaded from memory, or
+    that the kernel computes from numbers otherwise than by alignment, belongs to no slice. Accesses of a recursive
+    function, which is not inlined, are not considered.
     """
     function = module.functions[symbol]
     verifier = _Accesses(function, slices, {each.symbol for each in module.defined})
@@ -325,7 +326,7 @@ class _Accesses:
                     _refuse(self.function, instruction, "no bounds check guards the access")
 
     def _facts(self) -> dict[Block, _Facts]:
-        """Returns the indices that are known to be inside in each reachable block: the greatest solution."""
+        """Returns the indices that are known to be in bounds in each reachable block: the greatest fixed point."""
         flow = ControlFlow(self.function)
         known: dict[Block, _Facts] = {self.function.entry: frozenset()}
         changed = True
@@ -346,7 +347,7 @@ class _Accesses:
         return known[before]
 
     def _implied(self, condition: Value, truth: bool, known: dict[Block, _Facts]) -> _Facts:
-        """Returns the indices that are inside if a condition has a truth value."""
+        """Returns the indices that are in bounds if a condition has a truth value."""
         if is_bounds_check(condition) and truth:
             return frozenset((self._plain(condition.operands[2]),))  # type: ignore[attr-defined]
         if isinstance(condition, Phi):
@@ -360,7 +361,7 @@ class _Accesses:
         return frozenset().union(*parts)
 
     def _is_of_slice(self, address: Value) -> bool:
-        """Returns whether an address may be computed from a slice's."""
+        """Returns whether an address may be computed from a slice's address."""
         seen: set[Value] = set()
         pending = [address]
         while pending:
@@ -401,7 +402,7 @@ class _Accesses:
         return False
 
     def _plain(self, value: Value) -> Value:
-        """Returns the value that a member of a structure was made of, and the same value for the same member."""
+        """Returns the value that a member of a structure was made of, and equal values for equal members."""
         if not isinstance(value, Extract):
             return value
         whole, path = self._plain(value.whole), value.path
@@ -413,7 +414,7 @@ class _Accesses:
 
 
 def _accessed(instruction: Instruction) -> list[Value]:
-    """Returns the addresses that an instruction may access memory at."""
+    """Returns the addresses at which an instruction may access memory."""
     match instruction:
         case Load(pointer=pointer) | Store(pointer=pointer) | Atomic(operands=[pointer, *_]):
             return [pointer]

@@ -1,7 +1,7 @@
 """NVIDIA's libdevice, the GPU back end's math library, which is linked into a kernel's module before optimisation.
 
-libdevice is LLVM bitcode that comes with the CUDA Toolkit and with NVIDIA's compiler wheels; others may not
-redistribute it. Only the functions that a kernel reaches are linked, and only a kernel that calls one needs the file.
+libdevice is LLVM bitcode that comes with the CUDA Toolkit and with NVIDIA's compiler wheels. It may not be
+redistributed. Only the functions that a kernel reaches are linked, and only a kernel that calls one needs the file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def link_libdevice(kernel: str, module: Any) -> None:
 
 
 def find_libdevice() -> Path | None:
-    """Returns the bitcode file: of CUDA_HOME or CUDA_PATH, a wheel, conda, or a toolkit in its usual place."""
+    """Returns the path of the bitcode file: in CUDA_HOME or CUDA_PATH, a wheel, conda, or a toolkit in its usual
+    place."""
     roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     roots += [Path(entry) / wheel for entry in sys.path if entry for wheel in _WHEELS]
     roots += [Path(os.environ["CONDA_PREFIX"])] if os.environ.get("CONDA_PREFIX") else []

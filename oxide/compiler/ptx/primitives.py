@@ -62,7 +62,7 @@ define i1 @oxide.unanimous(i1 %condition) alwaysinline convergent {
 
 
 def _nanosleep(arch: str) -> str:
-    """Defines the sleep: one instruction from compute capability 7.0 on, nothing before."""
+    """Defines the sleep: one instruction from compute capability 7.0 on, a no-op before."""
     rests = 'call void asm sideeffect "nanosleep.u32 $0;", "r"(i32 %nanoseconds)' if _capability(arch) >= 70 else ""
     return f"define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {{\n  {rests}\n  ret void\n}}"
 
@@ -103,10 +103,10 @@ define i1 @oxide.block.barrier.or(ptr %context, i1 %condition, i32 %site) always
 """
 
 # The algorithm of cooperative groups, on the workspace that the driver gives each cooperative launch, also in graphs.
-# The workspace's address is in %envreg1 and 2, the barrier in its second word. The threads of a block meet. The first
-# thread adds 1 to the word; in the first block, it adds as much as makes the total 2**31. When the word's highest bit
-# has changed, all blocks have arrived, and the word is ready for the next barrier: nothing needs clearing. The fences
-# extend the order that the block's barriers establish to the other blocks.
+# The workspace's address is in %envreg1 and 2, and the barrier is its second word. The threads of a block first meet.
+# The first thread adds 1 to the word; in the first block it adds the number that makes the total 2**31. When the word's
+# highest bit has changed, all blocks have arrived. The word is then ready for the next barrier without clearing. The
+# fences extend the order that the block's barriers establish to the other blocks.
 _GRID_BARRIER = """
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.y()
@@ -234,7 +234,7 @@ define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline converg
 
 def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
     """Defines a reduction: one instruction for 32-bit integers since sm_80, else a butterfly of shuffles. Under a mask
-    that lacks lanes it is one shuffle for each lane in the mask."""
+    without all lanes it is one shuffle for each lane in the mask."""
     name, bits = reductions.llvm_type(kind), reductions.bits_type(kind)
     head = (
         f"{reductions.declaration(operator, kind)}\n"

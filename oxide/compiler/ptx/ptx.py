@@ -27,8 +27,8 @@ FEATURES = "+ptx86"
 """PTX ISA 8.6: old enough for a wide range of drivers. Architectures that it does not know need a newer version."""
 
 _OLDER = "50 52 53 60 61 62 70 72 75 80 86 87 89 90 100 101"
-# Architectures are listed because LLVM only warns on stderr about an unknown processor, and ends the process for one
-# newer than the PTX version.
+# LLVM only warns on stderr about an unknown processor, and ends the process for one that is newer than the PTX version.
+# So known architectures are listed.
 _FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
     "sm_120": "+ptx87",
     "sm_103": "+ptx88",
@@ -58,7 +58,8 @@ def compile_ptx(
     unchecked: bool,
     max_registers: int | None,
 ) -> Code:
-    """Returns PTX for one architecture. The entry has the kernel's name. Its last parameter is the fault record."""
+    """Returns PTX for one architecture. The entry has the kernel's name, and its last parameter is the fault record's
+    address."""
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     entry = re.sub(r"\W", "_", name)
@@ -143,7 +144,8 @@ def _place_constants(module: Module) -> None:
 
 
 def _in_bank(operand: Value, constant: str) -> Value:
-    """Returns an operand, which may be a constant expression, with the address of a constant in constant memory."""
+    """Returns an operand, which may be a constant expression, with a constant's address replaced by its address in
+    constant memory."""
     if not (isinstance(operand, Constant) and constant in operand.name):
         return operand
     text, address = f"{operand.name} ", f"addrspacecast (ptr addrspace(4) {constant} to ptr)"

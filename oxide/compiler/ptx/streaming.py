@@ -1,7 +1,8 @@
-"""Streaming vector accesses on a GPU: turns the front end's mark on a load or store into an instruction with a hint.
+"""Streaming vector accesses on a GPU: turns the front end's marks of loads and stores into instructions with a cache
+hint.
 
-LLVM has its own mark, ``!nontemporal``, but its NVPTX back end ignores it, so the hint takes inline assembly. This pass
-comes last: the sanitizer and the bounds checks see ordinary loads and stores, which the accesses remain on a CPU.
+LLVM's own mark, ``!nontemporal``, is ignored by its NVPTX back end, so the hint takes inline assembly. This pass comes
+last, so that the sanitizer and the bounds checks see ordinary loads and stores. On a CPU the accesses stay so.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _GLOBAL = ("  %global = addrspacecast ptr %pointer to ptr addrspace(1)",)
 
 
 def _parts(words: int) -> list[tuple[int, int]]:
-    """Returns the words of each instruction: the first word's number, and how many words."""
+    """Returns the words that each instruction moves: the first word's number, and the number of words."""
     return [(place, min(words, _WIDEST)) for place in range(0, words, _WIDEST)]
 
 

@@ -1,11 +1,11 @@
-"""The sanitizer's instrumentation: a call in front of each access of a kernel, with the bounds of the array accessed.
+"""The sanitizer's instrumentation: a call before each access of a kernel, with the bounds of the accessed array.
 
 It works on the portable IR, before a back end's definitions are linked. The kernel's own functions are inlined and its
-variables leave the stack, so that the remaining loads and stores touch arrays. Each is followed back to the array that
-it belongs to (``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know
-the array: it accepts an access one past the end of a buffer if another buffer begins there.
+variables leave the stack, so that the remaining loads and stores access arrays. Each access is traced back to its array
+(``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know the array: it
+accepts an access one past the end of a buffer if another buffer begins there.
 
-Atomics, fences and local arrays are calls during this pass, so that no optimisation splits them. ``runtime.py`` has the
+During this pass atomics, fences and local arrays are calls, so that no optimisation splits them. ``runtime.py`` has the
 checks themselves.
 """
 
@@ -87,14 +87,14 @@ def compile_sanitized(
     )
 
 
-# Atomics, fences and local arrays, held back as calls
+# Atomics, fences and local arrays, held as calls
 
 _HELD = "oxide.held."
 
 
 def _held(module: Module) -> Module:
-    """Returns a copy in which atomics, fences and local arrays are calls of functions that have no definition. Local
-    arrays are not cleared, for the detection of uninitialized reads."""
+    """Returns a copy in which atomics, fences and local arrays are calls of functions without definitions. Local arrays
+    are not cleared, so that reads of uninitialised elements are found."""
     module = parse(str(module))
     for function in module.defined:
         arrays: dict[Value, Value] = {}
@@ -119,7 +119,8 @@ def _held(module: Module) -> Module:
 
 
 def _let_go(module: Module) -> None:
-    """Makes held atomics and fences calls of their definitions again, and local arrays variables on the stack."""
+    """Turns held atomics and fences back into calls of their definitions, and local arrays into variables on the
+    stack."""
     for function in module.defined:
         arrays: dict[Value, Alloca] = {}
         for call in function.calls:
@@ -141,8 +142,8 @@ _ORDERINGS = {"release": (2, 3, 4), "acquire": (1, 3, 4)}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Touch:
-    """What an instruction does to memory: its pointer among its operands, the bytes and their alignment, the bits of
-    ``sanitizing`` for a kind of access, and an atomic's ordering."""
+    """An instruction's access to memory: the index of its pointer among its operands, the bytes and their alignment,
+    the access's kind as flags of ``sanitizing``, and an atomic's ordering."""
 
     place: int
     size: int
@@ -152,7 +153,7 @@ class _Touch:
 
 
 def _touch_of(instruction: Instruction) -> _Touch | None:
-    """Returns None for an instruction that accesses no memory, or a constant address."""
+    """Returns an instruction's access, or None if it accesses no memory or a constant address."""
     match instruction:
         case Load(before="" | "volatile"):
             found = _Touch(0, size_of(instruction.type), instruction.align, 0)
@@ -176,12 +177,13 @@ def _touch_of(instruction: Instruction) -> _Touch | None:
 
 @final
 class _Instrumenter:
-    """Rewrites a kernel's body in its module. ``accesses`` are the places that its checks name by number.
+    """The instrumentation of one kernel, whose body it rewrites in its module. ``accesses`` are the places that its
+    checks name by number.
 
-    A shadow cell covers ``1 << shared_shift`` bytes of shared memory, the granule of the kernel's accesses to it.
-    Where no thread can wait for another, a thread leaves the kernel as soon as it would continue with a meaningless
-    value: behind a failed check, an access out of bounds or a read of uninitialized memory. A loop with such a bound
-    might never end.
+    A shadow cell covers ``1 << shared_shift`` bytes of shared memory, the granule of the kernel's accesses to it. If no
+    thread can wait for another, a thread leaves the kernel as soon as it would continue with a meaningless value: after
+    a failed check, an access out of bounds or a read of uninitialised memory. A loop bounded by such a value might
+    never end.
     """
 
     def __init__(
@@ -213,7 +215,8 @@ class _Instrumenter:
         return list(self._known)
 
     def instrument(self) -> None:
-        """Rewrites the body, block by block: each instruction is appended again, with what it needs around it."""
+        """Rewrites the body, block by block: each instruction is appended again, with the calls that it needs around
+        it."""
         function, last_parts = self._function, dict[Value, Value]()
         blocks, function.blocks = list(function.blocks.values()), {}
         for block in blocks:
@@ -279,7 +282,7 @@ class _Instrumenter:
             case "oxide", "warp", operation, *_ if operation != "active_mask":
                 self._block.append(instruction)
                 mask = instruction.operands[2]
-                if operation == "shuffle":  # only the lane that the value comes from matters
+                if operation == "shuffle":  # only the lane whose value is read matters
                     how, by = called(instruction).split(".")[3], instruction.operands[4]
                     missing = self._call("i32", f"oxide.warp.missing_source.{how}", self._context, mask, by)
                 else:
@@ -295,7 +298,7 @@ class _Instrumenter:
                 self._block.append(instruction)
 
     def _is_initial_zero(self, instruction: Instruction) -> bool:
-        """Returns whether a store is numba-cuda's own to a local array, on which a kernel must not rely."""
+        """Returns whether a store is numba-cuda's own to a local array. A kernel must not rely on its zeros."""
         return (
             isinstance(instruction, Store)
             and "!oxide.place" not in instruction.metadata
@@ -303,7 +306,8 @@ class _Instrumenter:
         )
 
     def _checked(self, pointer: Value, touch: _Touch) -> Value:
-        """Appends the check of an access. Returns the address to access: the pointer itself for a stack variable."""
+        """Appends the check of an access. Returns the address to access, which for a stack variable is the pointer
+        itself."""
         regions = self._regions.reached(pointer)
         if len(regions) > 1:
             kind, what, words = self._of_several(pointer, touch.what, regions)
@@ -339,7 +343,8 @@ class _Instrumenter:
         return "chosen", access, [self._anywhere(pointer, chosen), *words]
 
     def _anywhere(self, pointer: Value, view: Value) -> Value:
-        """Returns the view, or -2 where it is -1 (unknown) and the address is in an array that is no parameter."""
+        """Returns the view's number at run time. Replaces -1 (unknown) by -2 if the address is in an array that is not
+        a parameter."""
         elsewhere: Value = TRUE if self._regions.others is None else FALSE
         address = self._emit(Cast(self._fresh(), "ptrtoint", pointer, "i64"))
         for region in self._regions.others or ():
@@ -363,7 +368,7 @@ class _Instrumenter:
             return []
         array = region.array
         if region.kind == "shared":
-            array = self._call("ptr", array.symbol, self._context)  # its first call may lie on another path
+            array = self._call("ptr", array.symbol, self._context)  # here, as the first call may be on another path
         if region.bytes is None:
             length = self._call("i64", "oxide.shared.dynamic.bytes", self._context)
         else:
@@ -372,8 +377,8 @@ class _Instrumenter:
         return [array, length, *place]
 
     def _number(self, what: str, bits: int) -> Constant:
-        """Returns the access's number, shifted to its place, with the bits of its kind. Raises ``CompileError`` for too
-        many accesses."""
+        """Returns the access's number, shifted to its position, with the bits of its kind. Raises ``CompileError`` for
+        too many accesses."""
         access = Access(what, *self._place)
         place = self._known.setdefault(access, len(self._known))
         if place >= _MAX_ACCESSES:
@@ -399,7 +404,7 @@ class _Instrumenter:
             self._call("void", f"oxide.sanitize.{what}", self._context)
 
     def _go_on(self, condition: Value) -> None:
-        """Splits the block: a thread continues only if the condition holds, and else leaves the kernel."""
+        """Splits the block: a thread continues only if the condition holds, and otherwise leaves the kernel."""
         if self._leaves:
             rest = Block(self._fresh())
             self._block.append(Branch(rest, self._leaving, condition))

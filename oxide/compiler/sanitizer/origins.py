@@ -1,8 +1,8 @@
 """The provenance of a kernel's pointers: a parameter, a shared, a local or a constant array.
 
-A pointer is followed back to its roots, through the instructions that build and take apart arrays. It has several roots
-where paths merge: ``v = a if c else b``, or an array of a tuple that a loop counts through. Then the kernel computes
-the root's number at run time, with a ``phi`` or ``select`` of its own next to the pointer's.
+A pointer is traced back to its roots, through the instructions that build and take apart arrays. It has several roots
+where paths merge: ``v = a if c else b``, or a loop over the arrays of a tuple. Then the kernel computes the root's
+number at run time, with an additional ``phi`` or ``select`` next to the pointer's.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ HELD_LOCAL = "oxide.held.local"
 _NOTHING = ("null", "undef", "poison", "zeroinitializer")
 
 Member = tuple[Value, tuple[int, ...]]
-"""A pointer in a structure, by the path of its indices; a value that is a pointer has the path (). Also a place in a
-variable on the stack: the variable, and the path without trailing zeros."""
+"""A pointer in a structure: the structure, and the path of its indices; the path is () for a value that is a pointer.
+Also a place in a variable on the stack: the variable, and the path without trailing zeros."""
 
 
 @final
 class Origins:
-    """The roots of a kernel's pointers, each with a number: from ``numbered`` for those in it, higher for the others.
-    ``unknown`` is the number of roots that cannot be followed."""
+    """The roots of a kernel's pointers, each with a number: the given number for roots in ``numbered``, a higher one
+    for others. ``unknown`` is the number of roots that cannot be traced."""
 
     unknown = -1
 
@@ -59,7 +59,7 @@ class Origins:
                     self._stored.setdefault(slot, {})[instruction.value] = None
 
     def roots(self, pointer: Value) -> tuple[Value, ...]:
-        """Returns the roots that a pointer is computed from, in an order that is the same in every process."""
+        """Returns the roots that a pointer is computed from. Their order is deterministic."""
         if pointer not in self._known:
             self._known[pointer] = tuple(self._roots((pointer, ()), set()))
         return self._known[pointer]
@@ -76,13 +76,14 @@ class Origins:
         return self._choice((pointer, ()))
 
     def add_choices(self) -> None:
-        """Adds what ``chosen`` needs to the kernel: behind each choice of a pointer, the choice of its root."""
+        """Adds the instructions that ``chosen`` refers to: after each choice of a pointer, the choice of its root."""
         for instruction, choice in self._beside:
             block = instruction.block
             block.insert(block.instructions.index(instruction) + 1, [choice])
 
     def _roots(self, member: Member, seen: set[Member]) -> dict[Value, None]:
-        """Returns an ordered set: the roots of a pointer, or the structure that it is in and is not followed from."""
+        """Returns an ordered set: the roots of a pointer, or the structure that it is in if it cannot be traced
+        further."""
         if member in seen or member[0].name in _NOTHING:
             return {}
         seen.add(member)
@@ -92,7 +93,7 @@ class Origins:
         return {root: None for source in sources for root in self._roots(source, seen)}
 
     def _sources(self, value: Value, path: tuple[int, ...]) -> list[Member] | None:
-        """Returns where a pointer comes from, one step back: several sources where paths merge, or None for a root."""
+        """Returns the sources of a pointer, one step back: several sources where paths merge, or None for a root."""
         match value:
             case GetElementPtr(pointer=base):
                 return [(base, ())]
@@ -127,7 +128,7 @@ class Origins:
         elif roots and isinstance(value, Phi | Select):
             choice = value.copy({}, f"%origin.{len(self._chosen)}")
             choice.type = "i64"
-            self._chosen[member] = choice  # before its operands are computed: a loop may need it
+            self._chosen[member] = choice  # set before its operands are computed, as a loop may need it
             choice.operands = [
                 self._choice((each, path)) if each.type == value.type else each for each in value.operands
             ]
@@ -141,7 +142,8 @@ class Origins:
 
 
 def _addresses(value: Value) -> list[Value]:
-    """Returns the pointers whose addresses are operands of a sum: numba-cuda steps through strided arrays so."""
+    """Returns the pointers whose addresses are operands of a sum: numba-cuda computes addresses in strided arrays by
+    sums."""
     match value:
         case Cast(opcode="ptrtoint", value=pointer):
             return [pointer]
@@ -151,7 +153,7 @@ def _addresses(value: Value) -> list[Value]:
 
 
 def _slot(pointer: Value) -> Member | None:
-    """Returns the place in a variable on the stack that a pointer goes to, or None."""
+    """Returns the place in a stack variable that a pointer points to, or None."""
     path: tuple[int, ...] = ()
     while isinstance(pointer, GetElementPtr) and pointer.source.startswith(("{", "[")):
         first, *rest = (index.integer for index in pointer.indices)

@@ -1,7 +1,6 @@
-"""The memory regions that a sanitized kernel can reach: the memory of its parameters, and its own arrays.
+"""The memory regions that a sanitized kernel can access: the memory of its parameters, and its own arrays.
 
-Each piece is a ``Region``. ``origins.py`` finds the roots that a pointer is computed from; this module maps a root to
-its region.
+``origins.py`` finds the roots that a pointer is computed from. This module maps a root to its ``Region``.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from .origins import HELD_LOCAL, Origins
 from .types import size_of
 
 REGION_KINDS = ("device", "shared", "local", "constant", "stack")
-"""Kinds of memory that an access may go to; ``oxide.sanitize.chosen`` takes an index into this tuple."""
+"""The kinds of memory that an access may go to. ``oxide.sanitize.chosen`` takes an index into this tuple."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
-    """A piece of memory that a pointer comes from: a parameter's ``view``, or an ``array`` of ``bytes`` bytes, None
-    for dynamic shared memory. A shared array is the function that returns it."""
+    """A piece of memory that a pointer comes from: a parameter's ``view``, or an ``array`` of ``bytes`` bytes.
+    ``bytes`` is None for dynamic shared memory. A shared array is given as the function that returns it."""
 
     kind: str
     what: str
@@ -46,7 +45,7 @@ UNKNOWN = Region("device", "memory")
 
 @final
 class Regions:
-    """The regions of one kernel. ``views`` maps the value that points to a parameter's memory to the view's number;
+    """The regions of one kernel. ``views`` maps each value that points to a parameter's memory to the view's number.
     ``names`` are the names of these parameters."""
 
     def __init__(
@@ -74,7 +73,7 @@ class Regions:
         self.others = self._arrays_but_parameters(function)
 
     def reached(self, pointer: Value) -> dict[int, Region]:
-        """Returns the regions that a pointer may go to, keyed by the numbers that ``Origins`` gives them."""
+        """Returns the regions that a pointer may point to, keyed by their numbers in ``Origins``."""
         return {self._origins.number(root): self.of(root) for root in self._origins.roots(pointer)}
 
     def of(self, root: Value) -> Region:
@@ -94,13 +93,14 @@ class Regions:
         return Region("stack", "") if root.symbol or isinstance(root, Alloca) else UNKNOWN
 
     def _arrays_but_parameters(self, function: Function) -> list[Region] | None:
-        """Returns the regions that an unknown address may be in, but for parameters; None if one has no fixed place."""
+        """Returns the regions, other than parameters, that an unknown address may be in. Returns None if one has no
+        fixed place."""
         found = list(self._arrays.values())
         for instruction in function.instructions:
             if isinstance(instruction, Alloca):
                 count = instruction.operands[0].integer if instruction.operands else 1
                 if instruction.block is not function.entry or count is None:
-                    return None  # as for numba's tuples of several types
+                    return None  # such as for numba's tuples of several types
                 found.append(Region("stack", "", instruction, size_of(instruction.allocated) * count))
             elif called(instruction).startswith("oxide.shared.") and instruction.type == "ptr":
                 found.append(self.of(instruction))
@@ -141,8 +141,9 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
 
 
 def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int, int]]:
-    """Returns the arrays and records of an argument with numba-cuda's semantics, which begins with word ``before``: the
-    word of the address, the word of the number of elements, an element's bytes, and the axes of a strided view."""
+    """Returns the arrays and records of an argument with numba-cuda's semantics, whose first word is ``before``. For
+    each: the word of the address, the word of the number of elements, an element's bytes, and the axes of a strided
+    view."""
     match kind:
         case ArrayType(dtype, ndim, strided):
             return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize, ndim if strided else 0)]
@@ -159,5 +160,5 @@ def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, 
 
 
 def _place_of(before: str, words: str, number: int) -> int:
-    """Returns the offset of an eight-byte word among the packed parameters, behind those of format ``before``."""
+    """Returns the offset of an eight-byte word among the packed parameters, after those of format ``before``."""
     return struct.calcsize(before + words[: number + 1]) - 8

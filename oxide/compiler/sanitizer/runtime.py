@@ -1,9 +1,9 @@
-"""The sanitizer's checks as LLVM IR: the functions that are called in front of a sanitized kernel's accesses.
+"""The sanitizer's checks as LLVM IR: the functions that are called before a sanitized kernel's accesses.
 
-``runtime.ll`` checks bounds, alignment and reads of uninitialized memory; ``races.ll`` finds races. The blocks of a
+``runtime.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. The blocks of a
 sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter of accesses.
 
-``{{name}}`` stands for a word of the launch's state, which begins in place of a fault record
+``{{name}}`` stands for a word of the launch's state, whose address the kernel gets as its fault record
 (``driver/sanitizing.py``).
 """
 
@@ -18,7 +18,7 @@ _FIELD = re.compile(r"\{\{(\w+)(?:\[(%[\w.]+)\])?\}\}")
 
 
 def definitions(kinds: frozenset[str]) -> str:
-    """Returns the functions that sanitized code calls. They check for ``kinds`` alone."""
+    """Returns the functions that sanitized code calls. They check only for ``kinds``."""
     values = {
         "memory": "true" if "memory" in kinds else "false",
         "race": "true" if "race" in kinds else "false",
