@@ -1,8 +1,8 @@
-"""Activation functions, elementwise, four elements a thread: that reaches the memory's bandwidth.
+"""Activation functions, elementwise, four elements a thread, which reaches the memory's bandwidth.
 
-Elements are f16, bf16, f32 or f64; narrow ones are computed in f32 and rounded once, at the end. Input and output have
-equally many elements; otherwise the launch is refused with a ``LaunchError``. For extreme arguments the functions give
-what their formulas give, as torch's do: ``gelu`` and ``silu`` of -inf are NaN, and ``silu`` below -88.7 is -0 in f32.
+Elements are f16, bf16, f32 or f64. Narrow ones are computed in f32 and rounded once, at the end. If input and output
+differ in their number of elements, the launch raises ``LaunchError``. For extreme arguments the results are those of
+the formulas, as in torch: ``gelu`` and ``silu`` of -inf are NaN, and ``silu`` below -88.7 is -0 in f32.
 """
 
 from __future__ import annotations
@@ -79,6 +79,6 @@ def gelu_of(x: T) -> T:
 
 @device
 def sigmoid_of(x: T) -> T:
-    """Returns the logistic function; 0 and 1 for extreme arguments, as the exponential is infinite or 0 there."""
+    """Returns the logistic function. It is 0 or 1 for extreme arguments, as the exponential is infinite or 0 there."""
     wide = widen(x)
     return type(wide)(1) / (type(wide)(1) + math.exp(-wide))  # type: ignore[no-any-return]

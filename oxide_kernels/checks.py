@@ -1,7 +1,7 @@
 """Checks of the operands of the library's functions, before anything is submitted.
 
-A kernel sees only addresses and lengths. So the function that launches it checks shapes, and that no box is read and
-written at once, and names itself and its parameters in the errors.
+A kernel sees only addresses and lengths. So the function that launches it checks the shapes, and that no box is both
+read and written. Its errors name the function and its parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def called(name: str) -> Callable[[F], F]:
-    """Names a kernel, under ``@kernel``: errors and profilers call it ``name``, as the function that launches it."""
+    """Names a kernel, under ``@kernel``: errors and profilers call it ``name``, like the function that launches it."""
 
     def named(function: F) -> F:
         function.__name__ = name
@@ -56,9 +56,9 @@ def require_integers(function: str, **numbers: Any) -> None:
 
 
 def require_apart(function: str, output: DeviceBox, in_place: str | None = None, **inputs: DeviceBox) -> None:
-    """Raises ``ArgumentError`` if the output shares memory with an input: a thread would read what another has written.
-    ``in_place`` names the input that may be exactly the output's memory, for kernels in which each thread, or each
-    block after a barrier, writes only elements that it has read."""
+    """Raises ``ArgumentError`` if the output shares memory with an input: a thread would read elements that another
+    thread has written. ``in_place`` names the input that may be exactly the output's memory, for kernels in which each
+    thread, or each block after a barrier, writes only elements that it has read."""
     for name, box in inputs.items():
         apart = output.ptr + output.nbytes <= box.ptr or box.ptr + box.nbytes <= output.ptr
         if apart or not box.nbytes or not output.nbytes:

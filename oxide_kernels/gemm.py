@@ -2,19 +2,23 @@
 
 A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time.
 While it multiplies those from shared memory, the next are loaded from global memory into registers. They then go into
-the other half of a double buffer, so there is one barrier a step. A thread keeps its 8×8 elements of the tile in
-registers, and for each of the sixteen reads 8 + 8 numbers as four vectors for 64 multiply-adds. The eight are two
-groups of four, far apart. So the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no
-two of them the same bank of shared memory. The tile of ``a`` is stored transposed, its rows padded by four for the same
-reason.
+the other half of a double buffer, so there is one barrier a step.
 
-Nothing is checked in the loops. Shared memory's indices are remainders, which the compiler proves to be inside. Global
+A thread keeps its 8×8 elements of the tile in registers, and for each of the sixteen reads 8 + 8 numbers as four
+vectors for 64 multiply-adds. The eight are two separate groups of four. So the lanes of a warp, 4 rows by 8 columns of
+such groups, read neighbouring vectors, and no two lanes read the same bank of shared memory. For the same reason the
+tile of ``a`` is stored transposed, with its rows padded by four.
+
+The loops contain no checks. Indices of shared memory are remainders, which the compiler proves to be in bounds. Global
 memory is read unchecked, at rows and columns that are clamped or tested, within matrices whose sizes the launch has
 checked. The elements of ``c`` that a thread writes follow from its index, and no two threads share one.
 
-The scheme is CUTLASS's for single precision. Measured on one H100 against cuBLAS, float32, TFLOPS: n = 4096: 44.8 to
-51.2, and 40.7 with steps of 8; n = 1000, where tiles of 128×128 are too few for the device: 19.1 with them, 27.2 with
-64×64, 28.7 with 32×64, cuBLAS 38.7."""
+The scheme is CUTLASS's for single precision. Measured on one H100, float32, TFLOPS:
+
+- n = 4096: 44.8 (with steps of 8: 40.7); cuBLAS 51.2
+- n = 1000, where tiles of 128×128 are too few for the device: 19.1 with them, 27.2 with 64×64, 28.7 with 32×64; cuBLAS
+  38.7
+"""
 
 from __future__ import annotations
 
@@ -52,10 +56,10 @@ def sgemm_tiled(
 ) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
 
-    The matrices are boxes, or operations that yield them; the operation yields the eight arguments. With a ``beta``
-    of 0 ``c`` is not read, and may be uninitialised. Fastest if k and n are multiples of four. Raises ``LaunchError``
-    for a matrix that is too small, and ``ArgumentError`` for a matrix of another type or if ``c`` shares memory with
-    ``a`` or ``b``.
+    The matrices are boxes, or operations that yield them. The operation yields the eight arguments. With a ``beta`` of
+    0 ``c`` is not read, and may be uninitialised. It is fastest if k and n are multiples of four. Raises
+    ``LaunchError`` for a matrix that is too small, and ``ArgumentError`` for a matrix of another type or if ``c``
+    shares memory with ``a`` or ``b``.
     """
     require_integers("sgemm_tiled", m=m, n=n, k=k)
 
@@ -74,7 +78,7 @@ def sgemm_tiled(
 
 
 _ENOUGH_TILES = 200
-"""With fewer 128×128 tiles than this, a large GPU, which runs two in each multiprocessor, uses smaller tiles."""
+"""The number of 128×128 tiles below which smaller tiles are used: a large GPU runs two tiles in each multiprocessor."""
 
 _MOST_BLOCKS = 65535
 """The most blocks that a grid may have along y."""
@@ -89,8 +93,9 @@ def kernel_of(large: bool, vectors: bool, swapped: bool = False, size: Any = u32
 def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool, size: Any, step: int = STEP) -> Kernel:
     """Returns the kernel for tiles of ``tile_m`` by ``tile_n``, of which a thread computes 8 by ``thread_n`` elements.
 
-    With ``vectors`` all rows begin at a multiple of 16 bytes. Tiles of a row are neighbours along x; if ``swapped``,
-    tiles of a column are, as there are too many of them for y. The matrices' sizes are of the type ``size``.
+    With ``vectors`` all rows begin at a multiple of 16 bytes. The tiles of a row are neighbours along x. With
+    ``swapped`` the tiles of a column are, for matrices with too many of them for y. The matrices' sizes are of the type
+    ``size``.
     """
     warp_m, warp_n = 32, 8 * thread_n
     warps_n = tile_n // warp_n
@@ -158,7 +163,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         block=threads,
         max_registers=128,
         requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"),
-        unchecked=vectors,  # also the vectors' addresses: the launch has checked them
+        unchecked=vectors,  # includes the vectors' addresses: the launch has checked them
     )
     def sgemm_tiled(
         m: size,

@@ -1,4 +1,4 @@
-"""``histogram``: counts how often each number occurs."""
+"""``histogram``: counts the occurrences of each number."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ _IN_SHARED_MEMORY = 4096
 
 
 def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Adds to ``counts[v]`` how often ``v`` is in ``values``, which are u8, u16, u32, i32 or i64; counts are u32.
-    Yields the two. Counts of one batch are added to those of the last; ``zeros(bins, u32)`` starts again, as
+    """Adds the number of occurrences of ``v`` in ``values`` to ``counts[v]``. Values are u8, u16, u32, i32 or i64, and
+    counts are u32. Yields the two. Counts accumulate over batches; ``zeros(bins, u32)`` starts again, as
     ``ops.histogram`` does.
 
-    A value that is not an index of ``counts`` is a ``BoundsError``, and the other counts are then unreliable. With up
-    to 4096 bins a block first counts in its own shared memory, which relieves bins that many threads hit at once."""
+    A value that is not an index of ``counts`` raises ``BoundsError``, and the other counts are then unreliable. With up
+    to 4096 bins a block first counts in its shared memory, which relieves bins that many threads increment at once.
+    """
 
     def count(x: DeviceBox, bins: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         blocks = max(1, min(_MOST_BLOCKS, -(-x.size // (8 * _BLOCK))))
@@ -58,7 +59,7 @@ def _in_shared_memory(values: Slice[V], counts: AtomicSlice[u32]) -> None:
         if 0 <= value < len(counts):
             bins.fetch_add(value, 1, scope=atomic.BLOCK)
         else:
-            counts.fetch_add(value, 1)  # out of bounds: this call reports it
+            counts.fetch_add(value, 1)  # out of bounds, so that this call reports it
     thread.sync_threads()
     for i in range(thread.thread_idx.x, len(counts), thread.block_dim.x):
         if bins[i] > 0:

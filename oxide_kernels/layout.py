@@ -40,10 +40,11 @@ _MOST_BLOCKS = 65535
 
 def transpose(rows: int, columns: int, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. For
-    any dtype of 8 to 64 bits; bf16 is passed as the u16 that hold it. Yields the four arguments.
+    any dtype of 8 to 64 bits; pass bf16 as its u16 storage. Yields the four arguments.
 
     Raises ``LaunchError`` for a box that is too small, and ``ArgumentError`` for other dtypes and for boxes that share
-    memory: a matrix is not transposed in place."""
+    memory: a matrix cannot be transposed in place.
+    """
     require_integers("transpose", rows=rows, columns=columns)
 
     def turned(x: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -58,12 +59,13 @@ def transpose(rows: int, columns: int, input: Operand, output: Operand) -> Devic
 
 @functools.cache
 def turning(swapped: bool, size: Any) -> Kernel:
-    """Returns the kernel of ``transpose`` whose rows and columns are of the type ``size``. Its blocks along x go down
-    the rows or, if ``swapped``, along the columns. A grid's y is too small for a large number of either, but no memory
-    holds a matrix in which both are too large.
+    """Returns the kernel of ``transpose`` whose rows and columns are of the type ``size``. Its blocks along x cover the
+    rows or, if ``swapped``, the columns. A grid's y is too small for a large number of either, but no memory holds a
+    matrix in which both are too large.
 
     A block transposes a tile of 32×32 in shared memory, so that a warp reads and writes whole lines of memory. A row of
-    the tile is one element longer, so that its columns lie in different banks."""
+    the tile has one extra element, so that its columns lie in different banks.
+    """
 
     @kernel(block=(32, 8), requires=("len(input) >= rows * columns", "len(output) >= rows * columns"))
     def transpose(
@@ -91,9 +93,9 @@ def turning(swapped: bool, size: Any) -> Kernel:
 @kernel(block=256, requires=("len(output) == len(indices) * width",))
 def gather(width: u32, table: Slice[T], indices: Slice[I], output: DisjointSlice[T]) -> None:
     """Computes ``output[i] = table[indices[i]]`` for rows of ``width`` elements, an embedding lookup. ``table`` is a
-    matrix of such rows, and ``output`` has as many rows as there are ``indices``, i32 or i64; otherwise the launch is
-    refused with a ``LaunchError``. Elements are of any dtype of 8 to 64 bits. An index that is not a row of the table
-    is a ``BoundsError``."""
+    matrix of such rows. ``indices`` are i32 or i64. The launch raises ``LaunchError`` unless ``output`` has a row for
+    each index. Elements are of any dtype of 8 to 64 bits. An index that is not a row of the table raises
+    ``BoundsError``."""
     index = thread.index_1d()
     element = output.get_mut(index)
     if element is not None and width > 0:

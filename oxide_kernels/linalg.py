@@ -28,7 +28,8 @@ def sgemm_naive(
 
 @kernel(block=256)
 def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
-    """Computes ``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. One thread a row: launch at least m."""
+    """Computes ``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. A thread computes a row: launch at least
+    m."""
     idx = thread.index_1d()
     row = idx.get()
     if row < m:
@@ -45,7 +46,7 @@ def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointS
     """Computes ``c = alpha * a @ b + beta * c``, float32, with the sizes of the arrays' own axes. With a ``beta`` of 0
     ``c`` is not read, as in BLAS.
 
-    Launch at least as many threads in x as ``c`` has columns and in y as it has rows.
+    Launch at least as many threads in x as ``c`` has columns, and in y as it has rows.
     """
     row = thread.index_2d_row()
     col = thread.index_2d_col()
@@ -61,7 +62,7 @@ def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointS
 
 @kernel(block=256)
 def matvec_2d(mat: Slice2[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
-    """Computes ``vec_out = mat @ vec_in``, float32. One thread a row: launch at least ``len(vec_out)``."""
+    """Computes ``vec_out = mat @ vec_in``, float32. A thread computes a row: launch at least ``len(vec_out)``."""
     idx = thread.index_1d()
     row = idx.get()
     if row < len(vec_out):

@@ -36,11 +36,12 @@ _WARPS = _BLOCK // 32
 
 def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = matrix @ vector``: ``matrix`` is m×n, row-major. Yields the five arguments. All have one
-    dtype: f16, bf16, f32 or f64; f16 and bf16 are summed in f32.
+    dtype: f16, bf16, f32 or f64. f16 and bf16 are summed in f32.
 
-    A warp computes a row, or a block if the row is longer than 2048; its threads read neighbours. Raises
-    ``LaunchError`` for an operand that is too small, ``ArgumentError`` for an operand of another type, or if the output
-    shares memory with another operand."""
+    A warp computes a row, or a block if the row is longer than 2048. Its threads read neighbouring elements. Raises
+    ``LaunchError`` for an operand that is too small, and ``ArgumentError`` for an operand of another type, or if the
+    output shares memory with another operand.
+    """
     require_integers("matvec", m=m, n=n)
 
     def product(matrix: DeviceBox, vector: DeviceBox, output: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -56,12 +57,12 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
 
 @functools.cache
 def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
-    """Returns the kernel in which ``threads`` threads compute a row; with ``vectors`` rows begin at a multiple of a
+    """Returns the kernel in which ``threads`` threads compute a row. With ``vectors``, rows begin at a multiple of a
     vector's bytes."""
 
     @kernel(
         requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"),
-        unchecked=vectors,  # also the vectors' addresses: the launch has checked them
+        unchecked=vectors,  # includes the vectors' addresses: the launch has checked them
     )
     def matvec(m: u32, n: u32, matrix: Slice[T], vector: Slice[T], output: DisjointSlice[T]) -> None:
         row = thread.block_idx.x * (_BLOCK // threads) + thread.thread_idx.x // threads

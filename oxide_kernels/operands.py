@@ -1,4 +1,4 @@
-"""Operands of the library's functions: a box, an ``Arc`` of one, or an operation that yields one."""
+"""Operands of the library's functions: a box, an ``Arc`` of a box, or an operation that yields a box."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Operand: TypeAlias = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
 
 
 def with_boxes(function: Callable[..., DeviceOperation[T]], *operands: Operand) -> DeviceOperation[T]:
-    """Returns the operation ``function(*boxes)``: made now if all operands are boxes, else once the operations have
-    yielded them. Raises ``TypeError`` for any other operand."""
+    """Returns the operation ``function(*boxes)``. It is made now if all operands are boxes, and otherwise once the
+    operations have yielded them. Raises ``TypeError`` for any other operand."""
     if not any(isinstance(operand, DeviceOperation) for operand in operands):
         return function(*(box_of(operand) for operand in operands))
     parts = [operand if isinstance(operand, DeviceOperation) else value(operand) for operand in operands]
@@ -22,7 +22,7 @@ def with_boxes(function: Callable[..., DeviceOperation[T]], *operands: Operand) 
 
 
 def box_of(operand: object) -> DeviceBox:
-    """Returns the box, out of its ``Arc`` if it is in one. Raises ``TypeError`` for anything else."""
+    """Returns the box, taken out of its ``Arc`` if it is in one. Raises ``TypeError`` for anything else."""
     box = operand.value if isinstance(operand, Arc) else operand
     if isinstance(box, DeviceBox):
         return box

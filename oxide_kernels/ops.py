@@ -1,10 +1,10 @@
 """The library's kernels in a form that allocates the output: ``ops.softmax(x)`` yields a new box.
 
-An operand is a box, an ``Arc`` of one, or an operation that yields one, so calls nest::
+An operand is a box, an ``Arc`` of a box, or an operation that yields a box, so calls nest::
 
     probabilities = ops.softmax(ops.relu(h2d(x)))
 
-The operations are those of ``oxide_kernels``, with their dtypes and errors; shapes come from the boxes.
+The operations are those of ``oxide_kernels``, with their dtypes and errors. Shapes come from the boxes.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ def axpy(a: float, x: Operand, y: Operand) -> Result:
 
 
 def reduce_sum(x: Operand) -> Result:
-    """Yields the sum, a box without axes; an i64 or u64 for integers, else of the dtype of ``x``."""
+    """Yields the sum as a box without axes: an i64 or u64 for integers, otherwise of the dtype of ``x``."""
     return _number(reductions.reduce_sum, lambda x: total_dtype(x.dtype), x)
 
 
 def reduce_max(x: Operand) -> Result:
-    """Yields the greatest, a box without axes, of the dtype of ``x``."""
+    """Yields the greatest element as a box without axes, of the dtype of ``x``."""
     return _number(reductions.reduce_max, lambda x: x.dtype, x)
 
 
 def argmax(x: Operand) -> Result:
-    """Yields the index of the first greatest, in the order of memory: an i64, a box without axes."""
+    """Yields the index of the first greatest element, in the order of memory, as an i64 box without axes."""
     return _number(reductions.argmax, lambda x: i64, x)
 
 
 def dot(a: Operand, b: Operand) -> Result:
-    """Yields the sum of the products, a box without axes, of the dtype of ``reduce_sum``'s result."""
+    """Yields the sum of the products as a box without axes, of the dtype of ``reduce_sum``'s result."""
 
     def product(a: DeviceBox, b: DeviceBox) -> Result:
         require_same_shape("dot", a=a, b=b)
@@ -91,7 +91,7 @@ def exclusive_scan(x: Operand) -> Result:
 
 
 def softmax(x: Operand) -> Result:
-    """Yields the softmax of each row, the last axis."""
+    """Yields the softmax of each row, along the last axis."""
 
     def weighed(x: DeviceBox) -> Result:
         rows.shape_of("softmax", x)
@@ -101,7 +101,7 @@ def softmax(x: Operand) -> Result:
 
 
 def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) -> Result:
-    """Yields each row, the last axis, with mean 0 and variance 1, times ``weight`` and plus ``bias``."""
+    """Yields each row (along the last axis) normalised to mean 0 and variance 1, times ``weight`` and plus ``bias``."""
 
     def scaled(x: DeviceBox, w: DeviceBox, b: DeviceBox) -> Result:
         rows.shape_of("layer_norm", x, weight=w, bias=b)
@@ -111,7 +111,7 @@ def layer_norm(x: Operand, weight: Operand, bias: Operand, eps: float = 1e-5) ->
 
 
 def rms_norm(x: Operand, weight: Operand, eps: float = 1e-5) -> Result:
-    """Yields each row, the last axis, with a mean square of 1, times ``weight``."""
+    """Yields each row (along the last axis) normalised to a mean square of 1, times ``weight``."""
 
     def scaled(x: DeviceBox, w: DeviceBox) -> Result:
         rows.shape_of("rms_norm", x, weight=w)
@@ -148,7 +148,7 @@ def gather(table: Operand, indices: Operand) -> Result:
 
 
 def histogram(values: Operand, bins: int) -> Result:
-    """Yields how often each number under ``bins`` occurs: u32, of shape (bins,), counted from 0."""
+    """Yields the number of occurrences of each number under ``bins``: u32, of shape (bins,)."""
     require_integers("histogram", bins=bins)
     return with_boxes(lambda x: zeros(bins, u32).and_then(lambda counts: count_into(x, counts)).last(), values)
 
@@ -180,7 +180,8 @@ def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:
 def _number(
     function: Callable[..., DeviceOperation[Any]], dtype: Callable[[DeviceBox], Any], *operands: Operand
 ) -> Result:
-    """Runs ``function(*boxes, output)`` with an output without axes, of the dtype that follows from the first box."""
+    """Runs ``function(*boxes, output)`` with an output without axes, of the dtype that ``dtype`` returns for the first
+    box."""
 
     def made(*boxes: DeviceBox) -> Result:
         return empty((), dtype(boxes[0])).and_then(lambda result: function(*boxes, result)).last()

@@ -1,12 +1,13 @@
 """Reductions to one number: ``reduce_sum``, ``reduce_max``, ``argmax``, ``dot``.
 
-Each takes two launches: as many blocks as fill the device walk over the input together and store a partial result each.
-Then a single block combines the partial results, always in the same order. So a result is the same in every run. A
-float sum is nearly as exact as a pairwise sum, as each thread's part is short.
+Each takes two launches. As many blocks as fill the device walk over the input together and store a partial result each.
+Then a single block combines the partial results, always in the same order. So a result is equal in every run. A float
+sum is nearly as exact as a pairwise sum, as each thread's part is short.
 
 Elements are f16, bf16, f32, f64, i32, u32, i64 or u64. Sums and products are computed and returned in f32 or f64, or
-for integers in i64 or u64, as NumPy's are; for f16 and bf16 the result is rounded to them. An output is a box of one
-element, else a ``ValueError``."""
+for integers in i64 or u64, as in NumPy. For f16 and bf16 the result is rounded to the dtype. An output is a box of one
+element; any other raises ``ValueError``.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ _MOST_BLOCKS = 1056
 
 
 def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] =`` the sum of ``input``, 0 if it is empty: an i64 for signed and a u64 for unsigned
-    integers, else of the input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
+    """Computes ``output[0] = sum(input)``, 0 if the input is empty: an i64 for signed and a u64 for unsigned integers,
+    otherwise of the input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         _check("reduce_sum", x, result, total_dtype(x.dtype))
@@ -68,9 +69,9 @@ def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ..
 
 
 def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] =`` the greatest of ``input``, of its dtype; NaN if one is. Yields input and output.
+    """Computes ``output[0] = max(input)``, of the input's dtype; NaN if any element is NaN. Yields input and output.
 
-    Raises ``ValueError`` for an empty input, which has no greatest, and ``ArgumentError`` for other dtypes.
+    Raises ``ValueError`` for an empty input, which has no greatest element, and ``ArgumentError`` for other dtypes.
     """
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -82,10 +83,10 @@ def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ..
 
 
 def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] =`` the index of the first greatest element of ``input``, an i64; a NaN counts as the
+    """Computes ``output[0] =`` the index of the first greatest element of ``input``, an i64. A NaN counts as the
     greatest, as in NumPy. Yields input and output.
 
-    Raises ``ValueError`` for an empty input, which has no greatest, and ``ArgumentError`` for other dtypes.
+    Raises ``ValueError`` for an empty input, which has no greatest element, and ``ArgumentError`` for other dtypes.
     """
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -102,8 +103,8 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
 
 
 def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] =`` the sum of ``a[i] * b[i]``, of the dtype of ``reduce_sum``'s result. Yields all three.
-    Raises ``ValueError`` if the shapes differ, ``ArgumentError`` if the dtypes do."""
+    """Computes ``output[0] = sum(a[i] * b[i])``, of the dtype of ``reduce_sum``'s result. Yields all three. Raises
+    ``ValueError`` if the shapes differ, ``ArgumentError`` if the dtypes do."""
 
     def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         require_same_shape("dot", a=x, b=y)
@@ -223,7 +224,7 @@ def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
 
     @device
     def block_greatest(value: A, some_nan: bool_) -> Any:
-        """Returns the greatest of the block's values, in every thread; NaN if any thread has seen one."""
+        """Returns the greatest of the block's values, in every thread; NaN if any thread has seen a NaN."""
         of_warps = SharedArray(32, wide)
         in_warp = warp.reduce_max(value)
         if warp.lane_id() == 0:
@@ -287,7 +288,7 @@ def beats(x: A, at: i64, y: A, other: i64) -> bool_:
 
 @device
 def block_first_greatest(value: A, at: i64) -> tuple[A, i64]:
-    """Returns the first greatest of the block's values and its index. For blocks of ``BLOCK`` threads."""
+    """Returns the first greatest of the block's values and its index, for blocks of ``BLOCK`` threads."""
     values, places = SharedArray(BLOCK, type(value)), SharedArray(BLOCK, i64)
     t = thread.thread_idx.x
     values[t] = value

@@ -1,13 +1,13 @@
 """Row-wise functions of a matrix: ``softmax``, ``layer_norm`` and ``rms_norm``.
 
-Each element is read once and written once, and everything between happens in registers. A row of up to 1024 elements
-belongs to a warp or a part of one, a row of up to 32768 to a block, and a thread holds up to 32 of them, as eight
+Each element is read once and written once, and all computation between happens in registers. A warp or a part of one
+computes a row of up to 1024 elements, and a block a row of up to 32768. A thread holds up to 32 elements, as eight
 vectors. A wider row is read once for each sum and once more to write it.
 
-A row is the last axis of the input; the other axes are rows. The sums are those of the textbook, in two steps: first
-the mean or the greatest, then the squares or the exponentials of the distances from it, which avoids cancellation.
-Elements of f16, bf16 and f32 are computed in f32, with the GPU's fast exponentials: accurate to some 1e-6 of each at
-distances that count. f64 uses the exact exponentials.
+A row is the last axis of the input, and the other axes enumerate the rows. The sums are computed in two steps: first
+the mean or the greatest element, then the squares or the exponentials of the differences from it, which avoids
+cancellation. Elements of f16, bf16 and f32 are computed in f32, with the GPU's fast exponentials, whose relative error
+is some 1e-6 for differences that matter. f64 uses the exact exponentials.
 """
 
 from __future__ import annotations
@@ -51,28 +51,29 @@ E = TypeVar("E", f32, f64)
 _INPUT_AND_OUTPUT = ("len(input) >= rows * width", "len(output) >= rows * width")
 
 _REGISTERS = 64
-"""The register limit: a thread's elements stay in registers, and a multiprocessor has enough rows in flight."""
+"""The register limit. With it a thread's elements stay in registers, and a multiprocessor has enough rows in flight."""
 
 _Form: TypeAlias = Literal["whole", "aligned", "any"]
-"""The form of rows: exactly as wide as what their threads hold, so that no column needs a check; of whole vectors, each
-at a multiple of its size; and all others."""
+"""The form of rows. "whole": exactly as wide as the elements that their threads hold, so that no column needs a check.
+"aligned": of whole vectors, each at a multiple of its size. "any": all others."""
 
 _THREADS = ((8, 1), (16, 1), (32, 8), (256, 8), (1024, 8))
-"""Pairs of the number of threads of a row, the least first, and how many times four elements each thread may hold. For
-f64 a thread holds half as many, but at least one. Fewer threads than a warp's are used if one vector each is enough."""
+"""Pairs of the number of threads of a row, in ascending order, and the number of vectors of four elements that each
+thread may hold. For f64 a thread holds half as many, but at least one. Fewer threads than a warp's are used if one
+vector each is enough."""
 
 
 def _block(threads: int, held: int) -> int:
-    """Returns the number of threads of a block. Threads that hold one vector finish soon: with 512 of them fewer blocks
-    are started, and softmax over rows of 128 takes 178.9 µs instead of 179.9 on an H100, where a copy takes 179.5."""
+    """Returns the number of threads of a block. Threads that hold one vector finish soon. With 512 of them fewer blocks
+    are started: softmax over rows of 128 then takes 178.9 µs instead of 179.9 on an H100, where a copy takes 179.5."""
     return max(threads, 512 if held == 1 else 128)
 
 
 def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = exp(input - max) / sum(exp(input - max))`` over each row. Yields input and output.
 
-    The two have the same shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as masks
-    use, gets 0. A row of only -inf is NaN, and so is a row with a NaN or an inf, as in torch. Raises ``ValueError`` for
+    The two have one shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as masks use,
+    gets 0. A row of only -inf is NaN, and so is a row with a NaN or an inf, as in torch. Raises ``ValueError`` for
     other shapes, and ``ArgumentError`` for other dtypes and if the output is a part of the input.
     """
 
@@ -89,10 +90,10 @@ def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]
 def layer_norm(
     input: Operand, weight: Operand, bias: Operand, output: Operand, eps: float = 1e-5
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row; the variance is that
-    of all elements, divided by their number. Yields input, weight, bias and output.
+    """Computes ``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row. The variance is the
+    sum of squares divided by the number of elements. Yields input, weight, bias and output.
 
-    Output and input have the same shape and may be the same box; weight and bias have the length of a row. All have one
+    Output and input have one shape and may be the same box; weight and bias have the length of a row. All have one
     dtype, f16, bf16, f32 or f64. Squares of numbers beyond 1e19 are infinite in f32, and the row is then only its bias,
     as in torch. Raises ``ValueError`` for other shapes, and ``ArgumentError`` for other dtypes and for an output that
     shares memory with weight or bias, or is a part of the input.
@@ -113,7 +114,7 @@ def layer_norm(
 def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = input / sqrt(mean(input**2) + eps) * weight`` over each row. Yields input, weight and output.
 
-    Shapes, dtypes and errors are those of ``layer_norm``; a row whose squares are infinite is 0, as in torch.
+    Shapes, dtypes and errors are those of ``layer_norm``. A row whose squares are infinite is 0, as in torch.
     """
 
     def rows(x: DeviceBox, w: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -128,8 +129,8 @@ def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5
 
 
 def shape_of(name: str, x: DeviceBox, **of_a_row: DeviceBox) -> tuple[int, int]:
-    """Returns the number of rows and their width. Raises ``ValueError`` if the input has no axes, or if the size of one
-    of ``of_a_row`` is not a row's width."""
+    """Returns the number of rows and their width. Raises ``ValueError`` if the input has no axes, or if the size of a
+    box in ``of_a_row`` is not a row's width."""
     if not x.shape:
         raise ValueError(f"{name}: input has no axes, so no rows; give it one")
     width = x.shape[-1]
@@ -147,7 +148,7 @@ def _launch(
     arguments: tuple[Any, ...],
     boxes: tuple[DeviceBox, ...],
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """Launches the kernel that suits rows of this width."""
+    """Launches the kernel for rows of this width."""
     itemsize, wide = boxes[0].dtype.itemsize, accumulator(boxes[0].dtype)
     aligned = width % 4 == 0 and all(box.ptr % min(16, 4 * itemsize) == 0 for box in boxes)
     for threads, most in _THREADS:
@@ -161,8 +162,8 @@ def _launch(
 
 
 def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
-    """Returns device functions for rows that belong to ``threads`` threads, each of which holds ``held`` times four
-    elements: neighbours, to be moved as vectors, unless ``form`` says "any"."""
+    """Returns device functions for rows that belong to ``threads`` threads. Each thread holds ``held`` times four
+    elements, which are neighbours and move as vectors unless ``form`` is "any"."""
     aligned, whole = form != "any", form == "whole"
     in_block, steps = _block(threads, held) // threads, min(threads, 32).bit_length() - 1
 
@@ -202,7 +203,7 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def store(values: DisjointSlice[T], start: i64, width: i64, vector: i64, a: Any, b: Any, c: Any, d: Any) -> None:
-        """Stores a vector to the places that ``load`` reads."""
+        """Stores a vector at the columns that ``load`` reads."""
         out = values.unchecked_mut
         if aligned:
             if whole or column(vector, 0) < width:
@@ -219,7 +220,8 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def total(value: Any, of_warps: SharedArray[Any]) -> Any:
-        """Returns the sum over the row's threads, in each. ``of_warps`` is an array of 32 that nothing else uses."""
+        """Returns the sum over the row's threads, in each of them. ``of_warps`` is an array of 32 that nothing else
+        uses."""
         for step in unroll(range(steps)):
             value += warp.shuffle_xor(value, 1 << (steps - 1 - step))
         if threads > 32:
@@ -233,7 +235,7 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def greatest(value: Any, of_warps: SharedArray[Any]) -> Any:
-        """Returns the greatest over the row's threads, in each; ``of_warps`` as for ``total``."""
+        """Returns the greatest value over the row's threads, in each of them. ``of_warps`` as for ``total``."""
         for step in unroll(range(steps)):
             value = intrinsics.fmax(value, warp.shuffle_xor(value, 1 << (steps - 1 - step)))
         if threads > 32:
@@ -379,14 +381,16 @@ def _softmax_wide(wide: Any) -> Kernel:
         start, t, threads = thread.block_idx.x * width, thread.thread_idx.x, thread.block_dim.x
         if thread.block_idx.x >= rows:
             return
-        # The sum is of exponentials of the distance from the greatest so far; a new greatest scales the sum down.
+        # An online softmax: the sum is of exponentials of the difference from the greatest element so far, and a new
+        # greatest element scales the sum down.
         most, weight = wide(-math.inf), wide(0)
         for i in range(t, width, threads):
             x = wide(input.unchecked[start + i])
             if x > most:
                 weight = weight * exponential(most - x)
                 most = x
-            # While only -inf has been seen, -inf has no distance from the greatest. Its exponential is 0.
+            # While only -inf has been seen, its difference from the greatest element is undefined. Its exponential is
+            # 0.
             if x != wide(-math.inf):
                 weight += exponential(x - most)
         of_row = greatest_wide(most)

@@ -1,25 +1,26 @@
 """Prefix sums: ``inclusive_scan`` and ``exclusive_scan`` of any length, in one pass over memory.
 
-A block scans a tile and needs the sum of all tiles before it. It finds that by decoupled look-back (Merrill and
-Garland, *Single-pass Parallel Prefix Scan with Decoupled Look-back*, 2016). A block publishes the sum of its own tile
-as soon as it has it. Then it adds up the sums that earlier blocks have published, going back until it meets a block
-that has published its sum from the very beginning, and publishes its own such sum. A published sum is a word with a
-flag, and the two are written and read together: a 64-bit atomic has the flag and 32 bits of the sum. A sum of 64 bits
-takes two such words, valid if their flags agree. So nothing else need be visible when the word is, and relaxed ordering
-is enough.
+A block scans a tile and needs the sum of all tiles before it. It computes that sum by decoupled look-back (Merrill and
+Garland, *Single-pass Parallel Prefix Scan with Decoupled Look-back*, 2016). A block publishes its tile's own sum as
+soon as it is known. Then it adds up the sums that earlier blocks have published, going back until it reaches a block
+that has published its complete sum, from the very beginning. Then it publishes its own complete sum. A published sum is
+a word with a flag, and the two are written and read together: a 64-bit atomic holds the flag and 32 bits of the sum. A
+sum of 64 bits takes two such words, valid if their flags agree. So no other memory need be visible when the word is,
+and relaxed ordering is enough.
 
-**Why it ends.** Blocks wait for others, which neither CUDA nor the CPU device permits for blocks that may not have
-begun. So a tile's number is not the block's: a block draws it, with an atomic, when it begins to run. A block with a
-number has begun, and so have all blocks with lesser numbers. On a GPU a block that has begun stays on the device, and
-its warps go on while others spin. On the CPU device a worker, a thread of the operating system, runs the block to its
-end before it takes another, and a waiting worker yields to other threads. Tile 0 waits for no tile, and tile n only for
-lesser tiles, each of which publishes its sum before it waits. So by induction all end, in any order of the blocks. If
-one worker runs all blocks, as with ``OXIDE_SEED`` or under the sanitizer, every lesser tile is finished, and no block
-waits. No thread can leave before it has published: the contract puts all accesses inside, so no check can fail.
+**Why it terminates.** Blocks wait for others, which neither CUDA nor the CPU device permits for blocks that may not
+have begun. So a tile's number is not the block's index: a block draws it, with an atomic, when it begins to run. A
+block with a number has begun, and so have all blocks with lower numbers. On a GPU a block that has begun stays on the
+device, and its warps make progress while others spin. On the CPU device a worker, a thread of the operating system,
+runs the block to its end before it takes another, and a waiting worker yields to other threads. Tile 0 waits for no
+tile, and tile n only for lower tiles, each of which publishes its sum before it waits. So by induction all blocks end,
+in any order. If one worker runs all blocks, as with ``OXIDE_SEED`` or under the sanitizer, every lower tile is
+finished, and no block waits. No thread can leave before it has published: by the contract all accesses are in bounds,
+so no check can fail.
 
-**What is not promised.** How far a block looks back depends on timing, and so does the order in which float sums of
-tiles are added. The last bits may differ from run to run, as with ``torch.cumsum`` and CUB. Sums of integers are always
-the same.
+**Reproducibility.** The distance that a block looks back depends on timing, and so does the order in which float sums
+of tiles are added. The last bits may differ from run to run, as with ``torch.cumsum`` and CUB. Sums of integers are
+equal in every run.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)
 
 _BLOCK = 256
 _VECTORS = {4: 6, 8: 4}
-"""The number of four-element vectors of a thread, by the bytes of the accumulator. On an H100 2**25 of f32 take 127 µs,
-136 with tiles of four and torch 133; 2**24 of f64 145, 149 with tiles of six."""
+"""The number of four-element vectors of a thread, by the bytes of the accumulator. On an H100, 2**25 of f32 take 127
+µs, 136 with four vectors, and torch takes 133. 2**24 of f64 take 145 µs, and 149 with six vectors."""
 
 _PART, _WHOLE = 1, 2
-"""The flags of a tile's own sum, and of its sum with all tiles before it; 0 until something is published."""
+"""The flags of a tile's own sum, and of its complete sum with all tiles before it; 0 until a sum is published."""
 
 
 def inclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
@@ -80,7 +81,8 @@ def inclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any
 
 
 def exclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[i] = input[0] + … + input[i - 1]``, 0 for the first; otherwise as ``inclusive_scan``."""
+    """Computes ``output[i] = input[0] + … + input[i - 1]``, 0 for the first element. Otherwise as
+    ``inclusive_scan``."""
     return with_boxes(lambda x, result: _scan("exclusive_scan", x, result, False), input, output)
 
 
@@ -98,8 +100,8 @@ def _scan(name: str, x: DeviceBox, result: DeviceBox, inclusive: bool) -> Device
 
 @functools.cache
 def _single_pass(wide: Any, name: str) -> Kernel:
-    """Returns the kernel that adds up in ``wide``, for the function ``name``. ``told[0]`` is the next tile's number;
-    all of ``told`` begins as 0."""
+    """Returns the kernel that accumulates in ``wide``, for the function ``name``. ``told[0]`` is the next tile's
+    number, and the rest are the published words. All of ``told`` begins as 0."""
     tell, listen = _words(wide)
     block, vectors = _BLOCK, _VECTORS[wide.dtype.itemsize]
     warps, tile_size = block // 32, 4 * vectors * block
@@ -113,7 +115,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         last = tile - 1
         searching = True
         while searching:
-            # One lane a tile, lane 0 for the nearest. Before the first tile a lane has a complete sum of 0.
+            # Each lane reads one tile, lane 0 the nearest. A lane before the first tile has a complete sum of 0.
             flag, value = i64(_WHOLE), wide(0)
             if last - lane >= 0:
                 flag, value = listen(told, last - lane)
@@ -144,7 +146,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         thread.sync_threads()
         tile = number[0]
 
-        # A thread's vectors are 128 elements apart, so that those of a warp's lanes are neighbours.
+        # A thread's vectors are 128 elements apart, so that the vectors of a warp's lanes are neighbours.
         first, length = tile * tile_size + warp_number * (128 * vectors) + lane * 4, len(input)
         by_fours = (tile + 1) * tile_size <= length and input.is_aligned(4) and output.is_aligned(4)
         if by_fours:
@@ -238,7 +240,7 @@ def _words(wide: Any) -> tuple[Any, Any]:
 
     @device
     def listen(told: AtomicSlice[u64], tile: i64) -> tuple[i64, Any]:
-        """Reads the flag and the sum; the flag is 0 if the two words belong to different sums."""
+        """Reads the flag and the sum. The flag is 0 if the two words belong to different sums."""
         if one:
             word = told.load(1 + tile)
             return i64(word >> u64(32)), of_bits(word & u64(0xFFFFFFFF))
