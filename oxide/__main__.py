@@ -98,7 +98,8 @@ def _find(path: str) -> Kernel:
 
 
 def _specialized(kernel: Kernel, path: str, types: Sequence[str]) -> Specialization:
-    """Specializes the kernel as ``name=type`` says. Raises ``ArgumentError``, or ``LookupError`` for bad types."""
+    """Specializes the kernel by the ``name=type`` arguments. Raises ``ArgumentError``, or ``LookupError`` for bad
+    types."""
     module, _ = _module(path)
     given: dict[str, Any] = {}
     for each in types:

@@ -44,7 +44,7 @@ def word(variable: str, known: tuple[str, ...]) -> str | None:
 
 
 def full_traceback() -> bool:
-    """Returns whether ``OXIDE_TRACEBACK=full`` asks for every frame and cause of an error about the user's program."""
+    """Returns whether ``OXIDE_TRACEBACK=full`` requests every frame and cause of an error about the user's program."""
     return word("OXIDE_TRACEBACK", ("full",)) is not None
 
 

@@ -19,7 +19,7 @@ from oxide.native import is_compiled
 
 @final
 class Lock:
-    """Wraps a lock of ``threading`` for ``with``."""
+    """A wrapper of a lock of ``threading``, for ``with``."""
 
     __slots__ = ("_acquire", "_release")
 

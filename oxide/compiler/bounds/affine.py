@@ -360,7 +360,7 @@ class Range:
         return low, high
 
     def _require_fits(self, form: Affine, type_: str, how: str) -> None:
-        """Requires that all values fit a type, signed or not as ``how`` says, and are in ±``_LARGEST``."""
+        """Requires that all values fit a type, which is signed or not by ``how``, and are in ±``_LARGEST``."""
         bits = _bits(type_)
         least, greatest = {
             "sext": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1),

@@ -852,7 +852,7 @@ class Module:
         return [function for function in self.functions.values() if function.symbol in found]
 
     def keep_reachable(self, symbol: str) -> None:
-        """Removes the functions that one function does not reach."""
+        """Removes the functions that the function ``symbol`` does not reach."""
         self.functions = {function.symbol: function for function in self.reached(symbol)}
 
     @property

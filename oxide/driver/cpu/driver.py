@@ -460,15 +460,17 @@ class CpuDriver:
         )
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """In step mode: returns the streams that could run an item now, sorted by when that item was submitted."""
+        """Returns the streams that could run an item now, sorted by when that item was submitted. For step mode
+        only."""
         return self._steps().pending()
 
     def step(self, stream: CpuStream | None = None) -> bool:
-        """In step mode: runs one item, of ``stream`` or of any runnable stream; ``False`` if there is none."""
+        """Runs one item, of ``stream`` or of any runnable stream. Returns ``False`` if there is none. For step mode
+        only."""
         return self._steps().step(stream)
 
     def run_until_idle(self) -> None:
-        """In step mode: runs items until none can run."""
+        """Runs items until none can run. For step mode only."""
         self._steps().run_until_idle()
 
     # Helpers

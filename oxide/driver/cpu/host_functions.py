@@ -11,7 +11,8 @@ from oxide.driver.cpu.streams import Task
 
 
 def python_call(function: Callable[[], None]) -> Task:
-    """Returns a task that calls a Python function. Exceptions go to ``sys.unraisablehook``, and the stream goes on."""
+    """Returns a task that calls a Python function. Its exceptions go to ``sys.unraisablehook``, and the stream
+    continues."""
 
     def call() -> None:
         try:

@@ -257,7 +257,7 @@ class WorkerScheduler(Scheduler):
                     first, end = self._take_chunk(stream, blocks)
                     done = first == end
                     last = False
-                    # The last worker inside decides, outside the lock, whether a cooperative launch goes on.
+                    # Outside the lock, the last worker inside decides whether a cooperative launch continues.
                     passed = done and blocks.workers == 1 and blocks.cooperative is not None
                     if done and not passed:
                         self._in_kernels -= 1

@@ -20,7 +20,7 @@ from oxide.errors import LaunchError
 
 @final
 class CooperativeLimit:
-    """Launches a cooperative kernel on one device, and limits its blocks to those that the device holds at once."""
+    """A cooperative kernel on one device, whose launches are limited to the blocks that the device holds at once."""
 
     def __init__(self, device: int, handle: Any, places: tuple[int, ...]) -> None:
         """Makes the limit. ``places`` are the offsets of the parameters in the packed structure."""

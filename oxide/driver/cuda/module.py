@@ -76,7 +76,7 @@ class CudaFunction:
 
 @final
 class LoadedModule:
-    """Owns a module; held only by the module's functions."""
+    """The owner of a loaded module. Only the module's functions hold it."""
 
     __slots__ = ("_drop",)
 

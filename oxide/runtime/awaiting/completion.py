@@ -121,7 +121,7 @@ def reactor_of(loop: EventLoop) -> Reactor:
 
 @final
 class Reactor:
-    """Wakes the tasks of one event loop. Used on the loop's thread only."""
+    """The parked tasks of one event loop, and the wake-ups for them. Used on the loop's thread only."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._parked: StreamOrder[Sleeper | None] = StreamOrder()

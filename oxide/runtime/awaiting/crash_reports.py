@@ -1,9 +1,9 @@
-"""A line on standard error for a kernel that ends the process.
+"""Crash reports: a line on standard error for a kernel that ends the process.
 
-A kernel without bounds checks may access memory that is not the process's. On the CPU device the process then ends with
-a signal. Before it does, a handler finds the kernel whose code was running and says how to find the access. Then the
-action that the signal had before runs: Python's ``faulthandler``, say, or the system's. ``OXIDE_CRASH_REPORT=0`` leaves
-the handler out. It exists on Linux, for x86-64 and AArch64.
+A kernel without bounds checks may access memory that is not the process's. On the CPU device a signal then ends the
+process. Before it does, a handler looks up the kernel whose code was running, and prints how to find the access. Then
+the previous action of the signal runs: that of Python's ``faulthandler``, for example, or the system's.
+``OXIDE_CRASH_REPORT=0`` turns the handler off. It exists on Linux, for x86-64 and AArch64.
 """
 
 from __future__ import annotations

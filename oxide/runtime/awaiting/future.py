@@ -36,7 +36,7 @@ def would_keep(turn: Turn, stream: Stream) -> bool:
 
 async def ready_to_submit(loop: EventLoop, stream: Stream) -> Turn:
     """Returns when a submission to ``stream`` will not block the loop: at once, or after letting the loop run. Returns
-    the thread's current turn, as an asyncio loop may go on in another thread."""
+    the thread's current turn, as an asyncio loop may continue in another thread."""
     if may_load(stream.device):
         await load_beside(loop, stream.device)
     if current_turn().used_up:
@@ -99,12 +99,12 @@ class DeviceFuture(Generic[T]):
 
     @property
     def state(self) -> FutureState:
-        """Idle, executing or complete."""
+        """Returns the state: idle, executing or complete."""
         return self._state
 
     @property
     def stream(self) -> Stream:
-        """The stream that the work runs on."""
+        """Returns the stream that the work runs on."""
         return self._stream
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -201,7 +201,7 @@ class DeviceFuture(Generic[T]):
 
     @property
     def submission(self) -> Submission[T] | None:
-        """The submission, while its outcome is unknown."""
+        """Returns the submission, while its outcome is unknown."""
         return self._submission
 
     def outcome(self) -> T:

@@ -1,14 +1,15 @@
 """Preloads kernels, staging buffers and host numbers in a thread, so that the event loop does not stall.
 
-A kernel's first launch turns its IR into machine code, 25 to 60 ms, and loads the code. A GPU's driver waits with the
-loading until nothing runs on the device, however long that is; no way of loading was found that does not wait. On an
-event loop's thread all other tasks would wait with it. So a task that awaits an operation first has a thread load the
-new kernels, those of which a launch has been built and that were never loaded, while the loop goes on. The exception is
-the first launch of a kernel that a function of ``and_then`` builds: it is built and run in one step, on the loop.
+A kernel's first launch compiles its IR to machine code, 25 to 60 ms, and loads the code. A GPU's driver does not load
+code until nothing runs on the device, however long that takes; no way of loading without this wait was found. On an
+event loop's thread it would stall all other tasks. So before a task awaits an operation, a thread loads the new
+kernels: those that have a built launch and were never loaded. The loop runs meanwhile. The exception is the first
+launch of a kernel that a function of ``and_then`` builds: it is built and run in one step, on the loop.
 
-The same goes for the first large copy on a device. Once one has been built, the next task that awaits an operation on a
-device without a prepared ring of page-locked memory has the ring made (``staging``). It also goes for numbers that the
-host makes (``numbers``): those of operations that were built and never run are made before the next submission.
+The first large copy on a device is handled alike. Once one has been built, the next task that awaits an operation on a
+device without a prepared ring of page-locked memory has a thread make the ring (``staging_ring``). So are numbers that
+the host generates (``numbers``): those of operations that were built and not yet run are generated before the next
+submission.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def announce(specialization: Specialization) -> None:
 
 
 def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
-    """Returns the kernel's machine code, and loads it on the device first if need be."""
+    """Returns the kernel's machine code. Loads it on the device first if necessary."""
     # functions.get looks for a weak reference at each call; the existing one finds the same entry at once.
     function = device.loaded.get(specialization.reference)
     if function is None:
@@ -110,7 +111,7 @@ _warned = False
 
 
 def note_compiled(kernel: str, seconds: float) -> None:
-    """Notes that the calling thread spent ``seconds`` compiling ``kernel``. Warns, once in a process, if that blocked
+    """Records that the calling thread spent ``seconds`` compiling ``kernel``. Warns, once in a process, if that blocked
     an event loop for long."""
     global _warned
     if _warned or seconds < _MOST_SECONDS:
@@ -179,8 +180,8 @@ def _take_large_copies(device: Device) -> bool:
 
 @final
 class _Load:
-    """Kernels to load, ``copies`` to prepare and numbers to make in a thread. The thread goes on if its task is
-    cancelled."""
+    """The work of one preloading thread: kernels to load, ``copies`` to prepare and numbers to generate. The thread
+    continues if its task is cancelled."""
 
     def __init__(self, wanted: list[Specialization], device: Device, copies: bool, numbers: list[HostNumbers]) -> None:
         self._wanted = wanted

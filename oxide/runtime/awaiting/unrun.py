@@ -1,8 +1,8 @@
 """Warnings for unused objects that a program drops: an operation that was never run, an error that was never seen.
 
-A warning runs Python, so a finaliser cannot give it (``oxide.dropping``). The finaliser notes the object and the line
-that dropped it, in C, and has ``report`` called soon. At the interpreter's end such calls stop; from then on the
-finaliser itself gives the warning.
+A warning runs Python, so a finaliser cannot give it (``oxide.dropping``). The finaliser records the object and the line
+that dropped it, in C, and requests a call of ``report``. At the interpreter's end such requests are no longer served,
+so from then on the finaliser itself gives the warning.
 
 This file itself is never compiled.
 """
@@ -62,7 +62,7 @@ note: Final[Callable[[Any], object]] = in_c(
         strict=False,
     )
 )
-"""Notes an object, in C, to warn of it soon, at the line that dropped it."""
+"""Records a dropped object, in C, to warn of it soon, at the line that dropped it."""
 
 
 def complain(dropped: Unseen) -> None:
@@ -78,7 +78,8 @@ _at_end: Final[list[tuple[type, str]]] = []
 
 
 def warns_when_called(kind: type, name: str) -> None:
-    """Makes ``name`` a method of the class, in C, that notes the object. At the interpreter's end it warns at once."""
+    """Makes ``name`` a method of the class, in C, that records the object as dropped. At the interpreter's end it warns
+    at once."""
     setattr(kind, name, method_in_c(note))
     _at_end.append((kind, name))
 

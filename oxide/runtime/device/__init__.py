@@ -1,1 +1,1 @@
-"""Devices as programs use them: the runtime in force, streams, memory and its reclamation, policies, faults."""
+"""Devices as programs use them: the current runtime, streams, memory and its reclamation, policies, faults."""

@@ -39,8 +39,8 @@ class ForeignLayout:
         dtype: np.dtype[Any],
         unit: int = 1,
     ) -> None:
-        """``what`` is the function that was called with the array. ``strides`` count ``unit`` bytes, and are None for
-        an array in C order.
+        """Validates a layout. ``what`` is the function that was called with the array. ``strides`` count ``unit``
+        bytes, and are None for an array in C order.
 
         Raises ``BufferError`` for an impossible layout, and for an array that a box cannot represent.
         """

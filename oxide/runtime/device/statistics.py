@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @final
 class StreamStatistics(NamedTuple):
-    """The waits of one stream's awaiting tasks that did not find the device done at once.
+    """The waits of one stream's awaiting tasks whose work was not done at the first query.
 
     ``stream`` is the stream's number, as in ``Stream.handle``. ``expected_us`` is the expected duration of the next
     wait in µs. ``poll_budget_us`` is the time that it may poll before it parks: 0 for a stream whose work is long.

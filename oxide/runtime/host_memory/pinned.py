@@ -6,7 +6,7 @@ on it is dropped. That may happen in a finaliser at any moment, so returning is 
 is bounded. Copies that find no room in it go through ``staging``.
 
 Page-locking is slow, 0.7 ms for a MiB. On a thread that runs an event loop the pool therefore page-locks only small
-buffers. A background thread makes the larger sizes that were asked for there, for the next request.
+buffers. A background thread makes the larger sizes that were requested there, for the next request.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ _NOTHING: Final = Packed(object(), b"", ())
 
 @final
 class Slot:
-    """A parameter of a plan: how an argument is bound to it."""
+    """The rules that bind an argument to one parameter."""
 
     __slots__ = (
         "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack",

@@ -45,7 +45,7 @@ class Turn:
 
     @property
     def used_up(self) -> bool:
-        """True if a task that wants to submit should wait for another turn."""
+        """Returns whether a task that wants to submit should wait for another turn."""
         return self.spent >= SHARE_SECONDS
 
     def spend(self, begun: float) -> None:
@@ -56,7 +56,7 @@ class Turn:
 
     @property
     def admitted(self) -> int:
-        """The number of queued tasks that may submit in one turn."""
+        """Returns the number of queued tasks that may submit in one turn."""
         return max(1, min(_MOST, int(SHARE_SECONDS / self._usual)))
 
 

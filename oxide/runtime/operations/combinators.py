@@ -92,7 +92,7 @@ class Stage(DeviceOperation[U]):
 
 @final
 class AndThen(Stage[U]):
-    """Runs the operation that a function returns for the result, on the same stream."""
+    """A stage that runs the operation that a function returns for the result, on the same stream."""
 
     def __init__(
         self, source: DeviceOperation[Any], function: Callable[..., Any], name: str, *, with_context: bool = False
@@ -124,7 +124,7 @@ class Map(Stage[U]):
 
 @final
 class Inspect(Stage[T]):
-    """Calls a host function with the result and yields the result unchanged."""
+    """A stage that calls a host function with the result and yields the result unchanged."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
         self._known = source.spec()
@@ -176,7 +176,7 @@ class Element(DeviceOperation[Any]):
 
 @final
 class Zip(DeviceOperation[tuple[Any, ...]]):
-    """Runs several operations in order on one stream and yields the tuple of their results."""
+    """An operation that runs several operations in order on one stream and yields the tuple of their results."""
 
     def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
         self._parts = parts

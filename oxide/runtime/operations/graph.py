@@ -117,7 +117,7 @@ class CudaGraph(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """True if the graph was closed."""
+        """Returns whether the graph was closed."""
         return self._captured is None
 
     @property
