@@ -48,6 +48,7 @@ from oxide.compiler.frontend.lowering.registry import (
 )
 from oxide.compiler.frontend.lowering.types import (
     NUMBA_TYPES,
+    OPEN,
     conversion_problem,
     display,
     is_mixed_comparison,
@@ -74,6 +75,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     contraction,
     half,
     inference,
+    literals,
     mathematics,
     numba_vocabulary,
     powers,
@@ -250,10 +252,20 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if kind is not None:
                 return kind
         if not session.numba_style:
+            if type(val) is float and self._is_the_authors():
+                return OPEN
             val = in_kernels(val)
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
+    def _is_the_authors(self) -> bool:
+        """Returns whether the function being typed is the author's, and not one that numba wrote for its own rules."""
+        function = next(iter(self.callstack), None)
+        return function is None or not inference.is_numbas(function.func_id.filename)
+
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        given = args
+        if not session.numba_style:
+            args = literals.literal_arguments(func, args)
         args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
         if not session.numba_style:
             _refuse(func, args)
@@ -268,7 +280,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
             args = mixed_arguments(func, args)
             resolved = mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
-            return unary_signature(func, args) or resolved
+            return unary_signature(func, args) or literals.open_result(func, given, resolved)
         except core_errors.TypingError as error:
             # numba-cuda does not catch numba's own error class. It must catch the error to continue and to add the
             # place in the source.
@@ -299,7 +311,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         )
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
+        if session.numba_style:
+            return half.unify_half(first, second) or super().unify_pairs(first, second)
+        mixed = literals.unify_literals(first, second) or half.unify_half(first, second) or unify_mixed(first, second)
         return mixed or super().unify_pairs(first, second)
 
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
