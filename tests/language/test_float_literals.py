@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import linecache
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import oxide
 from oxide import (
@@ -27,12 +29,27 @@ from oxide import (
     u32,
     zeros,
 )
+from oxide.__main__ import main
+from oxide.compiler.source.widening import Widening
 
 DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 EPSILON = 1e-3
 THIRD = 1 / 3
 COUNT = 3
-LITERALS = ("0.1", "-2.7", "3", "-7", "EPSILON", "THIRD", "COUNT", "math.pi", "np.e", "(0.1 * 3)", "(2.5 ** 0.5)")
+LITERALS = (
+    "0.1",
+    "-2.7",
+    "3",
+    "-7",
+    "EPSILON",
+    "THIRD",
+    "COUNT",
+    "math.pi",
+    "np.e",
+    "(0.1 * 3)",
+    "(2.5 ** 0.5)",
+    "warp.SIZE",
+)
 EXACT = ("x + L", "L - x", "x * L", "L / x", "x / L", "-(x * L)", "x * L * L", "abs(x * L)")
 ROUNDED = ("x // L", "x % L", "x ** L", "L ** x", "math.hypot(x, L)", "math.atan2(L, x)", "np.arctan2(L, x)")
 COMPARED = ("x < L", "x <= L", "L > x", "L == x", "x != L")
@@ -74,14 +91,14 @@ def numbers(name: str) -> Any:
 
 def of_numpy(expression: str, x: Any) -> Any:
     with np.errstate(all="ignore"):
-        return eval(expression, {**globals(), "x": x, "abs": abs})
+        return eval(expression, {**vars(oxide), **globals(), "x": x})
 
 
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("literal", LITERALS)
 def test_a_literal_takes_the_type_of_the_float_that_it_meets(name: str, literal: str) -> None:
     x = numbers(name)
-    wanted = np.result_type(x.dtype, eval(literal))
+    wanted = np.result_type(x.dtype, eval(literal, {**vars(oxide), **globals()}))
     assert wanted == x.dtype  # NumPy's rule: a Python number is weak
     for expression in EXACT:
         written = expression.replace("L", literal)
@@ -253,3 +270,52 @@ def test_integers_keep_the_rule_of_64_bits() -> None:
 
     found = wide(h2d(np.full(3, 2**31 - 1, np.int32)), zeros(3, np.int64), 1).sync()[1]
     assert d2h(found).sync().tolist() == [(2**31 - 1) * 3 + 1] * 3
+
+
+def test_checks_list_arithmetic_that_is_wider_than_an_operand() -> None:
+    made = body(
+        "wide = x * n",
+        "wide += widened(x, n)",
+        "wide = max(wide, math.atan2(x, f64(2)))",
+        "out = wide if x < f64(3) else 0.5 * wide + 2 * x * 0.1",
+        name="f32",
+    )
+    found = [str(check) for check in made.checks() if isinstance(check, Widening)]
+    (line,) = [n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text == "    return x / n"]
+    assert found == [
+        f"line {line}: f32 / i64 is computed in f64; convert to stay in f32",  # in another file
+        "line 7: f32 * i64 is computed in f64; convert to stay in f32",
+        "line 9: atan2(f32, f64) is computed in f64; convert to stay in f32",
+        "line 10: f32 < f64 is computed in f64; convert to stay in f32",
+        "line 10: f64 + f32 is computed in f64; convert to stay in f32",
+    ]
+    again = kernel(block=64)(made.function)  # from the cache, and its device function from an earlier kernel
+    assert [str(check) for check in again.checks() if isinstance(check, Widening)] == found
+
+
+@device
+def widened(x: Any, n: i64) -> Any:
+    return x / n
+
+
+def test_the_inspector_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", f"{__name__}:widens"]) == 0
+    assert "f32 * i64 is computed in f64; convert to stay in f32" in capsys.readouterr().out
+
+
+@kernel(block=64)
+def widens(x: Slice[f32], n: i64, y: DisjointSlice[f32]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = x[0] * n
+
+
+def test_adopted_kernels_keep_numbas_rule() -> None:
+    def doubled(x, y):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < y.size:
+            y[i] = x[i] * 0.1
+
+    x = numbers("f32")
+    found = kernel(doubled)[1, 64](h2d(x), zeros(x.size, np.float64)).sync()[1]
+    np.testing.assert_array_equal(d2h(found).sync(), x.astype(np.float64) * 0.1)
