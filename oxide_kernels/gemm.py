@@ -257,7 +257,7 @@ def store_four(
     out = c.unchecked_mut
     if vectors:
         if left > 0:
-            if beta == f32(0):
+            if beta == 0:
                 out.store4(at, alpha * p0, alpha * p1, alpha * p2, alpha * p3)
             else:
                 c0, c1, c2, c3 = out.load4(at)
@@ -278,7 +278,7 @@ def store_four(
 @device
 def store_one(c: DisjointSlice[f32], at: i64, product: f32, beta: f32) -> None:
     """Stores ``product + beta * c`` for one element."""
-    if beta == f32(0):
+    if beta == 0:
         c.unchecked_mut[at] = product
     else:
         c.unchecked_mut[at] = product + beta * c.unchecked_mut[at]

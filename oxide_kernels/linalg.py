@@ -18,12 +18,12 @@ def sgemm_naive(
     col = thread.index_2d_col()
     c_idx = thread.index_2d(n)
     if c_idx is not None and row < m:
-        acc = f32(0.0)
+        acc = 0.0
         for i in range(k):
             acc += a[row * k + i] * b[i * n + col]
         c_elem = c.get_mut(c_idx)
         if c_elem is not None:
-            c_elem.value = alpha * acc if beta == f32(0) else alpha * acc + beta * c_elem.value
+            c_elem.value = alpha * acc if beta == 0 else alpha * acc + beta * c_elem.value
 
 
 @kernel(block=256)
@@ -33,7 +33,7 @@ def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: D
     idx = thread.index_1d()
     row = idx.get()
     if row < m:
-        acc = f32(0.0)
+        acc = 0.0
         for i in range(n):
             acc += mat[row * n + i] * vec_in[i]
         out_elem = vec_out.get_mut(idx)
@@ -52,12 +52,12 @@ def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointS
     col = thread.index_2d_col()
     c_idx = thread.index_2d(c.shape[1])
     if c_idx is not None and row < c.shape[0]:
-        acc = f32(0.0)
+        acc = 0.0
         for i in range(a.shape[1]):
             acc += a[row, i] * b[i, col]
         c_elem = c.get_mut(c_idx)
         if c_elem is not None:
-            c_elem.value = alpha * acc if beta == f32(0) else alpha * acc + beta * c_elem.value
+            c_elem.value = alpha * acc if beta == 0 else alpha * acc + beta * c_elem.value
 
 
 @kernel(block=256)
@@ -66,7 +66,7 @@ def matvec_2d(mat: Slice2[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32])
     idx = thread.index_1d()
     row = idx.get()
     if row < len(vec_out):
-        acc = f32(0.0)
+        acc = 0.0
         for i in range(mat.shape[1]):
             acc += mat[row, i] * vec_in[i]
         out_elem = vec_out.get_mut(idx)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 from oxide import disk
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.widening import Widening
 from oxide.driver.base import Code, Target
 from oxide.dropping import WeakTable
 
@@ -48,11 +49,13 @@ class Facts:
         *,
         needs: LaunchNeeds,
         sites: tuple[FaultSite, ...],
+        widenings: tuple[Widening, ...],
         portable: Callable[[], PortableKernel],
         placements: Callable[[], tuple[Placement, ...]],
     ) -> None:
         self.needs = needs
         self.sites = sites
+        self.widenings = widenings
         self._portable = portable
         self._placements = placements
 
@@ -90,6 +93,7 @@ class Entry:
         content = {
             "needs": dataclasses.asdict(facts.needs),
             "sites": _encode(facts.sites),
+            "widenings": _encode(facts.widenings),
             "portable": _encode(facts.portable),
             "placements": _encode(facts.placements),
         }
@@ -119,6 +123,7 @@ class Entry:
         return Facts(
             needs=LaunchNeeds(**found["needs"]),
             sites=_decode(found["sites"]),
+            widenings=_decode(found["widenings"]),
             portable=lambda: _decode(found["portable"]),
             placements=lambda: _decode(found["placements"]),
         )
@@ -174,6 +179,7 @@ _CLASSES = {
     "Placement": ".bounds.hoist",
     "PortableKernel": ".ir.portable",
     "SharedMemory": ".ir.primitives",
+    "Widening": ".source.widening",
 }
 """The dataclasses that may be kept, and where they are."""
 

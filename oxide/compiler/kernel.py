@@ -26,6 +26,7 @@ from .specialization import Specialization
 
 if TYPE_CHECKING:
     from oxide.compiler.signature.contracts import Contract
+    from oxide.compiler.source.widening import Widening
     from oxide.runtime.operations.operation import (
         DeviceOperation,  # for the type alone: what a launch returns is the runtime's
     )
@@ -274,7 +275,7 @@ class Kernel:
         return self.example().resources(block, shared_mem_bytes=shared_mem_bytes)
 
     @without_frames
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[Check | Widening, ...]:
         """Returns ``Specialization.checks()``, of a generic kernel for the types of ``example``."""
         return self.example().checks()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target
 from oxide.messages import written
@@ -136,11 +137,12 @@ class Specialization:
             )
         return launches.resources(self, block, shared_mem_bytes)
 
-    def checks(self) -> tuple[Check, ...]:
-        """Returns each access's bounds check: proved, hoisted out of a loop, or at the access; none if unchecked."""
+    def checks(self) -> tuple[Check | Widening, ...]:
+        """Returns each access's bounds check: proved, hoisted out of a loop, or at the access; none if unchecked. Then
+        the arithmetic on floats that is wider than an operand."""
         from .checks_report import checks_of
 
-        return checks_of(self)
+        return checks_of(self) + self._facts.widenings
 
     @property
     def sites(self) -> tuple[FaultSite, ...]:
@@ -285,6 +287,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
             dynamic_shared=portable.shared.dynamic,
         ),
         sites=portable.sites,
+        widenings=lowered.widenings,
         portable=lambda: portable,
         placements=lambda: placements,
     )

@@ -48,6 +48,7 @@ from oxide.compiler.frontend.lowering.registry import (
 )
 from oxide.compiler.frontend.lowering.types import (
     NUMBA_TYPES,
+    OPEN,
     conversion_problem,
     display,
     is_mixed_comparison,
@@ -61,6 +62,7 @@ from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.signature.untyped_arguments import ArgumentType
+from oxide.compiler.source.widening import Widening
 from oxide.dropping import WeakTable
 from oxide.environment import full_traceback
 from oxide.errors import OxideError
@@ -74,6 +76,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     contraction,
     half,
     inference,
+    literals,
     mathematics,
     numba_vocabulary,
     powers,
@@ -141,7 +144,9 @@ def lower(
             error if full or not expected else None
         )
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
-    return LoweredKernel(_modules(result.library), result.fndesc.llvm_func_name, tuple(sites), array_places)
+    libraries = _libraries(result.library)
+    widenings = sorted({each for library in libraries.values() for each in _widenings.get(library) or ()})
+    return LoweredKernel(tuple(libraries), result.fndesc.llvm_func_name, tuple(sites), array_places, tuple(widenings))
 
 
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
@@ -158,6 +163,7 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
         flags.fastmath = True
     typing_context, target_context = _contexts()
     notes = len(session.notes)
+    outer, session.widenings = session.widenings, []
     try:
         with utils.numba_target_override(), warnings.catch_warnings():
             warnings.simplefilter("ignore", errors.NumbaWarning)
@@ -176,6 +182,10 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     except Exception as error:
         inference.record_failure(error, function, notes)
         raise
+    finally:
+        widenings, session.widenings = tuple(session.widenings), outer
+    if widenings:
+        _widenings.set(result.library, widenings)
     result.library.finalize()
     for library in _waiting.pop(result.fndesc.llvm_func_name, ()):
         _called_back.setdefault(library, []).append(result.library)
@@ -187,6 +197,9 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
 # libraries that it calls.
 _waiting: dict[str, list[Any]] = {}
 _called_back: WeakTable[Any, list[Any]] = WeakTable()
+
+_widenings: WeakTable[Any, tuple[Widening, ...]] = WeakTable()
+"""The wider arithmetic of each function, by its library: a device function is compiled once for many kernels."""
 
 
 class _Flags(CUDAFlags):  # type: ignore[misc]
@@ -250,10 +263,26 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if kind is not None:
                 return kind
         if not session.numba_style:
+            if type(val) is float and self._is_the_authors():
+                return OPEN
             val = in_kernels(val)
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
+    def resolve_module_constants(self, typ: Any, attr: str) -> Any:
+        value = getattr(typ.pymod, attr, None)
+        if type(value) is int and not session.numba_style and self._is_the_authors():
+            return types.literal(value)  # a literal where it meets a float
+        return super().resolve_module_constants(typ, attr)
+
+    def _is_the_authors(self) -> bool:
+        """Returns whether the function being typed is the author's, and not one that numba wrote for its own rules."""
+        function = next(iter(self.callstack), None)
+        return function is None or not inference.is_numbas(function.func_id.filename)
+
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        given = args
+        if not session.numba_style:
+            args = literals.literal_arguments(func, args)
         args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
         if not session.numba_style:
             _refuse(func, args)
@@ -268,7 +297,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
             args = mixed_arguments(func, args)
             resolved = mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
-            return unary_signature(func, args) or resolved
+            return unary_signature(func, args) or literals.open_result(func, given, resolved)
         except core_errors.TypingError as error:
             # numba-cuda does not catch numba's own error class. It must catch the error to continue and to add the
             # place in the source.
@@ -299,7 +328,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         )
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        mixed = half.unify_half(first, second) or (None if session.numba_style else unify_mixed(first, second))
+        if session.numba_style:
+            return half.unify_half(first, second) or super().unify_pairs(first, second)
+        mixed = literals.unify_literals(first, second) or half.unify_half(first, second) or unify_mixed(first, second)
         return mixed or super().unify_pairs(first, second)
 
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
@@ -570,8 +601,8 @@ def _parameter_type(parameter: Closed) -> Any:
     return slice_lowering.SliceType(scalar, parameter.kind != "slice", parameter.name, parameter.tile)
 
 
-def _modules(library: Any) -> tuple[str, ...]:
-    """Returns the modules of a kernel and of all functions that it calls.
+def _libraries(library: Any) -> dict[str, Any]:
+    """Returns the libraries of a kernel and of all functions that it calls, by the text of their modules.
 
     Each module follows one that calls it: LLVM links only those device functions that have been called by then. The
     order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run. The same kernel
@@ -583,11 +614,11 @@ def _modules(library: Any) -> tuple[str, ...]:
             texts[each] = str(each._module)
         return texts[each]
 
-    found: dict[str, None] = {}
+    found: dict[str, Any] = {}
     pending = [library]
     while pending:
         each = pending.pop()
         if text(each) not in found:
-            found[text(each)] = None
+            found[text(each)] = each
             pending += sorted({*each._linking_libraries, *(_called_back.get(each) or ())}, key=text)
-    return tuple(found)
+    return found

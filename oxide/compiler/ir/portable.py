@@ -23,6 +23,7 @@ import llvmlite.binding as llvm
 
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located
+from oxide.compiler.source.widening import Widening
 
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total, verifier
 from .local_memory import place_local_memory
@@ -35,12 +36,14 @@ from .unroll import unroll_marked_loops
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
     """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, and the kernel's symbol.
-    Also all known sites and the source places of all shared and local arrays, both in the numbering of the modules."""
+    Also all known sites and the source places of all shared and local arrays, both in the numbering of the modules, and
+    its arithmetic that is wider than its operands."""
 
     modules: tuple[str, ...]
     symbol: str
     sites: tuple[FaultSite, ...]
     array_places: Mapping[int, SourcePlace]
+    widenings: tuple[Widening, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

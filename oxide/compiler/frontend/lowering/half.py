@@ -66,8 +66,9 @@ _UNARY = (
     *(getattr(math, name) for name in _UNARY_NAMES.split()),
 )
 _FAST = tuple(value for value in vars(fast).values() if callable(value) and value.__module__ == fast.__name__)
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 _THROUGH_SINGLE = (
-    *(operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    *_COMPARISONS,
     *(math.isnan, math.isinf, math.isfinite, math.frexp, math.modf, math.ldexp, math.log, math.nextafter),
     *(float, int, bool, round, divmod, intrinsics.fma),
     *_FAST,
@@ -82,13 +83,16 @@ class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation whose result is an f16 or bf16, or None for any other."""
+    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two of one type. None
+    for any other."""
     key = getattr(function, "typing_key", function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
     if len(kinds) != 1 or not all(isinstance(other, types.Integer | types.Boolean) for other in others):
         return None
     (kind,) = kinds
+    if not others and len(args) == 2 and _is_one_of(key, _COMPARISONS):
+        return signature(types.boolean, kind, kind)
     several = len(args) == 2 or (len(args) > 2 and _is_one_of(key, _EXTREMES))
     if (_is_one_of(key, (*_ARITHMETIC, *_EXTREMES)) and several) or (_is_one_of(key, _UNARY) and len(args) == 1):
         return signature(kind, *[kind] * len(args))
@@ -151,6 +155,17 @@ def _register(function: Any, single: Any, count: int) -> None:
         return _narrow(builder, kind, result)
 
     lowering_registry.lower(function, *[HalfType] * count)(lowered)
+    _register_type(function)
+
+
+def _lower_comparison(function: Any) -> None:
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        implementation = context.get_function(function, signature(types.boolean, types.float32, types.float32))
+        return implementation(
+            builder, [_widen(builder, kind, value) for kind, value in zip(sig.args, args, strict=True)]
+        )
+
+    lowering_registry.lower(function, HalfType, HalfType)(lowered)
     _register_type(function)
 
 
@@ -217,6 +232,8 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 for _function, _single in _ARITHMETIC.items():
     _register(_function, _single, 2)
+for _function in _COMPARISONS:
+    _lower_comparison(_function)
 for _function in _EXTREMES:
     _lower_extreme(_function)
     _lower_extreme_of_several(_function)

@@ -36,6 +36,7 @@ from .registry import session
 from .slices import RefType
 from .tiles import TileRefType
 from .types import display
+from .widening import RecordWidening
 
 
 class Place(numba_ir.Loc):  # type: ignore[misc]
@@ -319,9 +320,11 @@ def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
         result.append((kind, text))
         if kind is typed_passes.NopythonTypeInference:
             result.append((CheckReferences, "check what is bound to the names of references"))
+            result.append((RecordWidening, "record arithmetic that is wider than its operands"))
     return result
 
 
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(TranslateBytecode)
 numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(CheckNames)
 numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(CheckReferences)
+numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(RecordWidening)

@@ -16,6 +16,7 @@ from numba.cuda.typing.templates import Registry as TypingRegistry
 from oxide.compiler.check.numba_errors import Failure
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, Span
+from oxide.compiler.source.widening import Widening
 
 typing_registry = TypingRegistry()
 lowering_registry = LoweringRegistry("oxide")
@@ -42,6 +43,8 @@ class Session:
     """The kernel's names for the arrays outside it, by ``id``."""
     failures: list[Failure] = field(default_factory=list)
     """Failures to compile functions, the innermost first."""
+    widenings: list[Widening] = field(default_factory=list)
+    """The wider arithmetic of the function that is being compiled."""
 
 
 session = Session()

@@ -7,6 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
+from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import signature
 from numba.cuda.typing.typeof import typeof_impl
 
@@ -20,6 +21,20 @@ class HalfType(types.Number):  # type: ignore[misc]
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+
+
+class OpenFloat(types.Float):  # type: ignore[misc]
+    """The type of a Python float, which has the value of an f64 and takes the type that it meets."""
+
+    def __init__(self) -> None:
+        types.Number.__init__(self, "open_float")
+        self.bitwidth = 64
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.promote if isinstance(other, types.Float | types.Complex | HalfType) else None
+
+
+OPEN = OpenFloat()
 
 
 NUMBA_TYPES: dict[str, Any] = {
@@ -180,6 +195,8 @@ def display(numba_type: Any) -> str:
     for name, known in NUMBA_TYPES.items():
         if plain == known:
             return name
+    if isinstance(plain, OpenFloat):
+        return "f64"
     if isinstance(plain, types.Optional):
         return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):

@@ -1,0 +1,146 @@
+"""Literals of typed kernels: Python's floats, and its integers where they meet floats, take the type that they meet.
+
+The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open*: ``0.5 * x[i]`` of an f32 is an f32, and so
+is an accumulator that begins as ``0.0`` and then holds f32. The type is numba's type of a value in the kernel, so the
+rule follows variables, calls and loops. Numbers that are still open are f64: they are computed with Python's precision
+and rounded once, where they meet a narrower type. An integer literal that meets a float takes the float's type.
+Integers among themselves keep their own rule, of 64 bits. Kernels in numba-cuda's vocabulary keep numba's rule.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from numba.cuda import types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import signature
+
+from oxide.language import intrinsics
+
+from .registry import lowering_registry
+from .types import OPEN, HalfType, OpenFloat
+
+_ARITHMETIC = frozenset(
+    {
+        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow),
+        *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod),
+        *(operator.ipow, operator.neg, operator.pos, abs, min, max, pow, divmod),
+        *(intrinsics.fma, intrinsics.fmin, intrinsics.fmax, intrinsics.rsqrt),
+    }
+)
+_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
+_POWERS = frozenset({operator.pow, operator.ipow, pow, math.pow})
+_WITH_INTEGERS = frozenset({math.ldexp})
+
+
+@register_model(OpenFloat)
+class OpenFloatModel(core_models.FloatModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, types.float64)
+
+
+def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the types that the arguments of an operation are converted to: literals take the type that they meet.
+
+    Arguments of other calls than arithmetic are returned with open floats as f64."""
+    if not any(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args):
+        return args
+    key = getattr(function, "typing_key", function)
+    if not all(_is_number(argument) for argument in args):
+        return args if _takes_open(function) else _closed(args)
+    met = _met(args)
+    if met is None or not _meets(key):
+        return args if _takes_open(function) else _closed(args)
+    taken = []
+    for number, argument in enumerate(args):
+        exponent = key in _POWERS and number == 1
+        is_integer = isinstance(argument, types.IntegerLiteral) and not exponent and key not in _WITH_INTEGERS
+        taken.append(met if isinstance(argument, OpenFloat) or is_integer else argument)
+    return tuple(taken)
+
+
+def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
+    """Returns the signature of an operation on literals alone, whose result is open too. ``resolved`` for others."""
+    key = getattr(function, "typing_key", function)
+    if (
+        resolved is None
+        or resolved.return_type != types.float64
+        or not any(isinstance(argument, OpenFloat) for argument in args)
+        or not all(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args)
+        or not (_is_arithmetic(key) or _is_of_math(key))
+    ):
+        return resolved
+    return signature(OPEN, *resolved.args)
+
+
+def unify_literals(first: Any, second: Any) -> Any:
+    """Returns the type of a name that is a literal in one place and a float in another. None for other pairs."""
+    for literal, other in ((first, second), (second, first)):
+        if isinstance(literal, OpenFloat):
+            if isinstance(other, types.Float | HalfType | types.Complex):
+                return other
+            if isinstance(other, types.IntegerLiteral):
+                return OPEN
+            if isinstance(other, types.Integer | types.Boolean):
+                return types.float64
+        if isinstance(literal, types.IntegerLiteral) and isinstance(other, types.Float | HalfType):
+            return other
+    return None
+
+
+def _met(args: tuple[Any, ...]) -> Any:
+    """Returns the type that literals among the arguments take: the widest float's, an f64 for typed integers, or None
+    where there are only literals."""
+    floats = [a for a in args if isinstance(a, types.Float | HalfType) and not isinstance(a, OpenFloat)]
+    if not floats:
+        return None
+    if len({*floats}) > 1 and all(isinstance(kind, HalfType) for kind in floats):
+        return types.float32
+    return max(floats, key=lambda kind: kind.bitwidth)
+
+
+def _meets(key: Any) -> bool:
+    return _is_arithmetic(key) or _is_of_math(key)
+
+
+def _is_arithmetic(key: Any) -> bool:
+    try:
+        return key in _ARITHMETIC or key in _COMPARISONS
+    except TypeError:  # some of numba's keys have no hash
+        return False
+
+
+def _is_of_math(key: Any) -> bool:
+    return getattr(key, "__module__", None) in ("math", "numpy", "oxide.language.fast")
+
+
+def _takes_open(function: Any) -> bool:
+    """Returns whether open floats stay open in a call: of a function of the author's, and in making a tuple."""
+    return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable)
+
+
+def _closed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(types.float64 if isinstance(argument, OpenFloat) else argument for argument in args)
+
+
+def _is_number(argument: Any) -> bool:
+    return isinstance(argument, types.Number | types.Boolean | types.IntegerLiteral | types.BooleanLiteral)
+
+
+@lowering_registry.lower_cast(OpenFloat, types.Float)
+@lowering_registry.lower_cast(OpenFloat, HalfType)
+@lowering_registry.lower_cast(OpenFloat, types.Complex)
+@lowering_registry.lower_cast(OpenFloat, types.Integer)
+@lowering_registry.lower_cast(OpenFloat, types.Boolean)
+def _from_open(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return value if isinstance(target, OpenFloat) else context.cast(builder, value, types.float64, target)
+
+
+@lowering_registry.lower_cast(types.Float, OpenFloat)
+@lowering_registry.lower_cast(types.Integer, OpenFloat)
+@lowering_registry.lower_cast(types.IntegerLiteral, OpenFloat)
+@lowering_registry.lower_cast(types.Boolean, OpenFloat)
+def _to_open(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return value if isinstance(source, OpenFloat) else context.cast(builder, value, source, types.float64)

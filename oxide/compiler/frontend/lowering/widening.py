@@ -1,0 +1,73 @@
+"""A pass that records arithmetic on floats wider than its operands: it is slow on a GPU, and seldom meant."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numba.cuda import types
+from numba.cuda import utils as numba_utils
+from numba.cuda.core import ir as numba_ir
+from numba.cuda.core.compiler_machinery import AnalysisPass
+
+from oxide.compiler.source.widening import Widening
+
+from .registry import session
+from .types import HalfType, OpenFloat, display
+
+_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
+
+
+class RecordWidening(AnalysisPass):  # type: ignore[misc]
+    """Adds an entry to the session for each operator or function of numbers with an operand narrower than its result.
+
+    A comparison counts by the type that it is made in."""
+
+    _name = "oxide_record_widening"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        if session.numba_style:
+            return False
+        for block in state.func_ir.blocks.values():
+            for statement in block.body:
+                expression = getattr(statement, "value", None)
+                signature = state.calltypes.get(expression) if isinstance(expression, numba_ir.Expr) else None
+                if signature is not None and (found := _widening(state, expression, signature)):
+                    operation, result, narrow = found
+                    place = statement.loc
+                    session.widenings.append(Widening(place.filename, place.line, operation, result, narrow))
+        return False
+
+
+def _widening(state: Any, expression: Any, signature: Any) -> tuple[str, str, str] | None:
+    """Returns the operation with its types, the type of the result and that of the narrower operand; or None."""
+    if expression.op in ("binop", "inplace_binop"):
+        operands = [expression.lhs, expression.rhs]
+        function = expression.fn
+        symbol = numba_utils.OPERATORS_TO_BUILTINS.get(function, "?")
+    elif expression.op == "call" and not expression.kws and expression.vararg is None:
+        called = state.typemap[expression.func.name]
+        function = getattr(called, "typing_key", None)
+        if getattr(function, "__module__", None) not in ("math", "builtins", "numpy") or function is float:
+            return None
+        operands, symbol = expression.args, ""
+    else:
+        return None
+    kinds = [types.unliteral(state.typemap[operand.name]) for operand in operands]
+    result = signature.args[0] if function in _COMPARISONS else signature.return_type
+    if not isinstance(result, types.Float) or isinstance(result, OpenFloat):
+        return None
+    narrow = [kind for kind in kinds if _bits(kind) < result.bitwidth]
+    if not narrow:
+        return None
+    shown = [display(kind) for kind in kinds]
+    operation = f" {symbol} ".join(shown) if symbol else f"{function.__name__}({', '.join(shown)})"
+    return operation, display(result), display(min(narrow, key=_bits))
+
+
+def _bits(kind: Any) -> int:
+    """Returns the width of a float; more than any for other types."""
+    return int(kind.bitwidth) if isinstance(kind, types.Float | HalfType) else 1 << 10

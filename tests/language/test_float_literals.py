@@ -1,0 +1,321 @@
+"""Literals take the type that they meet, by NumPy 2's rule (NEP 50): every float type and literal against NumPy.
+
+A kernel stores each value as an f64, so the value shows how precisely it was computed."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import oxide
+from oxide import (
+    DisjointSlice,
+    Kernel,
+    Slice,
+    d2h,
+    device,
+    f32,
+    h2d,
+    i32,
+    i64,
+    kernel,
+    thread,
+    u32,
+    zeros,
+)
+from oxide.__main__ import main
+from oxide.compiler.source.widening import Widening
+
+DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+EPSILON = 1e-3
+THIRD = 1 / 3
+COUNT = 3
+LITERALS = (
+    "0.1",
+    "-2.7",
+    "3",
+    "-7",
+    "EPSILON",
+    "THIRD",
+    "COUNT",
+    "math.pi",
+    "np.e",
+    "(0.1 * 3)",
+    "(2.5 ** 0.5)",
+    "warp.SIZE",
+)
+EXACT = ("x + L", "L - x", "x * L", "L / x", "x / L", "-(x * L)", "x * L * L", "abs(x * L)")
+ROUNDED = ("x // L", "x % L", "x ** L", "L ** x", "math.hypot(x, L)", "math.atan2(L, x)", "np.arctan2(L, x)")
+COMPARED = ("x < L", "x <= L", "L > x", "L == x", "x != L")
+_made = 0
+
+
+def body(*lines: str, name: str) -> Kernel:
+    """Returns a kernel that stores ``out`` as an f64. The lines assign it from ``x``, an element of type ``name``."""
+    global _made
+    _made += 1
+    source = "\n".join(
+        [
+            "@kernel(block=64)",
+            f"def stores(xs: Slice[{name}], out_: DisjointSlice[f64], n: i64) -> None:",
+            "    index = thread.index_1d()",
+            "    element = out_.get_mut(index)",
+            "    if element is not None:",
+            "        x = xs[index.get()]",
+            *(f"        {line}" for line in lines),
+            "        element.value = f64(out)",
+            "",
+        ]
+    )
+    file = f"<a kernel of test_float_literals {_made}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    names = {**vars(oxide), **globals()}
+    exec(compile(source, file, "exec", dont_inherit=True), names)
+    made: Kernel = names["stores"]
+    return made
+
+
+def run(made: Kernel, x: Any, n: int = 5) -> Any:
+    return d2h(made(h2d(x), zeros(x.size, np.float64), n).sync()[1]).sync()
+
+
+def numbers(name: str) -> Any:
+    return np.random.default_rng(len(name)).uniform(0.3, 4, 33).astype(DTYPES[name])
+
+
+def of_numpy(expression: str, x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return eval(expression, {**vars(oxide), **globals(), "x": x})
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("literal", LITERALS)
+def test_a_literal_takes_the_type_of_the_float_that_it_meets(name: str, literal: str) -> None:
+    x = numbers(name)
+    wanted = np.result_type(x.dtype, eval(literal, {**vars(oxide), **globals()}))
+    assert wanted == x.dtype  # NumPy's rule: a Python number is weak
+    for expression in EXACT:
+        written = expression.replace("L", literal)
+        expected = of_numpy(written, x)
+        assert expected.dtype == wanted
+        np.testing.assert_array_equal(run(body(f"out = {written}", name=name), x), expected.astype(np.float64), written)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_the_result_of_any_operation_with_a_literal_has_that_type(name: str) -> None:
+    x = numbers(name)
+    for expression in ROUNDED:
+        for literal in ("0.1", "3"):
+            written = expression.replace("L", literal)
+            found = run(body(f"out = {written}", name=name), x)
+            np.testing.assert_array_equal(found.astype(x.dtype).astype(np.float64), found, written)
+            numpys = written.replace("math.hypot", "np.hypot").replace("math.atan2", "np.arctan2")
+            expected = of_numpy(numpys, x)
+            np.testing.assert_allclose(
+                found, expected.astype(np.float64), rtol=4 * np.finfo(x.dtype).eps, err_msg=written
+            )
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_comparison_is_made_in_the_type_that_the_literal_meets(name: str) -> None:
+    exact = DTYPES[name](0.1)  # not 0.1 in a narrower type, and equal to it there
+    x = np.array([exact, np.nextafter(exact, DTYPES[name](0)), np.nextafter(exact, DTYPES[name](1))], DTYPES[name])
+    for expression in COMPARED:
+        written = expression.replace("L", "0.1")
+        expected = of_numpy(written, x)
+        np.testing.assert_array_equal(run(body(f"out = 1 if {written} else 0", name=name), x), expected, written)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("total = 0.0", "for i in range(n):", "    total += x * 0.1", "out = total"),
+        ("total = 0", "for i in range(n):", "    total += x * 0.1", "out = total"),
+        ("total = 0.1", "i = 0", "while i < n:", "    total = total * x", "    i += 1", "out = total"),
+        ("best = -1.0", "for i in range(n):", "    best = max(best, x - 0.1)", "out = best"),
+        ("scale = 0.1", "out = x * scale"),
+        ("scale = 0.1 if n > 3 else 0.2", "out = x * scale"),
+        ("scale = 0.2", "if n > 3:", "    scale = 0.1", "out = x * scale"),
+        ("a, b = 0.1, x", "out = a * b"),
+        ("pair = (0.1, x)", "out = pair[0] * pair[1]"),
+        ("out = min(x, 0.7, 3)",),
+        ("out = (0.1 + 0.2) * x",),
+        ("out = 0.1 if x > 100.0 else x * 0.1",),
+        ("out = x", "out *= 0.1", "out += 0.3", "out /= 3"),
+        ("room = LocalArray(2, type(x)) if False else LocalArray(2, NAME)", "room[0] = 0.1", "out = room[0] * x"),
+        ("out = scaled(x, 0.1)",),
+        ("out = scaled(x)",),
+        ("out = third() * x",),
+    ],
+)
+def test_the_type_follows_variables_calls_and_loops(name: str, lines: tuple[str, ...]) -> None:
+    """Compares with the same lines in Python over NumPy's scalars, which round after every operation too."""
+    x = numbers(name)
+    if "LocalArray" in lines[0]:
+        lines = (f"room = LocalArray(2, {name})", *lines[1:])
+        expected = [float(DTYPES[name](0.1) * each) for each in x]
+    else:
+        expected = []
+        for each in x:
+            scope = {**globals(), "x": each, "n": 5, "scaled": scaled.function, "third": third.function}
+            exec("\n".join(lines), scope)
+            expected.append(float(DTYPES[name](scope["out"])))
+    made = body(*lines, name=name)
+    np.testing.assert_array_equal(run(kernel(block=64, fma=False)(made.function), x), expected)
+
+
+@device
+def scaled(x, factor=0.1):  # type: ignore[no-untyped-def]
+    return x * factor
+
+
+@device
+def third() -> Any:
+    return 1.0 / 3
+
+
+def test_literals_alone_have_the_precision_of_python() -> None:
+    x = numbers("f32")
+    for written in ("0.1 + 0.2", "math.sqrt(2.0) / 3", "math.pi * 3", "0.1", "1.0 / n", "max(0.1, 0.2)"):
+        expected = eval(written, {**globals(), "n": 5})
+        assert (run(body(f"out = {written}", name="f32"), x) == expected).all(), written
+    # Rounded once, where they meet the narrower type.
+    expected = np.float32(math.sqrt(2.0) / 3) * x
+    np.testing.assert_array_equal(run(body("out = math.sqrt(2.0) / 3 * x", name="f32"), x), expected.astype(float))
+
+
+def test_a_wider_number_still_widens() -> None:
+    x = numbers("f32")
+    for written in ("x * f64(0.1)", "x * np.float64(0.1)", "x * n * 0.1", "0.1 * n * x"):
+        if "np." in written:
+            continue
+        names = {**globals(), "x": x.astype(np.float64), "n": 5, "f64": np.float64}
+        np.testing.assert_allclose(run(body(f"out = {written}", name="f32"), x), eval(written, names), rtol=1e-15)
+
+
+def test_a_bf16_stays_one() -> None:
+    x = (np.random.default_rng(1).uniform(1, 2, 33).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    found = run(body("total = 0.0", "for i in range(n):", "    total += 0.1 * x", "out = total", name="bf16"), x)
+    assert not (found.astype(np.float32).view(np.uint32) & 0xFFFF).any()
+    wide = (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    np.testing.assert_allclose(found, wide * 0.5, rtol=0.03)
+
+
+@kernel(block=64)
+def nbody(position: Slice[f32], mass: Slice[f32], force: DisjointSlice[f32], softening: f32) -> None:
+    index = thread.index_1d()
+    element = force.get_mut(index)
+    if element is not None:
+        here = position[index.get()]
+        total = 0.0
+        for j in range(len(mass)):
+            away = position[j] - here
+            squared = away * away + softening * softening + 1e-9
+            total += mass[j] * away / (squared * math.sqrt(squared))
+        element.value = 0.5 * total
+
+
+@kernel(block=64)
+def attention(q: Slice[f32], k: Slice[f32], v: Slice[f32], out: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = out.get_mut(index)
+    if element is not None:
+        here = q[index.get()]
+        largest, weight, total = -math.inf, 0.0, 0.0
+        for j in range(len(k)):
+            score = here * k[j] * 0.125
+            larger = max(largest, score)
+            kept, share = math.exp(largest - larger), math.exp(score - larger)
+            weight = weight * kept + share
+            total = total * kept + share * v[j]
+            largest = larger
+        element.value = total / weight
+
+
+@pytest.mark.parametrize("made", [nbody, attention])
+def test_kernels_without_conversions_have_no_f64_instruction(made: Kernel) -> None:
+    assert ".f64" not in made.ptx(cc=(9, 0))
+
+
+def test_they_are_right() -> None:
+    random = np.random.default_rng(3)
+    for n in (1, 31, 33, 1003):
+        q, k, v = (random.standard_normal(n).astype(np.float32) for _ in range(3))
+        scores = 0.125 * q.astype(np.float64)[:, None] * k
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        expected = (weights * v).sum(1) / weights.sum(1)
+        found = attention(h2d(q), h2d(k), h2d(v), zeros(n)).last().to_host().sync()
+        assert np.linalg.norm(found - expected) / np.linalg.norm(expected) < 1e-5
+        away = q.astype(np.float64)[None, :] - q.astype(np.float64)[:, None]
+        squared = away**2 + 0.25 + 1e-9
+        expected = 0.5 * (np.abs(v) * away / squared**1.5).sum(1)
+        found = d2h(nbody(h2d(q), h2d(np.abs(v)), zeros(n), 0.5).sync()[2]).sync()
+        assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+def test_integers_keep_the_rule_of_64_bits() -> None:
+    @kernel(block=32)
+    def wide(x: Slice[i32], y: DisjointSlice[i64], n: u32) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = x[index.get()] * 3 + n
+
+    found = wide(h2d(np.full(3, 2**31 - 1, np.int32)), zeros(3, np.int64), 1).sync()[1]
+    assert d2h(found).sync().tolist() == [(2**31 - 1) * 3 + 1] * 3
+
+
+def test_checks_list_arithmetic_that_is_wider_than_an_operand() -> None:
+    made = body(
+        "wide = x * n",
+        "wide += widened(x, n)",
+        "wide = max(wide, math.atan2(x, f64(2)))",
+        "out = wide if x < f64(3) else 0.5 * wide + 2 * x * 0.1",
+        name="f32",
+    )
+    found = [str(check) for check in made.checks() if isinstance(check, Widening)]
+    (line,) = [n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text == "    return x / n"]
+    assert found == [
+        f"line {line}: f32 / i64 is computed in f64; convert to stay in f32",  # in another file
+        "line 7: f32 * i64 is computed in f64; convert to stay in f32",
+        "line 9: atan2(f32, f64) is computed in f64; convert to stay in f32",
+        "line 10: f32 < f64 is computed in f64; convert to stay in f32",
+        "line 10: f64 + f32 is computed in f64; convert to stay in f32",
+    ]
+    again = kernel(block=64)(made.function)  # from the cache, and its device function from an earlier kernel
+    assert [str(check) for check in again.checks() if isinstance(check, Widening)] == found
+
+
+@device
+def widened(x: Any, n: i64) -> Any:
+    return x / n
+
+
+def test_the_inspector_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", f"{__name__}:widens"]) == 0
+    assert "f32 * i64 is computed in f64; convert to stay in f32" in capsys.readouterr().out
+
+
+@kernel(block=64)
+def widens(x: Slice[f32], n: i64, y: DisjointSlice[f32]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = x[0] * n
+
+
+def test_adopted_kernels_keep_numbas_rule() -> None:
+    def doubled(x, y):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < y.size:
+            y[i] = x[i] * 0.1
+
+    x = numbers("f32")
+    found = kernel(doubled)[1, 64](h2d(x), zeros(x.size, np.float64)).sync()[1]
+    np.testing.assert_array_equal(d2h(found).sync(), x.astype(np.float64) * 0.1)
