@@ -1,10 +1,11 @@
-"""Compiled kernels on disk, so that the next process starts with machine code and loads neither numba nor LLVM.
+"""The cache of compiled kernels on disk. With it, the next process starts with machine code and loads neither numba nor
+LLVM.
 
-For each specialization there is one file with what the front end found, ``Facts``, and one with the code for each
-target. Both are plain data: text in JSON, and the image as bytes. Nothing is unpickled. ``disk`` says where they are
-and why they can be trusted, ``fingerprint`` what they are found by.
+Each specialization has one file for the front end's results, ``Facts``, and one file of code for each target. Both hold
+plain data: JSON text, and the image as bytes. Nothing is unpickled. ``disk`` says where the files are and why they can
+be trusted; ``fingerprint`` computes their names.
 
-In memory they are kept with the Python function, so that two kernels of one function are compiled once.
+In memory, entries are kept with the Python function, so that two kernels of one function are compiled once.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ __all__ = ["Entry", "Facts", "Unknown", "entry_of", "warn_of_unknown"]
 
 @final
 class Facts:
-    """What the front end found of a kernel: all that a launch has to know, and the IR that both back ends start from.
+    """The front end's results for one specialization: all that a launch has to know, and the IR that both back ends
+    start from.
 
-    The IR and the placements of the checks are decoded when they are asked for: their classes come with LLVM.
+    The IR and the placements of the checks are decoded on first use, because the modules of their classes load LLVM.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Facts:
 
 @final
 class Entry:
-    """A kernel's place in the cache. Reading gives None for what is not there or is damaged; writing never fails."""
+    """A specialization's entry in the cache. A read returns None for a missing or damaged file; a write never fails."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -80,13 +82,13 @@ class Entry:
         self._codes: dict[Target, Code] = {}
 
     def facts(self) -> Facts | None:
-        """Returns what ``keep_facts`` kept."""
+        """Returns the facts that ``keep_facts`` stored, or None."""
         if self._facts is None:
             self._facts = self._facts_on_disk()
         return self._facts
 
     def keep_facts(self, facts: Facts) -> None:
-        """Keeps what the front end found."""
+        """Stores the front end's results in memory and, if the cache is enabled, on disk."""
         self._facts = facts
         if not disk.enabled():
             return
@@ -100,7 +102,7 @@ class Entry:
         disk.write(f"{self.name}.facts", json.dumps(content).encode())
 
     def code(self, target: Target) -> Code | None:
-        """Returns what ``keep_code`` kept for a target."""
+        """Returns the machine code that ``keep_code`` stored for a target, or None."""
         found = self._codes.get(target)
         if found is None:
             content = disk.read(self._code_name(target))
@@ -111,7 +113,7 @@ class Entry:
         return found
 
     def keep_code(self, code: Code) -> None:
-        """Keeps the machine code for a target."""
+        """Stores the machine code for its target."""
         self._codes[code.target] = code
         disk.write(self._code_name(code.target), code.entry.encode() + b"\n" + code.image)
 
@@ -133,7 +135,8 @@ class Entry:
 
 
 _REMEMBERED = 8
-"""The most entries of a function in memory, the last used: a kernel may be given any number of functions."""
+"""The most entries that are kept in memory for one function; the least recently used is dropped. A limit is needed
+because a kernel may be given any number of functions."""
 
 _lock = threading.Lock()
 _entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
@@ -141,10 +144,9 @@ _told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that a
 
 
 def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry | None:
-    """Returns a kernel's place in the cache for some parameter types; None where the compiler's source cannot be read.
+    """Returns the cache entry of a kernel for some parameter types, or None if the compiler's source cannot be read.
 
-    Raises ``Unknown`` for a kernel that cannot have one, since it reaches a value that cannot be compared with that of
-    another process.
+    Raises ``Unknown`` if the kernel reaches a value that cannot be compared with that of another process.
     """
     try:
         name = fingerprint(kernel, parameters)
@@ -181,7 +183,7 @@ _CLASSES = {
     "SharedMemory": ".ir.primitives",
     "Widening": ".source.widening",
 }
-"""The dataclasses that may be kept, and where they are."""
+"""The dataclasses that the cache can encode, with the module of each."""
 
 
 def _encode(value: Any) -> Any:

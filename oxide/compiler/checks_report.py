@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The check of one slice's accesses in one line of a kernel.
+    """The bounds check of one slice's accesses in one line of a kernel.
 
-    ``place`` says where it is made: nowhere, as it is ``"proved"``; before a loop, ``"hoisted"``; or ``"access"``.
-    ``detail`` says by what, out of which loop, or why. ``in_loop`` is whether the access is inside a loop. ``axis`` is
-    the axis of a slice of several axes, each of which has a check of its own; else it is None. Of several
-    accesses to one slice in one line, or of a device function called in several places, it is the costliest.
+    ``place`` says where the check is made: nowhere if it is ``"proved"``, before a loop if it is ``"hoisted"``, or at
+    the ``"access"``. ``detail`` says what proved it, out of which loop it was hoisted, or why it stays. ``in_loop``
+    says whether the access is inside a loop. ``axis`` is the axis of a slice of several axes, because each axis has a
+    check of its own; otherwise it is None. If a line has several accesses to one slice, or its device function is
+    called in several places, this is the costliest of their checks.
     """
 
     parameter: str
@@ -44,7 +45,8 @@ class Check:
 
 
 def checks_of(special: Specialization) -> tuple[Check, ...]:
-    """Returns the checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves some more."""
+    """Returns the checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves some more of
+    them."""
     from oxide.compiler.ptx.ptx import sites_left
 
     kernel = special.description
@@ -53,7 +55,7 @@ def checks_of(special: Specialization) -> tuple[Check, ...]:
     left = sites_left(special.portable, kernel.name, special.parameters)
     by_site: dict[int, Check] = {}
     for number, site in enumerate(special.sites):
-        # An access may be to one of several slices; such a one counts for every slice that has no other.
+        # One access may be to any of several slices. Such a placement counts for every access that has no other.
         found = [p for p in special.placements if p.site == number] or [p for p in special.placements if p.site == -1]
         checks = [_check(site, placement, placement.site in left or placement.site == -1) for placement in found]
         if checks:

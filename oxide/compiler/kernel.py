@@ -1,9 +1,9 @@
 """``Kernel``: a Python function that is compiled when its types are known. ``@kernel`` makes one.
 
-The constructor reads annotations and options (``options.py``) and no more. The first launch, or ``specialize()``, types
-and lowers the body. That is done once, for no particular device, or once for each choice of types of a generic kernel.
-``Specialization.code`` makes machine code for a device. This package does not know how to launch: the constructor takes
-an object that does, ``Launches``.
+The constructor reads only annotations and options (``options.py``). The first launch, or ``specialize()``, types and
+lowers the body, for no particular device: once, or for a generic kernel once for each choice of types.
+``Specialization.code`` makes machine code for a device. This package cannot launch kernels: the constructor takes an
+object that can, ``Launches``.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ Launcher = Callable[..., "DeviceOperation[tuple[Any, ...]]"]
 
 
 class Launches(Protocol):
-    """The runtime's side of one kernel. Each kernel has its own object, which may keep what its launches share."""
+    """The runtime's side of one kernel. Each kernel has an object of this type, which may keep what its launches
+    share."""
 
     @property
     def configured(self) -> Callable[[Kernel, object | None], Launcher]:
-        """Returns a function of a kernel and its launch configuration: the content of the brackets, or None."""
+        """Returns a function that takes a kernel and a launch configuration, which is the content of the brackets or
+        None."""
 
     @without_frames
     def resources(
         self, special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int
     ) -> KernelResources:
-        """Returns what a specialization takes of the device that operations run on."""
+        """Returns the resources that a specialization uses on the device that operations run on."""
 
 
 @final
@@ -95,7 +97,7 @@ class Kernel:
         name = function.__name__
         parameters = parse_parameters(function, name, names or {}, adopted)
         self.defaults: dict[str, Any] = default_values(function)
-        """The arguments of a launch that leaves them out, by parameter."""
+        """The default arguments of a launch, by parameter."""
         signatures: tuple[tuple[ArgumentType, ...], ...] = ()
         if adopted:
             from oxide.compiler.frontend.frontend import adopted_signatures
@@ -138,29 +140,30 @@ class Kernel:
         self.launches = launches
         self.compiled = compiled
         self.open_places = tuple(place for place, p in enumerate(parameters) if not isinstance(p, Closed))
-        """The places of the parameters whose types the arguments decide."""
+        """The positions of the parameters whose types follow from the arguments."""
         self.is_generic = bool(self.open_places)
         self._lock = threading.Lock()
         self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
-        """The one specialization of a kernel that is not generic, once there is one."""
+        """The only specialization of a kernel that is not generic; None before ``specialize()`` has made it."""
         self._unconfigured: Launcher | None = None
 
     @property
     def default_block(self) -> Dim3 | None:
-        """Returns the block's shape in threads for launches that name none."""
+        """Returns the block shape, in threads, of launches that give none; None if the kernel has no block of its
+        own."""
         return self.description.default_block
 
     @property
     def signatures(self) -> tuple[tuple[ArgumentType, ...], ...]:
-        """Returns the explicit signatures of an adopted kernel; else none."""
+        """Returns the explicit signatures of an adopted kernel, or an empty tuple."""
         return self.description.signatures
 
     def __getitem__(self, config: object) -> Launcher:
-        """Returns the kernel with a launch configuration: a ``LaunchConfig``, or grid and block. Called with the
-        arguments, it returns the operation that launches the kernel.
+        """Returns a launcher: the kernel with a launch configuration, which is a ``LaunchConfig``, or grid and block. A
+        call of the launcher with the arguments returns the operation that launches the kernel.
 
-        Raises ``LaunchError`` for anything else, and for sizes that no device can launch.
+        Raises ``LaunchError`` for any other configuration, and for sizes that no device can launch.
         """
         launches = self.launches
         if launches is None:
@@ -208,12 +211,18 @@ class Kernel:
 
     @without_frames
     def specialize(self, **types: Any) -> Specialization:
-        """Returns the kernel for certain types, typed and lowered the first time. Any thread may call it.
+        """Returns the kernel for certain types. It is typed and lowered once for each choice of types. Any thread may
+        call this.
 
-        A generic kernel needs a type for each of its type variables, ``scale.specialize(T=f32)``, a function for each
-        parameter that takes one, by the parameter's name, and a type for each parameter without an annotation,
-        ``add.specialize(x=Array[f32, 1], n=i64)``, unless it has a default; any other kernel needs nothing. Raises
-        ``ArgumentError`` for what is missing or cannot be, and ``CompileError``.
+        A generic kernel needs:
+
+        - a type for each of its type variables, ``scale.specialize(T=f32)``;
+        - a function for each parameter that takes one, by the parameter's name;
+        - a type for each parameter without an annotation, ``add.specialize(x=Array[f32, 1], n=i64)``, unless it has a
+          default.
+
+        Any other kernel needs nothing. Raises ``ArgumentError`` for a type that is missing or impossible, and
+        ``CompileError``.
         """
         if self.only is not None and not types:
             return self.only
@@ -228,10 +237,10 @@ class Kernel:
 
     @without_frames
     def example(self, **types: Any) -> Specialization:
-        """Does what ``specialize`` does, and chooses the types that are not given: a type variable is ``f32`` if it may
-        be, else the first of its constraints. The reports of a kernel use it when no types are given.
+        """Returns ``specialize(**types)`` with a choice for each type variable that is not given: ``f32`` if its
+        constraints allow it, otherwise the first of them. A kernel's reports use it when no types are given.
 
-        A function, or the type of a parameter without an annotation, is not chosen: ``ArgumentError`` asks for it.
+        It chooses no function, and no type for a parameter without an annotation: ``ArgumentError`` asks for it.
         """
         if not self.is_generic:
             return self.specialize(**types)
@@ -240,7 +249,7 @@ class Kernel:
         return self.specialize(**(example_types(self.parameters) | types))
 
     def specialization(self, parameters: tuple[Closed, ...]) -> Specialization:
-        """Does what ``specialize`` does, given the type of each parameter. Raises ``CompileError``."""
+        """Returns the kernel for the given type of each parameter, as ``specialize`` does. Raises ``CompileError``."""
         special = self._specializations.get(parameters)
         if special is None:
             with self._lock:
@@ -251,36 +260,38 @@ class Kernel:
 
     @without_frames
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
-        """Returns ``Specialization.ptx(cc)``, of a generic kernel for the types of ``example``. For other types, call
+        """Returns ``Specialization.ptx(cc)``. A generic kernel has the types of ``example``; for other types, call
         ``k.specialize(T=f64).ptx()``."""
         return self.example().ptx(cc)
 
     @without_frames
     def llvm_ir(self) -> str:
-        """Returns ``Specialization.llvm_ir()``, of a generic kernel for the types of ``example``."""
+        """Returns ``Specialization.llvm_ir()``. A generic kernel has the types of ``example``."""
         return self.example().llvm_ir()
 
     @without_frames
     def native_asm(self) -> str:
-        """Returns ``Specialization.native_asm()``, of a generic kernel for the types of ``example``."""
+        """Returns ``Specialization.native_asm()``. A generic kernel has the types of ``example``."""
         return self.example().native_asm()
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
-        """Returns registers, memory, spills and occupancy on the GPU that operations run on, from its driver.
+        """Returns registers, memory, spills and occupancy, as the driver reports them for the GPU that operations run
+        on.
 
-        ``block`` is the block's shape in threads, by default the kernel's own, else 256 threads; ``shared_mem_bytes``
-        its dynamic shared memory. A generic kernel has the types of ``example``. Raises ``DeviceError`` on the CPU
-        device, which has none of these.
+        ``block`` is the block's shape in threads. Its default is the kernel's own block, or 256 threads if it has none.
+        ``shared_mem_bytes`` is the block's dynamic shared memory. A generic kernel has the types of ``example``. Raises
+        ``DeviceError`` on the CPU device, which has none of these resources.
         """
         return self.example().resources(block, shared_mem_bytes=shared_mem_bytes)
 
     @without_frames
     def checks(self) -> tuple[Check | Widening, ...]:
-        """Returns ``Specialization.checks()``, of a generic kernel for the types of ``example``."""
+        """Returns ``Specialization.checks()``. A generic kernel has the types of ``example``."""
         return self.example().checks()
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Returns all arguments of a call in order, with defaults. Raises ``ArgumentError`` for names that misfit."""
+        """Returns all arguments of a call in order, with defaults. Raises ``ArgumentError`` for names that do not
+        fit."""
         names = [parameter.name for parameter in self.parameters]
         unknown = [name for name in kwargs if name not in names]
         if unknown:
@@ -295,7 +306,7 @@ class Kernel:
         return args + tuple(kwargs[name] for name in names[len(args) :])
 
     def _default_types(self) -> dict[str, Any]:
-        """Returns the types of the defaults of parameters without an annotation."""
+        """Returns the types of the default values of parameters without an annotation."""
         untyped = {p.name for p in self.parameters if isinstance(p, UntypedParameter)} & self.defaults.keys()
         found = {name: type_of(self.defaults[name], lambda _: None) for name in untyped}
         return {name: kind for name, kind in found.items() if kind is not None}

@@ -1,6 +1,6 @@
-"""The checks of ``@kernel``'s options. What cannot be is a ``CompileError`` at the kernel's first line.
+"""The checks of ``@kernel``'s options. Each raises ``CompileError`` at the kernel's first line for an impossible value.
 
-What ``requires`` may say is in ``contracts``, and what ``sanitize`` may name in ``driver.sanitizing``.
+``contracts`` checks ``requires``, and ``driver.sanitizing`` checks ``sanitize``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _MOST_ITEMS = 2**31 - 1
 
 
 def checked_block(function: Callable[..., Any], name: str, block: int | tuple[int, ...]) -> Dim3:
-    """``block`` as three sizes, if a GPU has room for such a block."""
+    """Returns ``block`` as three sizes, if a GPU can run such a block."""
     sizes = _sizes(block)
     if not sizes:
         raise located(function, f"kernel {name}: block is {written(block)}; give one to three sizes of at least 1")
     x, y, z = (*sizes, 1, 1)[:3]
-    # Along x and y the limit is that of the block.
+    # Along x and y, a size is limited only by the number of threads in the block.
     if x * y * z > MAX_THREADS_PER_BLOCK or z > MAX_BLOCK[2]:
         raise located(
             function,
@@ -33,7 +33,7 @@ def checked_block(function: Callable[..., Any], name: str, block: int | tuple[in
 
 
 def checked_items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
-    """``items_per_thread`` as three numbers."""
+    """Returns ``items_per_thread`` as three numbers."""
     sizes = _sizes(items)
     if not sizes or max(sizes) > _MOST_ITEMS:
         raise located(
@@ -45,19 +45,19 @@ def checked_items(function: Callable[..., Any], name: str, items: int | tuple[in
 
 
 def check_unchecked(function: Callable[..., Any], name: str, unchecked: bool, deny_checks: bool) -> None:
-    """Refuses both of the options that say what becomes of the bounds checks."""
+    """Refuses ``unchecked`` together with ``deny_checks``: each says what becomes of the bounds checks."""
     if unchecked and deny_checks:
         raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
 
 
 def check_max_registers(function: Callable[..., Any], name: str, max_registers: int | None) -> None:
-    """Refuses a bound that no GPU can keep. None is no bound."""
+    """Refuses a register bound that no GPU can keep. None means no bound."""
     if max_registers is not None and not (_is_whole(max_registers) and 1 <= max_registers <= 255):
         raise located(function, f"kernel {name}: max_registers is {written(max_registers)}; a thread has 1 to 255")
 
 
 def _sizes(given: object) -> tuple[int, ...]:
-    """One to three sizes of at least 1; none where that is not what was given."""
+    """Returns the given one to three sizes, each at least 1; an empty tuple if anything else was given."""
     sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     if not 1 <= len(sizes) <= 3 or not all(_is_whole(size) and size >= 1 for size in sizes):
         return ()

@@ -75,14 +75,14 @@ class NumberType(_Described):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The LLVM type of each word that is passed."""
+        """Returns the LLVM type of each word that is passed."""
         if self.dtype.kind == "c":
             return ("float" if self.dtype.itemsize == 8 else "double",) * 2
         return (_LLVM_WORDS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1],)
 
     @property
     def format(self) -> str:
-        """The words' format for ``struct``."""
+        """Returns the words' format for ``struct``."""
         if self.dtype.kind == "c":
             return "ff" if self.dtype.itemsize == 8 else "dd"
         return _FORMATS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1]
@@ -124,7 +124,8 @@ class ArrayType(_Described):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """numba-cuda's array structure: two null pointers, size, item size, address, shape, strides in bytes."""
+        """Returns numba-cuda's array structure: two null pointers, size, item size, address, shape, strides in
+        bytes."""
         return ("ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * self.ndim))
 
     @property
