@@ -107,8 +107,9 @@ def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], 
 
 
 class Soon:
-    """Calls ``function`` soon in the main thread, between two bytecodes, as Python calls a signal handler: an interrupt
-    there is raised in the program. Taking an item of ``asking`` makes a request, in C only."""
+    """A function that is called soon in the main thread, between two bytecodes, as Python calls a signal handler. The
+    program therefore sees an interrupt that is raised there. Taking an item of ``asking`` requests the call, in C
+    only."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function

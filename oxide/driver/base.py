@@ -121,7 +121,7 @@ class KernelResources:
 
 
 class Droppable(Protocol):
-    """Identifies the work of one run. Once ``dropped`` is set, work that has not started never starts."""
+    """The identity of one run's work. Once ``dropped`` is set, work that has not started never starts."""
 
     dropped: bool
 

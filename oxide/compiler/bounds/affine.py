@@ -66,7 +66,8 @@ class Undecidable(Exception):
 
 @final
 class Range:
-    """Ranges of values in one loop. ``code`` computes them at the preheader; they are valid if ``conditions`` hold."""
+    """The ranges of values in one loop. ``code`` computes them at the preheader; they are valid if ``conditions``
+    hold."""
 
     def __init__(self, flow: ControlFlow, loop: Loop, prefix: str) -> None:
         self.flow = flow

@@ -20,7 +20,7 @@ BRIEF_BYTES = 32 * 1024
 
 @final
 class Copies:
-    """Makes the tasks for the memory of one driver: one heap per device, and the heap of pinned host memory.
+    """The maker of the memory tasks of one driver, which has one heap per device and the heap of pinned host memory.
 
     Each method raises ``DriverError`` for a range that does not lie in one live allocation.
     """

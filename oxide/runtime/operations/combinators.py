@@ -111,7 +111,7 @@ class AndThen(Stage[U]):
 
 @final
 class Map(Stage[U]):
-    """Applies a host function to the result."""
+    """A stage that applies a host function to the result and yields what the function returns."""
 
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
         super().__init__(source, "map", function)
@@ -141,7 +141,7 @@ class Inspect(Stage[T]):
 
 @final
 class Element(DeviceOperation[Any]):
-    """Yields one element of the tuple that another operation yields."""
+    """An operation that yields one element of the tuple that another operation yields."""
 
     def __init__(self, source: DeviceOperation[Any], index: int) -> None:
         self._source = source
@@ -257,14 +257,15 @@ def unzip(operation: Given[DeviceOperation[Any]], n: Given[int | None] = None) -
 
 @final
 class Shared(DeviceOperation[T]):
-    """Runs its source once, at the first run; every consumer gets the same result, or the same error.
+    """An operation that runs its source once, at the first run. Every consumer gets the same result, or the same error.
 
-    The first consumer submits the source on its own stream. Later consumers take the outcome and make their streams
-    wait for the mark behind it. A consumer that comes while another thread is submitting the source waits for the end
-    of that submission: a thread blocks; a task of an event loop sleeps and can be cancelled. The task's operation is
-    then submitted from the start: functions in it that come before the shared operation are called again. Cancelling a
-    consumer does not affect the others: this object keeps the result, and the first consumer's submission keeps what
-    the source used.
+    The first consumer submits the source on its own stream. Later consumers take the outcome, and their streams wait
+    for the mark behind it.
+
+    A consumer that comes while another thread is submitting the source waits for the end of that submission: a thread
+    blocks; a task of an event loop sleeps and can be cancelled. The task's operation is then submitted again from the
+    start, so functions in it that come before the shared operation are called again. Cancelling a consumer does not
+    affect the others: this object keeps the result, and the first consumer's submission keeps what the source used.
 
     In a capture the source runs as well, outside the graph. With ``captured`` it becomes part of the graph, once in
     each graph, unless it was run before.

@@ -167,11 +167,13 @@ class CudaGraph(Generic[T]):
 
 @final
 class GraphScope:
-    """Records operations into a graph, in order. ``CudaGraph.scope(stream)`` makes a scope; ``graph`` is its result.
+    """A scope that records operations into a graph, in order. ``CudaGraph.scope(stream)`` makes one; ``graph`` is its
+    result.
 
     Launches, ``memcpy``, ``d2h`` and combinations of them can be recorded. Three uses raise a ``GraphError`` that says
-    why: operations that make boxes, running an operation (``sync``, ``await``, …) in the task or thread that records,
-    and using the stream. If an exception leaves the ``with`` block, there is no graph, and the stream stays usable.
+    why: an operation that makes boxes; running an operation (``sync``, ``await``, …) in the task or thread that
+    records; and using the stream. If an exception leaves the ``with`` block, there is no graph, and the stream stays
+    usable.
     """
 
     def __init__(self, stream: Stream) -> None:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 @final
 class Recording:
-    """Records what would be submitted. With ``allocates``, operations may make boxes, which the graph then owns.
+    """A recording of what operations would submit. With ``allocates``, operations may make boxes, which the graph then
+    owns.
 
     Operations use it as their driver; it has the driver methods that a graph can hold.
     """

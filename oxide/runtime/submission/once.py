@@ -85,8 +85,8 @@ class Once:
 
 @final
 class StillRunning(BaseException):
-    """Ends a submission that would have to wait for another thread. Not an ``Exception``, so that functions of the
-    program on the call stack do not catch it as their own error."""
+    """The error that ends a submission if it would have to wait for another thread. It is not an ``Exception``, so that
+    functions of the program on the call stack do not catch it as their own error."""
 
     def __init__(self, once: Once) -> None:
         super().__init__("another thread runs the source of a shared operation")
