@@ -31,6 +31,7 @@ from oxide import (
 )
 from oxide.__main__ import main
 from oxide.compiler.source.widening import Widening
+from oxide_kernels import map_
 
 DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 EPSILON = 1e-3
@@ -319,3 +320,14 @@ def test_adopted_kernels_keep_numbas_rule() -> None:
     x = numbers("f32")
     found = kernel(doubled)[1, 64](h2d(x), zeros(x.size, np.float64)).sync()[1]
     np.testing.assert_array_equal(d2h(found).sync(), x.astype(np.float64) * 0.1)
+
+
+def test_a_captured_python_float_takes_the_type_that_it_meets() -> None:
+    x, tenth = numbers("f32"), 0.1
+    for captured in (tenth, np.float64(tenth)):
+        found = d2h(map_(_times(captured), h2d(x), zeros(x.size, np.float64)).last()).sync()
+        np.testing.assert_array_equal(found, (x * captured).astype(np.float64))
+
+
+def _times(by: Any) -> Any:
+    return lambda v: v * by

@@ -82,6 +82,7 @@ def lift(
         found = f"parameters ({own})" if shape.unsupported is None else shape.unsupported
         raise _refused(parameter, plain, f"has {found}")
     numbers: list[tuple[str, ScalarType]] = []
+    literal: list[bool] = []
     constants: dict[str, Any] = {}
     for name, value, is_global in _outer(plain, shape):
         if isinstance(value, _NUMBERS) and not (is_device and is_global):
@@ -90,6 +91,7 @@ def lift(
                     parameter, plain, f"uses {name}, a {type(value).__name__}, which kernels have no type for"
                 )
             numbers.append((name, _BY_TYPE[type(value)]))
+            literal.append(type(value) is float)
         elif isinstance(value, _NUMBERS) or _is_constant(value):
             constants[name] = value
         elif value is EMPTY:
@@ -101,7 +103,7 @@ def lift(
                 f"uses {name}, a {type(value).__name__}, where it may use numbers, device functions and modules; give "
                 "the kernel a parameter for anything else",
             )
-    key = (code, code.co_filename, is_device, tuple(numbers), tuple(constants.items()), takes, returns)
+    key = (code, code.co_filename, is_device, tuple(numbers), tuple(literal), tuple(constants.items()), takes, returns)
     made = _known(key)
     if made is None:
         made = _Copy(plain, numbers, constants).device_function()
@@ -114,9 +116,9 @@ def lift(
                 made.annotations[name] = Annotation("scalar", scalar)
         made.annotations.update(own_annotations)
     parts = tuple(Parameter(parameter.kernel, f"{parameter.name}.{name}", "scalar", kind) for name, kind in numbers)
-    identity = _identity(plain, numbers, takes, returns)
+    identity = f"{_identity(plain, numbers, takes, returns)} {literal}"
     words = functools.partial(_captured, parts)
-    lifted = Lifted(made, parts, shape.arity(plain), parameter.annotation, identity, words)
+    lifted = Lifted(made, parts, tuple(literal), shape.arity(plain), parameter.annotation, identity, words)
     return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted=lifted)
 
 

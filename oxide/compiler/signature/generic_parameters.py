@@ -101,6 +101,8 @@ class Lifted:
 
     function: DeviceFunction[..., Any]
     parts: tuple[Parameter, ...]
+    literal: tuple[bool, ...]
+    """Whether each part is a Python float, which takes the type that it meets, as a literal does."""
     arity: int
     annotation: str
     identity: str

@@ -27,7 +27,7 @@ from .numba_functions import ContextDispatcher
 from .registry import lowering_registry, note, proxy, session
 from .shaped import ShapedSliceType
 from .slices import SliceType
-from .types import NUMBA_TYPES, conversion_problem, display
+from .types import NUMBA_TYPES, OPEN, conversion_problem, display
 
 # The dispatchers of a device function, by fastmath, contraction, whether places in the source are kept, and semantics.
 # A numba type holds its dispatcher weakly, so this table keeps the dispatcher while the device function lives.
@@ -106,7 +106,10 @@ def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
 def function_type(lifted: Lifted) -> FunctionValueType:
     """Returns the type of a kernel parameter that is a function."""
     dispatcher = _dispatcher(lifted.function)
-    return FunctionValueType(dispatcher, tuple(NUMBA_TYPES[part.scalar.name] for part in lifted.parts))
+    parts = zip(lifted.parts, lifted.literal, strict=True)
+    return FunctionValueType(
+        dispatcher, tuple(OPEN if literal else NUMBA_TYPES[part.scalar.name] for part, literal in parts)
+    )
 
 
 class FunctionValueType(types.Callable):  # type: ignore[misc]
