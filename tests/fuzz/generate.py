@@ -7,6 +7,7 @@ come. Most indices are inside and some are not, so that about every third launch
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,11 @@ def convert(e: Expr, kind: str) -> Expr:
 
 def constant(kind: str, number: Any) -> Expr:
     return Expr("convert", kind, [literal(number)])
+
+
+def bare(kind: str, number: Any) -> Expr:
+    """A literal that meets a float of a type, and takes it."""
+    return Expr("bare", kind, [], number)
 
 
 def name(text: str, kind: str) -> Expr:
@@ -392,7 +398,19 @@ class Generator:
     def typed(self, kind: str, depth: int) -> Expr:
         """An expression of a type that is no bare constant, so that its type is the only one it can have."""
         e = self.expr(kind, depth)
+        if e.op == "special" or (e.op == "unary" and e.args[0].op == "special"):
+            return Expr("convert", kind, [e])
         return constant(kind, e.value) if e.op == "literal" else e
+
+    def bare(self, kind: str) -> Expr:
+        if self.chance(0.3):
+            return bare(kind, self.rng.randint(-9, 9))
+        value = self.number(self.pick(("f64", kind)))
+        return bare(kind, value if math.isfinite(value) else 0.1)
+
+    def near(self, kind: str, depth: int) -> Expr:
+        """An expression of a type that another operand has too, so that it may be a bare literal."""
+        return self.bare(kind) if kind in FLOATS and self.chance(0.2) else self.typed(kind, depth)
 
     def comparison(self, depth: int) -> Expr:
         if self.chance(0.6):
@@ -404,6 +422,8 @@ class Generator:
         first = self.typed(a, depth - 1)
         # Often of one number in two types, which may be equal.
         second = convert(first, b) if self.chance(0.15) else self.typed(b, depth - 1)
+        if a == b and self.chance(0.1):
+            second = self.near(b, depth - 1)
         return Expr("compare", "bool", [first, second], self.pick(_COMPARES))
 
     def chain(self, depth: int) -> Expr:
@@ -411,7 +431,7 @@ class Generator:
         return Expr("chain", "bool", [self.typed(self.pick(INTEGERS), depth - 1) for _ in range(3)], operators)
 
     def ternary(self, kind: str, depth: int) -> Expr:
-        a, b = self.typed(kind, depth - 1), self.typed(kind, depth - 1)
+        a, b = self.typed(kind, depth - 1), self.near(kind, depth - 1)
         return Expr("ternary", kind, [self.condition(depth - 1), a, b])
 
     def function(self, function: Function, depth: int) -> Expr:
@@ -428,7 +448,9 @@ class Generator:
 
     def extreme(self, kind: str, depth: int) -> Expr:
         count = 2 if self.chance(0.8) else 3
-        return call(kind, self.pick(("min", "max")), *(self.typed(kind, depth - 1) for _ in range(count)))
+        given = [self.typed(kind, depth - 1), *(self.near(kind, depth - 1) for _ in range(count - 1))]
+        self.rng.shuffle(given)
+        return call(kind, self.pick(("min", "max")), *given)
 
     def conversion(self, kind: str, depth: int) -> Expr:
         others = [each for each in (*INTEGERS, *FLOATS, "bool") if each != kind]
@@ -517,7 +539,7 @@ class Generator:
             return self.typed(self.pick(HALVES), depth)
         if kind == "f64" and self.chance(0.15):
             return self.typed(self.pick(("f32", "i32", "u64", "i64", "f16")), depth)
-        return self.typed(kind, depth)
+        return self.near(kind, depth)
 
     def float_operation(self, kind: str, depth: int) -> Expr:
         operator = self.pick("+++--****/")
@@ -535,13 +557,13 @@ class Generator:
                 sides[0] = self.typed("f32", 0)
             return binary(kind, "*", *sides)
 
-        sides = [product(), product() if self.chance(0.5) else self.typed(kind, depth - 1)]
+        sides = [product(), product() if self.chance(0.5) else self.near(kind, depth - 1)]
         if self.chance(0.3):
             sides.reverse()
         return binary(kind, self.pick("+-"), *sides)
 
     def float_division(self, kind: str, depth: int) -> Expr:
-        return binary(kind, self.pick(("//", "%")), self.typed(kind, depth - 1), self.typed(kind, depth - 1))
+        return binary(kind, self.pick(("//", "%")), self.typed(kind, depth - 1), self.near(kind, depth - 1))
 
     # Statements
 

@@ -337,6 +337,8 @@ class _Translator:
         match e.op:
             case "literal":
                 return f"({e.value!r})"
+            case "bare":
+                return f"A.convert('{'i64' if isinstance(e.value, int) else 'f64'}', '{e.type}', {e.value!r})"
             case "special":
                 return f"math.{e.value}"
             case "name":

@@ -164,7 +164,7 @@ def show(e: Expr) -> str:
     """Returns an expression's source."""
     a = [show(each) for each in e.args]
     match e.op:
-        case "literal":
+        case "literal" | "bare":
             return f"({e.value!r})" if e.value < 0 or (e.value == 0 and str(e.value)[0] == "-") else repr(e.value)
         case "name" | "thread" | "slice":
             return str(e.value)
