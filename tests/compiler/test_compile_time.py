@@ -12,10 +12,14 @@ import itertools
 import linecache
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba.cuda.core.controlflow import CFGraph
 from numba.cuda.core.ir import Inst
 from numba.cuda.core.postproc import PostProcessor
 
@@ -23,6 +27,7 @@ from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, ker
 from oxide.compiler.bounds import hoist
 from oxide.compiler.bounds.prove import BUDGET, Prover
 from oxide.compiler.check.numba_errors import placed_errors
+from oxide.compiler.frontend.economy import without_waste
 from oxide.compiler.frontend.frontend import lower
 from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.kernel import Kernel
@@ -134,6 +139,31 @@ def test_twice_the_variables_take_the_front_end_about_twice_the_calls() -> None:
 
     lowered(made(assignments(160)))  # numba makes a type for each constant, once
     assert calls_of_lowering(made(assignments(160))) <= 2.2 * calls_of_lowering(made(assignments(80)))
+
+
+def test_twice_the_branches_take_the_front_end_about_twice_the_calls() -> None:
+    def branches(count: int) -> list[str]:
+        return [f"total = total + x[{k}] if total > {k} else total" for k in range(count)]
+
+    lowered(made(branches(160)))
+    assert calls_of_lowering(made(branches(160))) <= 2.5 * calls_of_lowering(made(branches(80)))
+
+
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.tuples(*[st.integers(0, n - 1)] * 2)))))
+def test_dominators_are_numbas(drawn: tuple[int, set[tuple[int, int]]]) -> None:
+    size, edges = drawn
+    found = []
+    for context in (nullcontext(), without_waste()):
+        graph = CFGraph()
+        for node in range(size):
+            graph.add_node(node)
+        for first, second in sorted(edges):
+            graph.add_edge(first, second)
+        graph.set_entry_point(0)
+        with context:
+            graph.process()
+            found.append((graph.dominators(), graph.post_dominators(), graph.immediate_dominators(), graph.loops()))
+    assert found[0] == found[1]
 
 
 def test_the_front_end_reads_no_variable_to_assign_it_and_deletes_none() -> None:

@@ -2,14 +2,17 @@
 
 numba counts references. For that it computes the lifetimes of all variables after most passes, inserts a ``del`` behind
 each last use, and lowers each ``del`` and each assignment to a load of the old value and a store. A kernel allocates
-nothing, so nothing reads any of it. numba also gives colour to the text of each internal error, of which inference
-catches dozens, and times each pass for its event log.
+nothing, so nothing reads any of it. numba builds SSA form with a pass over the whole function for each variable, and
+finds dominators in a time that grows with the square of a function. numba also gives colour to the text of each
+internal error, of which inference catches dozens, and times each pass for its event log.
 
-None of this changes what LLVM makes of a kernel: it removed the loads and stores as dead.
+The machine code stays the same: LLVM used to remove those loads and stores as dead.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -17,9 +20,10 @@ from typing import Any, ClassVar
 from numba.core import errors as core_errors
 from numba.cuda import cgutils
 from numba.cuda.compiler import CUDACompiler
-from numba.cuda.core import analysis, errors, ir_utils, transforms, untyped_passes
+from numba.cuda.core import analysis, errors, ir_utils, ssa, transforms, untyped_passes
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
+from numba.cuda.core.controlflow import CFGraph
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
 from numba.cuda.lowering import CUDALower
 
@@ -76,6 +80,67 @@ def _define_in_scopes(blocks: dict[int, Any]) -> None:
                         scope.localvars.define(variable.name, variable)
 
 
+def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> dict[int, Any]:
+    """Rewrites the blocks that name the variable of one step of SSA construction. numba rewrites all blocks for each
+    variable, which takes a time that grows with the square of the branches."""
+    variable, rewritten = states["varname"], {}
+    for label, block in blocks.items():
+        names = getattr(block, "names", None)
+        if names is None:
+            names = block.names = {each.name for statement in block.body for each in statement.list_vars()}
+        if variable not in names:
+            rewritten[label] = block
+            continue
+        states["label"], states["block"] = label, block
+        made = rewritten[label] = numba_ir.Block(scope=block.scope, loc=block.loc)
+        made.body = list(ssa._run_ssa_block_pass(states, block, handler))
+        made.names = names  # a step adds versions of its own variable only, which no other step looks for
+    return rewritten
+
+
+def _dominators(self: Any, post: bool = False) -> dict[Any, set[Any]]:
+    """Returns the dominators, or post-dominators, of each block: numba's fixed point, computed with bit sets.
+
+    Blocks are visited after their predecessors. In numba's order, blocks are visited again and again."""
+    entries = set(self._exit_points) if post else {self._entry_point}
+    before, after = (self._succs, self._preds) if post else (self._preds, self._succs)
+    order = _reverse_postorder(entries, after)
+    order += set(self._nodes).difference(order)
+    bits = {node: 1 << number for number, node in enumerate(order)}
+    found = dict.fromkeys(order, (1 << len(order)) - 1) | {entry: bits[entry] for entry in entries}
+    changed = True
+    while changed:
+        changed = False
+        for node in order:
+            if node in entries:
+                continue
+            common = functools.reduce(operator.and_, map(found.__getitem__, before[node])) if before[node] else 0
+            if common | bits[node] != found[node]:
+                found[node], changed = common | bits[node], True
+    return {node: _members(found[node], order) for node in dict.fromkeys((*entries, *self._nodes))}
+
+
+def _reverse_postorder(entries: set[Any], after: Any) -> list[Any]:
+    finished: list[Any] = []
+    seen = set(entries)
+    stack = [(entry, iter(list(after[entry]))) for entry in entries]
+    while stack:
+        node, following = stack[-1]
+        for each in following:
+            if each not in seen:
+                seen.add(each)
+                stack.append((each, iter(list(after[each]))))
+                break
+        else:
+            finished.append(node)
+            stack.pop()
+    return finished[::-1]
+
+
+def _members(mask: int, order: list[Any]) -> set[Any]:
+    return {node for node, bit in zip(order, reversed(f"{mask:b}"), strict=False) if bit == "1"}
+
+
 def _plain(_: Any, message: str, *__: Any, **___: Any) -> str:
     return message
 
@@ -85,6 +150,8 @@ _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = tuple(
     for owner, name, own in (
         (PostProcessor, "run", _postprocess),
         (numba_ir.Inst, "_rec_list_vars", _variables),
+        (CFGraph, "_find_dominators_internal", _dominators),
+        (ssa, "_run_block_rewrite", _rewrite_where_named),
         (untyped_passes, "fixup_var_define_in_scope", _define_in_scopes),
         (type(errors.termcolor()), "_markup", _plain),
         (type(core_errors.termcolor()), "_markup", _plain),
