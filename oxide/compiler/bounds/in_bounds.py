@@ -1,12 +1,14 @@
 """LLVM IR of the bounds check ``oxide.in_bounds`` and the alignment check ``oxide.aligned``.
 
 The front end calls ``oxide.in_bounds`` at every access, with the index, the slice's length and the access's number. If
-the comparison fails, a separate function off the hot path claims and fills the fault record (``faults.RECORD``). One
+the comparison fails, a separate function off the hot path claims and fills the fault record (``records.FAULT``). One
 unsigned comparison covers both ends: a negative index is a huge unsigned number, and no length reaches 2**63.
 ``oxide.aligned`` checks a vector's address in the same way: its bits below the vector's size must be 0.
 """
 
 from __future__ import annotations
+
+from oxide.driver.records import FAULT
 
 _NO_ASSERTIONS = """
 define i1 @oxide.aligned(ptr %context, i64 %low_bits, i32 %site) alwaysinline {
@@ -60,7 +62,8 @@ def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> 
         reads = "\n".join(f'  %{name} = call i32 asm sideeffect "mov.u32 $0, %{name};", "=r"()' for name in coordinates)
         values, before_call, before_fill = "", "", reads
     inlined = "alwaysinline" if hardware_registers else "noinline cold"
-    stores = "\n".join(_store("i32", f"%{name}", 32 + 4 * place) for place, name in enumerate(coordinates))
+    fields = [f"{field}[{axis}]" for field in ("block", "thread") for axis in range(3)]
+    stores = "\n".join(_store("i32", f"%{name}", field) for name, field in zip(coordinates, fields, strict=True))
     return f"""
 {declarations}
 declare ptr @oxide.fault_record(ptr)
@@ -103,10 +106,10 @@ claim:
   br i1 %claimed, label %fill, label %done
 fill:
 {before_fill}
-{_store("i32", "%site", 4)}
-{_store("i64", str(kernel_id), 8)}
-{_store("i64", "%index", 16)}
-{_store("i64", "%length", 24)}
+{_store("i32", "%site", "site")}
+{_store("i64", str(kernel_id), "kernel_id")}
+{_store("i64", "%index", "index")}
+{_store("i64", "%length", "length")}
 {stores}
   br label %done
 done:
@@ -117,7 +120,8 @@ done:
 """
 
 
-def _store(kind: str, value: str, offset: int) -> str:
+def _store(kind: str, value: str, field: str) -> str:
+    offset = FAULT.offset(field)
     at = f"%at.{offset}"
     align = 4 if kind == "i32" else 8
     return f"  {at} = getelementptr i8, ptr %record, i64 {offset}\n  store {kind} {value}, ptr {at}, align {align}"
