@@ -21,11 +21,13 @@ FAULT: Final = Layout(
     length="u64",
     block="u32[3]",
     thread="u32[3]",
-    reserved="u64",
+    other_indices="i64[2]",
+    other_lengths="u64[2]",
 )
 """A launch's fault. The host zeroes it and a kernel's first failed check fills it (``bounds/in_bounds.py``), on the CPU
 also a deadlock (``coroutines/schedule.ll``) and the sanitizer (``driver/cpu/sanitizer.py``). ``source/faults.py`` reads
-it. ``claimed`` comes first: ``Driver.report`` tests the first four bytes."""
+it. ``index`` and ``length`` are of the axis that the check is of; the other axes follow in their order. ``claimed``
+comes first: ``Driver.report`` tests the first four bytes."""
 
 LAUNCH: Final = Layout(
     "launch",
@@ -112,7 +114,7 @@ SANITIZED_STATE: Final = Layout(
     shared_inits="address",  # in a cooperative launch, those of all blocks in a row; else null
     shared_bytes="i64",
     report=f"i64[{MAX_REPORTS * SANITIZED_REPORT.size // 8}]",
-    scratch="i64[64]",  # target of accesses that must not be made
+    scratch="i64[64]@64",  # target of accesses that must not be made, vectors too
     # Per thread: barriers passed; time of its last release; time that acquiring would make known; time known;
     # time of its arrival at a synchronisation of its warp; for each lane of its warp, the time up to which that lane's
     # accesses are ordered.

@@ -30,7 +30,8 @@ RECORD: np.dtype[Any] = FAULT.dtype
 class FaultSite:
     """A place in the source that may fail: an access to the slice passed as ``parameter``, or an ``assert``.
 
-    For an ``assert``, ``assertion`` is its message or "". For a slice of several axes, ``axis`` is the one checked.
+    For an ``assert``, ``assertion`` is its message or "". Of an access of several ``axes``, ``axis`` is the one of the
+    check.
     """
 
     parameter: str
@@ -38,6 +39,7 @@ class FaultSite:
     line: int
     assertion: str | None = None
     axis: int | None = None
+    axes: int = 1
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:
@@ -64,4 +66,11 @@ def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[F
     if site.assertion is not None:
         message = site.assertion or linecache.getline(site.file, site.line).strip() or "an assertion failed"
         return KernelAssertionError(kernel_name, message, *where)
-    return BoundsError(kernel_name, site.parameter, int(entry["index"]), int(entry["length"]), *where, axis=site.axis)
+    index, length = int(entry["index"]), int(entry["length"])
+    if site.axis is None:
+        return BoundsError(kernel_name, site.parameter, index, length, *where)
+    indices: list[int] = entry["other_indices"].tolist()[: site.axes - 1]
+    shape: list[int] = entry["other_lengths"].tolist()[: site.axes - 1]
+    indices.insert(site.axis, index)
+    shape.insert(site.axis, length)
+    return BoundsError(kernel_name, site.parameter, index, length, *where, site.axis, tuple(indices), tuple(shape))
