@@ -155,8 +155,7 @@ def test_the_place_of_an_output_that_is_none_has_a_row_and_a_column() -> None:
 
 def test_a_kernel_in_a_graph_reports_all_axes() -> None:
     x, y = h2d(np.zeros((2, 3, 4), np.int32)).sync(), zeros(1, i32).sync()
-    graph = at_place[1, 1](1, 2, 4, x, y).graph().sync()
-    with pytest.raises(BoundsError) as caught:
+    with at_place[1, 1](1, 2, 4, x, y).graph() as graph, pytest.raises(BoundsError) as caught:
         graph.launch().sync()
     assert (caught.value.axis, caught.value.indices, caught.value.shape) == (2, (1, 2, 4), (2, 3, 4))
 
