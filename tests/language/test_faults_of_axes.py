@@ -144,7 +144,7 @@ def test_a_flat_slice_and_a_flat_place_have_one_index() -> None:
 
 
 def test_the_place_of_an_output_that_is_none_has_a_row_and_a_column() -> None:
-    @kernel(block=(4, 4))
+    @kernel(block=(4, 4), partial=True)
     def untested(y: DisjointSlice2[i32]) -> None:
         y.get_mut(thread.index_2d(y.shape[1])).value = i32(1)  # type: ignore[union-attr, arg-type]
 
