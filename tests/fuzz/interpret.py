@@ -21,7 +21,8 @@ Triple = tuple[int, int, int]
 
 
 class Fault(NamedTuple):
-    """A thread's first fault. ``text`` is an assert's message; else ``parameter``, ``index`` and ``length`` say it."""
+    """A thread's first fault. ``text`` is an assert's message; else ``parameter``, ``index`` and ``length`` say it, and
+    ``indices`` and ``shape`` have the index and the length of every axis."""
 
     parameter: str
     index: int
@@ -30,6 +31,8 @@ class Fault(NamedTuple):
     block: Triple
     thread: Triple
     line: int
+    indices: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -78,10 +81,15 @@ class _Thread:
         self.gone = False  # before its end
         self.left = left
 
-    def outside(self, what: str, index: int, length: int, line: int) -> None:
-        """Records an access outside; the thread leaves, or goes on."""
+    def outside(
+        self, what: str, indices: tuple[int, ...], shape: tuple[int, ...], line: int, axis: int | None = None
+    ) -> None:
+        """Records an access outside, at ``axis`` if there are several; the thread leaves, or goes on."""
         if self.fault is None:
-            self.fault = Fault(what, arithmetic.i64(index), length, None, self.bi, self.ti, line)
+            numbers = tuple(map(arithmetic.i64, indices))
+            found = what if axis is None else f"axis {axis} of {what}"
+            place = numbers[axis or 0], shape[axis or 0]
+            self.fault = Fault(found, *place, None, self.bi, self.ti, line, numbers, shape)
         if not self.goes_on:
             raise _Leave
 
@@ -105,21 +113,21 @@ class _Thread:
     def read(self, elements: list[Any], what: str, index: int, line: int, zero: Any) -> Any:
         if 0 <= index < len(elements):
             return elements[index]
-        self.outside(what, index, len(elements), line)
+        self.outside(what, (index,), (len(elements),), line)
         return zero
 
     def write(self, elements: list[Any], what: str, index: int, line: int, value: Any) -> None:
         if 0 <= index < len(elements):
             elements[index] = value
         else:
-            self.outside(what, index, len(elements), line)
+            self.outside(what, (index,), (len(elements),), line)
 
     def place(self, shape: tuple[int, ...], what: str, indices: tuple[int, ...], line: int) -> int | None:
         """The place of an element in an array of one or two axes, each checked; None outside."""
         place, inside = 0, True
         for axis, (index, length) in enumerate(zip(indices, shape, strict=True)):
             if not 0 <= index < length:
-                self.outside(what if len(shape) == 1 else f"axis {axis} of {what}", index, length, line)
+                self.outside(what, indices, shape, line, axis if len(shape) > 1 else None)
                 inside = False
             place = place * length + index
         return place if inside else None
@@ -189,7 +197,7 @@ class _Tile:
         """Whether the tile may be used; a use of one that is None is a fault."""
         if self.site is None or self.there:
             return True
-        thread.outside(self.site, self.number, self.limit, self.line)
+        thread.outside(self.site, (self.number,), (self.limit,), self.line)
         return False
 
     def length(self, thread: _Thread) -> int:
@@ -200,7 +208,7 @@ class _Tile:
         inside = self.report(thread)
         for axis, (index, side) in enumerate(zip(indices, self.sides, strict=True)):
             if not 0 <= index < side:
-                thread.outside(self.what if len(indices) == 1 else f"axis {axis} of {self.what}", index, side, line)
+                thread.outside(self.what, indices, self.sides, line, axis if len(indices) > 1 else None)
                 inside = False
         if not inside:
             return None
@@ -782,7 +790,8 @@ def _rows(thread: _Thread, view: _View) -> Any:
 
 def _report(thread: _Thread, view: _View) -> None:
     if view.bad is not None:
-        thread.outside(*view.bad, view.line)
+        what, index, length = view.bad
+        thread.outside(what, (index,), (length,), view.line)
 
 
 def _length_of_view(thread: _Thread, view: _View) -> int:
@@ -800,7 +809,7 @@ def _lanes(thread: _Thread, elements: list[Any], what: str, first: int, count: i
     zeros = (0.0 if kind in FLOATS else 0,) * count
     for index in (first, first + count - 1):
         if not 0 <= index < len(elements):
-            thread.outside(what, index, len(elements), line)
+            thread.outside(what, (index,), (len(elements),), line)
             return zeros
     size = BITS[kind] // 8
     if first * size % min(count * size, 16):
@@ -815,7 +824,7 @@ def _atomic(
     index = arithmetic.i64(index)
     zero = 0 if kind in INTEGERS else 0.0
     if not 0 <= index < len(elements):
-        thread.outside(what, index, len(elements), line)
+        thread.outside(what, (index,), (len(elements),), line)
         return zero
     old = elements[index]
     match method:

@@ -20,7 +20,16 @@ from oxide.compiler.signature.signature import shown
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .shared import check_value
-from .slices import ONLY_WRITTEN, RefType, SliceType, element_index, in_bounds, load_inside, takes_thread_index
+from .slices import (
+    ONLY_WRITTEN,
+    RefType,
+    SliceType,
+    axes_in_bounds,
+    axis_sites,
+    element_index,
+    load_inside,
+    takes_thread_index,
+)
 from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
 from .tiles import GetRemainder, GetTile, lower_get_remainder, lower_get_tile
 from .types import display
@@ -205,11 +214,7 @@ def element_of(
 
 def axes_inside(builder: Any, kind: Any, places: list[tuple[Any, Any]]) -> Any:
     """Returns whether each index is within its axis. The first that is outside is reported."""
-    inside = None
-    for axis, (index, length) in enumerate(places):
-        good = in_bounds(builder, index, length, site(builder, kind.parameter, axis=axis))
-        inside = good if inside is None else builder.and_(inside, good)
-    return inside
+    return axes_in_bounds(builder, places, axis_sites(builder, kind.parameter, kind.ndim))
 
 
 @lowering_registry.lower(operator.getitem, ShapedSliceType, types.BaseTuple)
@@ -345,7 +350,7 @@ def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     # No two threads of a launch of two axes have the same row and column, whatever the width that they agreed on.
     ref.row, ref.col = global_index(builder, "y"), global_index(builder, "x")
     ref.rows, ref.cols = cgutils.unpack_tuple(builder, view.shape)
-    ref.row_site, ref.col_site = (site(builder, kind.parameter, axis=axis) for axis in (0, 1))
+    ref.row_site, ref.col_site = axis_sites(builder, kind.parameter, kind.ndim)
     return ref._getvalue()
 
 
@@ -382,8 +387,8 @@ class PlaceRefAttributes(AttributeTemplate):  # type: ignore[misc]
 
 def _place(builder: Any, ref: Any) -> tuple[Any, Any]:
     """Returns whether a Ref's element is inside, and its offset."""
-    rows = in_bounds(builder, ref.row, ref.rows, ref.row_site)
-    inside = builder.and_(rows, in_bounds(builder, ref.col, ref.cols, ref.col_site))
+    places = [(ref.row, ref.rows), (ref.col, ref.cols)]
+    inside = axes_in_bounds(builder, places, [ref.row_site, ref.col_site])
     return inside, builder.add(builder.mul(ref.row, ref.cols), ref.col)
 
 

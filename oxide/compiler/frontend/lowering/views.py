@@ -21,7 +21,7 @@ from oxide.language.views import MatrixView
 
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, element_index, in_bounds, load_inside
+from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -397,10 +397,10 @@ def _lower_tile_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         element_index(builder, part_type, part)
         for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
     )
-    down = in_bounds(builder, i, view.rows, site(builder, f"a tile of {kind.parameter}", axis=0))
-    across = in_bounds(builder, j, view.cols, site(builder, f"a tile of {kind.parameter}", axis=1))
+    places = axis_sites(builder, f"a tile of {kind.parameter}", 2)
+    inside = axes_in_bounds(builder, [(i, view.rows), (j, view.cols)], places)
     offset = builder.add(builder.mul(i, view.stride), j)
-    return load_inside(context, builder, kind.dtype, view.data, offset, builder.and_(down, across))
+    return load_inside(context, builder, kind.dtype, view.data, offset, inside)
 
 
 @typing_registry.register_global(operator.setitem)
