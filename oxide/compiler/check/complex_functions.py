@@ -1,4 +1,4 @@
-"""Python's ``cmath`` in kernels: functions of a complex number, computed in its own precision.
+"""Python's ``cmath``, and NumPy's functions of complex numbers, in kernels: computed in the number's own precision.
 
 They take a c64 or c128, and real numbers too. The special values are those of C's Annex G and of Python, but nothing
 raises: ``cmath.log(0j)`` is ``-inf``.
@@ -10,6 +10,8 @@ import cmath
 import math
 from typing import Any
 
+import numpy as np
+
 from oxide.compiler.signature.device_function import device
 
 
@@ -17,8 +19,8 @@ from oxide.compiler.signature.device_function import device
 def exp(z: Any) -> Any:
     w = complex(z)
     x, y = w.real, w.imag
-    size = math.exp(x)
-    if y == 0:
+    zero, size = type(x)(0), math.exp(x)
+    if y == zero:
         return complex(size, y)
     if math.isfinite(y):
         if math.isinf(size) and math.isfinite(x):
@@ -27,7 +29,7 @@ def exp(z: Any) -> Any:
             return complex(root * math.cos(y) * root, root * math.sin(y) * root)
         return complex(size * math.cos(y), size * math.sin(y))
     if math.isinf(x):
-        return complex(x, y - y) if x > 0 else complex(size, size)
+        return complex(x, y - y) if x > zero else complex(size, size)
     return complex(y - y, y - y)
 
 
@@ -57,12 +59,12 @@ def sqrt(z: Any) -> Any:
     if math.isnan(x):
         return complex(x, x)
     if math.isinf(x):
-        if x > 0:
+        if x > zero:
             return complex(x, y if math.isnan(y) else math.copysign(zero, y))
         return complex(y if math.isnan(y) else zero, math.copysign(x, y))
     if math.isnan(y):
         return complex(y, y)
-    if x == 0 and y == 0:
+    if x == zero and y == zero:
         return complex(zero, y)
     # A factor keeps the sum of size and real part finite, and the parts of a small number normal.
     is_small = max(abs(x), abs(y)) < type(x)(1e-30)
@@ -72,7 +74,7 @@ def sqrt(z: Any) -> Any:
     root = math.sqrt(half * (a + math.hypot(a, b)))
     other = half * b / root * back
     root = root * back
-    if x >= 0:
+    if x >= zero:
         return complex(root, math.copysign(other, y))
     return complex(other, math.copysign(root, y))
 
@@ -109,6 +111,21 @@ def isnan(z: Any) -> Any:
     return math.isnan(z.real) or math.isnan(z.imag)
 
 
+@device
+def conjugate(z: Any) -> Any:
+    return z.conjugate()
+
+
+@device
+def real(z: Any) -> Any:
+    return z.real
+
+
+@device
+def imag(z: Any) -> Any:
+    return z.imag
+
+
 FUNCTIONS: dict[Any, Any] = {
     cmath.exp: exp,
     cmath.isfinite: isfinite,
@@ -121,3 +138,6 @@ FUNCTIONS: dict[Any, Any] = {
     cmath.sqrt: sqrt,
 }
 """What a kernel calls where it names one of the functions of ``cmath``."""
+
+NUMPY: dict[Any, Any] = {np.conjugate: conjugate, np.real: real, np.imag: imag, np.angle: phase}
+"""What a kernel calls where it names one of NumPy's functions of complex numbers."""

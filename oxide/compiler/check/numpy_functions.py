@@ -93,6 +93,7 @@ FUNCTIONS: dict[Any, Any] = {
     np.where: where,
     np.square: square,
     **complex_functions.FUNCTIONS,
+    **complex_functions.NUMPY,
 }
 """What a kernel calls where it names one of NumPy's functions, or of those of ``cmath``."""
 

@@ -345,6 +345,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
         if isinstance(target, slice_lowering.RefType | shaped.PlaceRefType) and attr == "value":
             slice_lowering.check_store(target, value)
+        elif not session.numba_style and isinstance(target, types.Complex):
+            note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
+            raise errors.TypingError("a part of a complex number")
         return super().resolve_setattr(target, attr, value)
 
 
