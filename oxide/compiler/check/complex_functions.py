@@ -29,7 +29,7 @@ def exp(z: Any) -> Any:
             return complex(root * math.cos(y) * root, root * math.sin(y) * root)
         return complex(size * math.cos(y), size * math.sin(y))
     if math.isinf(x):
-        return complex(x, y - y) if x > zero else complex(size, size)
+        return complex(x, y - y) if x > zero else complex(size, math.copysign(size, y))
     return complex(y - y, y - y)
 
 
@@ -44,8 +44,11 @@ def log(z: Any) -> Any:
         # Near 1 the logarithm of the size would show the error of its rounding.
         greater, less = max(x, y), min(x, y)
         return complex(half * math.log1p((greater - one) * (greater + one) + less * less), angle)
-    if math.isinf(size) and math.isfinite(x) and math.isfinite(y):
-        return complex(math.log(math.hypot(half * x, half * y)) - math.log(half), angle)
+    is_small = size > type(x)(0) and size < type(x)(1e-30)
+    if is_small or (math.isinf(size) and math.isfinite(x) and math.isfinite(y)):
+        # A factor keeps the size finite, and that of a small number normal.
+        factor = type(x)(2.0**60) if is_small else half
+        return complex(math.log(math.hypot(factor * x, factor * y)) - math.log(factor), angle)
     return complex(math.log(size), angle)
 
 
