@@ -92,18 +92,18 @@ FUNCTIONS: dict[Any, Any] = {
     np.clip: clip,
     np.where: where,
     np.square: square,
-    **complex_functions.FUNCTIONS,
-    **complex_functions.NUMPY,
 }
-"""What a kernel calls where it names one of NumPy's functions, or of those of ``cmath``."""
+"""What a kernel calls where it names one of NumPy's functions of real numbers."""
+
+_ALL = {**FUNCTIONS, **complex_functions.FUNCTIONS, **complex_functions.NUMPY}
 
 
 def in_kernels(value: Any) -> Any:
     """Returns what a kernel calls for a function of NumPy or ``cmath``, and any other object unchanged."""
-    return FUNCTIONS.get(value, value) if isinstance(value, _KINDS) else value
+    return _ALL.get(value, value) if isinstance(value, _KINDS) else value
 
 
-_KINDS: tuple[type, ...] = tuple({type(function) for function in FUNCTIONS})
+_KINDS: tuple[type, ...] = tuple({type(function) for function in _ALL})
 
 
 def _only_in_a_kernel(name: str) -> NoReturn:

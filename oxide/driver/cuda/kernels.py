@@ -1,9 +1,9 @@
 """The CUDA driver's own two kernels: one fills memory, one reports the fault of a graph's launch.
 
-**Fill.** A pattern of 16 bytes, or twice one of 8, for complex numbers, float64 and 64-bit integers: the driver's memset
-takes patterns of up to 4 bytes. A thread writes words of one parity, so it chooses its half once. Two strided 2-D
-memsets, one for each half, write the same bytes, but took 10.6 ms for 64 MiB on an H100, where a memset of
-4-byte patterns takes 0.03 ms.
+**Fill.** A pattern of 16 bytes, or twice one of 8, for complex numbers, float64 and 64-bit integers: the driver's
+memset takes patterns of up to 4 bytes. A thread writes words of one parity, so it chooses its half once. Two strided
+2-D memsets, one for each half, write the same bytes, but took 10.6 ms for 64 MiB on an H100, where a memset of 4-byte
+patterns takes 0.03 ms.
 
 **Report.** On an H100, from C, with three empty kernels: a graph that begins with a memset of its fault record and ends
 with a copy of it takes the host 4.7 µs, 12.7 µs a launch back to back, and 18.4 µs launched alone and waited for. With
