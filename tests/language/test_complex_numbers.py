@@ -318,25 +318,25 @@ def test_on_the_host_they_make_numpys_numbers() -> None:
 class Transform(NamedTuple):
     factor: c64
     offset: c128
-    count: i32
+    times: i32
 
 
 def test_parameters_tuples_and_defaults() -> None:
-    @kernel(block=32, requires=("t.count >= 1", "p[1] >= 0"))
+    @kernel(block=32, requires=("t.times >= 1", "p[1] >= 0"))
     def transformed(
         before: u8, t: Transform, p: tuple[c64, i64, c128], out: DisjointSlice[c128], z: c64 = 1 + 2j, w: c128 = 3
     ) -> None:
         element = out.get_mut(thread.index_1d())
         if element is not None:
             factor, _, last = p
-            element.value = t.factor * t.offset + t.count + factor * last + z * w + before
+            element.value = t.factor * t.offset + t.times + factor * last + z * w + before
 
     given = Transform(2j, 1 - 1j, 5), (np.complex64(1 + 1j), 0, np.array(2j))
     found = d2h(transformed(7, *given, zeros(2, c128)).sync()[3]).sync()
     np.testing.assert_array_equal(found, 2j * (1 - 1j) + 5 + (1 + 1j) * 2j + (1 + 2j) * 3 + 7)
     changed = transformed(7, *given, zeros(1, c128), np.float32(2), True).sync()
     assert d2h(changed[3]).sync()[0] == 2j * (1 - 1j) + 5 + (1 + 1j) * 2j + 2 + 7
-    with pytest.raises(LaunchError, match=r"t\.count >= 1"):
+    with pytest.raises(LaunchError, match=r"t\.times >= 1"):
         transformed(7, Transform(2j, 1, 0), given[1], zeros(1, c128))
 
 
@@ -460,7 +460,7 @@ def functions_of(kind: Any) -> Kernel:
     def compute(
         z: Slice[kind],  # type: ignore[valid-type]
         out: DisjointSlice2[kind],  # type: ignore[valid-type]
-        reals: DisjointSlice2[real],  # type: ignore[valid-type]
+        reals: DisjointSlice2[real],
     ) -> None:
         i = thread.index_1d().get()
         if i < len(z):
