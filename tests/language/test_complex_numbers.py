@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import oxide
 from oxide import (
@@ -19,10 +20,12 @@ from oxide import (
     Kernel,
     LaunchConfig,
     LocalArray,
+    MatrixView,
     SharedArray,
     Slice,
     Slice2,
     Slice3,
+    Tiles,
     c64,
     c128,
     d2h,
@@ -388,6 +391,49 @@ def test_slices_of_several_axes() -> None:
     assert_near(found, (a.sum(0) + b.astype(np.complex64)), c64, 8, np.abs(a).sum(0) + np.abs(b))
 
 
+def test_loops_views_tiles_and_unchecked_reads() -> None:
+    @kernel(block=32)
+    def rows(a: Slice[c64], width: i32, out: DisjointSlice[c64, Tiles(2)]) -> None:
+        index = thread.index_1d()
+        tile = out.get_mut(index)
+        view = MatrixView(a, width)
+        if tile is not None:
+            total = 0j
+            for z in view.row(index.get(), width):
+                total += z
+            tile[0] = total
+            total = c64(0)
+            for j in range(len(a)):
+                total += a.unchecked[j] - a[j]
+            for j, z in enumerate(a):
+                total += z * f32(j)
+            tile[1] = total
+
+    a = random_numbers((32, 33), c64)
+    found = d2h(rows(h2d(a), 33, zeros(64, c64)).last()).sync().reshape(32, 2)
+    size = float(np.abs(a).sum()) * a.size
+    assert_near(found[:, 0], a.sum(1), c64, 33, np.abs(a).sum(1))
+    assert_near(found[:, 1], np.full(32, (a.ravel() * np.arange(a.size)).sum()), c64, 8, size)
+
+
+def test_a_name_of_several_types_has_one_that_holds_them() -> None:
+    @kernel(block=32)
+    def chosen(x: f32, n: i32, out: DisjointSlice[c64]) -> None:
+        element = out.get_mut(thread.index_1d())
+        if element is not None:
+            z = c64(x, 1)
+            if n > 0:
+                z = x
+            if n > 1:
+                z = 2
+            if n > 2:
+                z = 1j
+            element.value = n if n > 3 else z
+
+    found = [d2h(chosen(1.5, n, zeros(1, c64)).last()).sync()[0] for n in range(5)]
+    assert found == [1.5 + 1j, 1.5, 2, 1j, 4]
+
+
 WEIGHTS = np.array([1j, 2, 3 - 1j], np.complex64)
 FACTOR = np.complex64(2 - 1j)
 
@@ -554,6 +600,22 @@ def test_the_assembler_takes_the_code(kind: Any) -> None:
     assert (".f64" in ptx) == (kind is c128)
     assert "0 bytes spill stores" in assembled(ptx, (9, 0))
     assembled(mandelbrot.ptx(cc=(9, 0)))
+
+
+@cuda.jit(device=True)
+def cubed(z):  # type: ignore[no-untyped-def]
+    return z * z * z
+
+
+def test_a_literal_is_a_complex128_in_a_function_of_numba_cuda() -> None:
+    @kernel(block=32)
+    def cubes(z: c64, out: DisjointSlice[c128]) -> None:
+        index = thread.index_1d()
+        element = out.get_mut(index)
+        if element is not None:
+            element.value = cubed(0.1j) if index.get() == 0 else cubed(z)
+
+    assert_near(d2h(cubes(2j, zeros(2, c128)).last()).sync(), [0.1j**3, -8j], c128, 4)
 
 
 # Faults, the sanitizer, and what is refused

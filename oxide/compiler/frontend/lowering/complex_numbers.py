@@ -101,6 +101,11 @@ def type_of_constant(value: Any) -> Any:
     return _LITERAL if type(value) is complex else None
 
 
+def as_numbas(kind: Any) -> Any:
+    """Returns numba's type for a complex literal, and any other type unchanged."""
+    return types.complex128 if isinstance(kind, PythonComplex) else kind
+
+
 # Types
 
 
