@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from oxide.runtime.launching.launch_config import LaunchConfig
 
 _ANY: Final = sys.maxsize
-_NUMBERS: Final = (int, float, bool, complex)
+_NUMBERS: Final = (int, float, bool)
 
 # What a slot does with its argument.
 _SLICE: Final = 0
