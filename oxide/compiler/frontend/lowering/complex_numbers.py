@@ -80,7 +80,7 @@ _OF_REALS = {
     int: "int(...)",
     float: "float(...)",
     round: "round(...)",
-    **{function: f"math.{name}" for name, function in vars(math).items() if callable(function)},
+    **{function: f"math.{name}" for name, function in vars(math).items() if name[0] != "_" and callable(function)},
 }
 _CMATH = {function.__name__ for function in FUNCTIONS}
 
