@@ -17,8 +17,9 @@ _OFFSET = re.compile(r"<(\w+)\.([\w.]+(?:\[\d+\])?)>")
 
 @functools.cache
 def ir_file(module: str, name: str) -> str:
-    """Returns the text of ``name``, a file in the directory of the module whose ``__file__`` is ``module``, with the records'
-    offsets filled in. Raises ``LookupError`` for a record or a field that does not exist."""
+    """Returns the text of ``name``, a file in the directory of the module whose ``__file__`` is ``module``.
+
+    The records' offsets are filled in. Raises ``LookupError`` for a record or a field that does not exist."""
     return with_offsets(Path(module).with_name(name).read_text(encoding="utf-8"), name)
 
 

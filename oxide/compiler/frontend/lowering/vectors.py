@@ -195,8 +195,8 @@ def _make_template(name: str) -> Any:
             if len(args) != 1 + (count if is_store else 0) or kws:
                 note(f".{name} takes an index{f' and {count} values' if is_store else ''}, by position")
                 return None
-            if not isinstance(kind.dtype, types.Number):
-                note(f".{name} moves numbers, not {display(kind.dtype)}")
+            if not isinstance(kind.dtype, types.Number) or isinstance(kind.dtype, types.Complex):
+                note(f".{name} moves real numbers, not {display(kind.dtype)}")
                 return None
             index, *values = (types.unliteral(argument) for argument in args)
             if not (check_index(kind, index) if isinstance(kind, BlockArrayType) else _check_place(kind, index)):
