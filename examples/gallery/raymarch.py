@@ -13,7 +13,6 @@ import numpy as np
 from oxide import DisjointSlice3, Tiles, d2h, device, f32, kernel, thread, zeros
 
 Vec = tuple[f32, f32, f32]
-LIGHT = (0.683763, 0.455842, 0.569803)  # where the light comes from, of length 1
 
 
 @device
@@ -82,10 +81,11 @@ def draw(eye: Vec, right: Vec, up: Vec, ahead: Vec, pixels: DisjointSlice3[f32, 
         pixel[0], pixel[1], pixel[2] = 0.6, 0.675, 0.75
         if d < 0.01:
             x, y, z = along(eye, ray, t)
-            n, half = normal(x, y, z), unit(along(LIGHT, ray, -1.0))
+            light = unit((0.6, 0.4, 0.5))
+            n, half = normal(x, y, z), unit(along(light, ray, -1.0))
             specular = min(max(dot(n, half), 0.0), 1.0) ** 80
-            fresnel = 0.04 + 0.96 * min(max(1 - dot(half, LIGHT), 0.0), 1.0) ** 5
-            shade = 2 * (dot(n, LIGHT) * (1 - fresnel) + 10 * specular * fresnel) * lit((x, y, z), LIGHT)
+            fresnel = 0.04 + 0.96 * min(max(1 - dot(half, light), 0.0), 1.0) ** 5
+            shade = 2 * (dot(n, light) * (1 - fresnel) + 10 * specular * fresnel) * lit((x, y, z), light)
             pixel[0] = min(max(0.85 * shade, 0.0) ** 2.2, 1.0)
             pixel[1] = min(max(0.9 * shade, 0.0) ** 2.2, 1.0)
             pixel[2] = min(max(0.95 * shade, 0.0) ** 2.2, 1.0)
