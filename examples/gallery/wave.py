@@ -20,9 +20,7 @@ def clamped(height: Slice2[f32], row: i64, col: i64) -> f32:
 
 
 @kernel(block=(16, 16))
-def displace(
-    x: f32, y: f32, radius: f32, depth: f32, before: DisjointSlice2[f32], now: DisjointSlice2[f32]
-) -> None:
+def displace(x: f32, y: f32, radius: f32, depth: f32, before: DisjointSlice2[f32], now: DisjointSlice2[f32]) -> None:
     index = thread.index_2d(now.shape[1])
     if index is not None:
         old, new = before.get_mut(index), now.get_mut(index)

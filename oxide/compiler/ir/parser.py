@@ -132,7 +132,7 @@ _CALL_WORD = re.compile(
 )
 _BUNDLE = re.compile(r'[, ]*"([^"]*)"\(')
 _ASSEMBLY = re.compile(r'asm(?: \w+)*\s+"[^"]*",\s*"[^"]*"')
-_UNNAMED = "%oxide.value."  # no name in a kernel has two dots in front of a number, so none is the same
+_UNNAMED = "%oxide.value."  # a parameter's or a variable's name has no dot, so none begins so
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
