@@ -91,6 +91,8 @@ def test_monte_carlo() -> None:
     assert 0 <= samples.min() < 0.001
     assert 0.999 < samples.max() < 1
     assert abs(np.corrcoef(samples[:-1], samples[1:])[0, 1]) < 0.03
+    drawn = monte_carlo.evaluate(lambda x: x, 7, 0.0, 1.0, zeros(10_001)).last().and_then(d2h).sync()
+    assert np.array_equal(drawn, samples)
     wanted = (1 / (1 + 2 * samples)).mean() * 2
     assert abs(monte_carlo.integral(lambda x: 1 / x, 1, 3, 10_001, seed=7) / wanted - 1) < 1e-5
     assert abs(monte_carlo.integral(lambda x: 1 / x, 1, 2, 100_001) - math.log(2)) < 2e-3
@@ -196,9 +198,7 @@ def test_raymarch() -> None:
     assert len(np.unique(wanted.round(3))) > 100, "a picture"
     apart = np.abs(got - wanted).max(-1)
     assert np.median(apart) < 1e-5
-    # At an edge a ray in float32 may meet another face.
-    assert (apart < 0.01).mean() > 0.98
-    assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 0.03
+    assert (apart < 2e-4).mean() > 0.995, "at an edge a ray in float32 may meet another face"
 
 
 def jelly(x: Any, v: Any, steps: int) -> tuple[Any, Any, Any]:
@@ -240,7 +240,7 @@ def jelly(x: Any, v: Any, steps: int) -> tuple[Any, Any, Any]:
 def test_mpm88() -> None:
     random = np.random.default_rng(1)
     x = np.float32(0.03 + 0.1 * random.random((501, 2)))  # next to two walls, so that it hits them
-    v = np.float32([-1, -3] + random.standard_normal((501, 2)))
+    v = np.float32(random.standard_normal((501, 2)) - (1, 3))
     wanted = jelly(x.astype(np.float64), v.astype(np.float64), 60)
     got = mpm88.simulate(x, v, 60)
     assert np.abs(wanted[2] - 1).max() > 0.01, "it is pressed together"
