@@ -113,7 +113,7 @@ def simulate(x: Any, v: Any, steps: int) -> tuple[Any, Any, Any]:
 
 def main() -> None:
     x = np.random.default_rng(1).random((8192, 2), np.float32) * 0.4 + 0.2
-    x, v, _ = simulate(np.float32(x), np.tile(np.float32((0, -1)), (8192, 1)), steps=200)
+    x, v, _ = simulate(np.float32(x), np.tile(np.array((0, -1), np.float32), (8192, 1)), steps=200)
     print(f"8192 particles after 200 steps: mean height {x[:, 1].mean():.4f}, mean speed {-v[:, 1].mean():.4f}")
 
 

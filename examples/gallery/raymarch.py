@@ -98,8 +98,8 @@ def camera(eye: Any, target: Any) -> tuple[Any, ...]:
     return tuple(tuple(map(float, each)) for each in (eye, right, np.cross(right, ahead), ahead))
 
 
-def picture(rows: int, cols: int) -> Any:
-    view = camera(eye=(-1.25, 1.0, 2.0), target=(0.0, 0.0, 0.0))
+def picture(rows: int, cols: int, eye: tuple[float, float, float] = (-1.25, 1.0, 2.0)) -> Any:
+    view = camera(eye, target=(0.0, 0.0, 0.0))
     return draw[-(-rows * cols // 128), 128](*view, zeros((rows, cols, 3))).last().and_then(d2h).sync()
 
 

@@ -154,7 +154,7 @@ def test_wave() -> None:
     assert error(wave.simulate(rows, cols, steps, dt=dt, damping=0.2), now) < 1e-4
 
 
-def rendered(rows: int, cols: int) -> Any:
+def rendered(rows: int, cols: int, eye: tuple[float, float, float]) -> Any:
     """The picture of ``raymarch`` in float64."""
 
     def unit(v: Any) -> Any:
@@ -166,7 +166,7 @@ def rendered(rows: int, cols: int) -> Any:
         box = np.linalg.norm(np.maximum(out, 0), axis=-1) + np.minimum(out.max(-1), 0)
         return np.minimum(np.maximum(-ball, box), p[..., 1] + 1)
 
-    eye, right, up, ahead = map(np.array, raymarch.camera((-1.25, 1.0, 2.0), (0.0, 0.0, 0.0)))
+    _, right, up, ahead = map(np.array, raymarch.camera(eye, (0.0, 0.0, 0.0)))
     row, col = np.mgrid[:rows, :cols][..., None]
     ray = unit(right * (2 * col - cols) / rows + up * (2 * row - rows) / rows + 2 * ahead)
     t = np.zeros((rows, cols))
@@ -193,8 +193,9 @@ def rendered(rows: int, cols: int) -> Any:
     return np.where((d < 0.01)[..., None], colour, (0.6, 0.675, 0.75))
 
 
-def test_raymarch() -> None:
-    got, wanted = raymarch.picture(27, 45), rendered(27, 45)
+@pytest.mark.parametrize("eye", [(-1.25, 1.0, 2.0), (-1.8, 1.2, -1.5)], ids=["the light behind", "a highlight"])
+def test_raymarch(eye: tuple[float, float, float]) -> None:
+    got, wanted = raymarch.picture(27, 45, eye), rendered(27, 45, eye)
     assert len(np.unique(wanted.round(3))) > 100, "a picture"
     apart = np.abs(got - wanted).max(-1)
     assert np.median(apart) < 1e-5
