@@ -278,7 +278,8 @@ class _Writer:
                 self.depth -= 1
                 self.block(s.bodies[0])
             case "view":
-                s.line = self.put(f"{v['name']} = MatrixView({v['slice']}, {e[0]}).{v['part']}({', '.join(e[1:])})")
+                matrix = v["slice"] if v["matrix"] else f"MatrixView({v['slice']}, {e.pop(0)})"
+                s.line = self.put(f"{v['name']} = {matrix}.{v['part']}({', '.join(e)})")
             case "each":
                 names, views = v
                 over = views[0] if len(views) == 1 else f"zip_exact({', '.join(views)})"
