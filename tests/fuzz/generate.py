@@ -812,7 +812,8 @@ class Generator:
         return [Stmt("assert", [test], [], f"message {self.fresh('m')}")]
 
     def vector(self, depth: int) -> list[Stmt]:
-        parameter = self.pick([each for each in self.slices() if each.type != "bool"] or [None])
+        numbers = [each for each in self.program.parameters if each.kind in ("slice", "shaped") and each.type != "bool"]
+        parameter = self.pick(numbers or [None])
         if parameter is None:
             return self.assign(depth)
         width = self.pick((2, 4))
@@ -820,7 +821,8 @@ class Generator:
         if self.chance(0.15):
             index = total("+", index, literal(self.pick((1, 2))))
         names = [self.fresh() for _ in range(width)]
-        statement = Stmt("load", [index], [], (parameter.name, names, parameter.type))
+        before = [self.index(self.extent(parameter, axis)) for axis in range(len(parameter.inner))]
+        statement = Stmt("load", [*before, index], [], (parameter.name, names, parameter.type))
         self.variables |= dict.fromkeys(names, parameter.type)
         return [statement]
 

@@ -501,8 +501,12 @@ class _Translator:
                 self.put(f"{', '.join(v[1])} = {v[0]}")
             case "load":
                 name, targets, kind = v
-                given = f"A.i64({self.expr(s.exprs[0])}), {len(targets)}, '{kind}', {s.line}"
-                self.put(f"{', '.join(targets)} = _lanes(T, {name}, '{name}', {given})")
+                *before, last = (f"A.i64({self.expr(each)})" for each in s.exprs)
+                given = f"{last}, {len(targets)}, '{kind}', {s.line}"
+                function, shape = "_lanes", ""
+                if before:
+                    function, shape = "_lanes_of_row", f"{self.shape_of(name)}, ({', '.join(before)},), "
+                self.put(f"{', '.join(targets)} = {function}(T, {name}, '{name}', {shape}{given})")
             case "vector" | "unchecked":
                 values = ", ".join(self.converted(each, v[1]) for each in s.exprs[1:])
                 self.put(f"_at = {self.expr(s.exprs[0])}")
@@ -829,6 +833,24 @@ def _lanes(thread: _Thread, elements: list[Any], what: str, first: int, count: i
         thread.mistake(line)
         return zeros
     return tuple(elements[first : first + count])
+
+
+def _lanes_of_row(
+    thread: _Thread,
+    elements: list[Any],
+    what: str,
+    shape: tuple[int, ...],
+    before: tuple[int, ...],
+    first: int,
+    count: int,
+    kind: str,
+    line: int,
+) -> Any:
+    """A vector of a slice of several axes: each index is checked against its axis, and the last at both ends."""
+    place = thread.place(shape, what, (*before, first), line)
+    if place is None or thread.place(shape, what, (*before, first + count - 1), line) is None:
+        return (0.0 if kind in FLOATS else 0,) * count
+    return _lanes(thread, elements, what, place, count, kind, line)
 
 
 def _atomic(

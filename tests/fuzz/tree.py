@@ -239,7 +239,8 @@ class _Writer:
             case "untuple":
                 s.line = self.put(f"{', '.join(v[1])} = {v[0]}")
             case "load":  # a vector
-                s.line = self.put(f"{', '.join(v[1])} = {v[0]}.load{len(v[1])}({e[0]})")
+                index = e[0] if len(e) == 1 else f"({', '.join(e)})"
+                s.line = self.put(f"{', '.join(v[1])} = {v[0]}.load{len(v[1])}({index})")
             case "vector":  # a store of one
                 s.line = self.put(f"{v[0]}.unchecked_mut.store{len(e) - 1}({', '.join(e)})")
             case "unchecked":
