@@ -157,15 +157,39 @@ class _View:
             last = (row + rows - 1) * stride + col + cols - 1
             last = min(last, GREATEST["i64"])
             self.bad = (name, (row if row < 0 else rows) if min(row, rows) < 0 else last, len(elements))
-        self.rows = (
-            []
-            if self.bad
-            else [elements[(row + i) * stride + col : (row + i) * stride + col + cols] for i in range(rows)]
-        )
+        self._take(elements, part, row * stride + col, rows, cols, stride)
+
+    def _take(self, elements: list[Any], part: str, first: int, rows: int, cols: int, stride: int) -> None:
+        self.rows = [] if self.bad else [elements[first + i * stride : first + i * stride + cols] for i in range(rows)]
         if part == "col":
             self.rows = [[each for line in self.rows for each in line]]
         elif part == "row" and self.bad:
             self.rows = [[]]
+
+
+class _PartOfMatrix(_View):
+    """A row, a column or a tile of a slice of two axes, each checked by itself."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, elements: list[Any], name: str, line: int, shape: tuple[int, int], part: str, given: tuple[int, ...]
+    ) -> None:
+        height, width = shape
+        match part:
+            case "row":
+                row, col, rows, cols = given[0], 0, 1, width
+            case "col":
+                row, col, rows, cols = 0, given[0], height, 1
+            case _:
+                row, col, rows, cols = given
+        self.what, self.line, self.bad = name, line, None
+        for axis, (first, count, length) in enumerate(((row, rows, height), (col, cols, width))):
+            if self.bad is None and not (0 <= count <= length and 0 <= first <= length - count):
+                least = count if count < 0 else first
+                last = min(first + count - 1, GREATEST["i64"])
+                self.bad = (f"axis {axis} of {name}", least if least < 0 else last, length)
+        self._take(elements, part, row * width + col, rows, cols, width)
 
 
 class _Tile:
@@ -487,8 +511,12 @@ class _Translator:
                 self.put(f"{', '.join(v[1])} = {v[0]}")
             case "load":
                 name, targets, kind = v
-                given = f"A.i64({self.expr(s.exprs[0])}), {len(targets)}, '{kind}', {s.line}"
-                self.put(f"{', '.join(targets)} = _lanes(T, {name}, '{name}', {given})")
+                *before, last = (f"A.i64({self.expr(each)})" for each in s.exprs)
+                given = f"{last}, {len(targets)}, '{kind}', {s.line}"
+                function, shape = "_lanes", ""
+                if before:
+                    function, shape = "_lanes_of_row", f"{self.shape_of(name)}, ({', '.join(before)},), "
+                self.put(f"{', '.join(targets)} = {function}(T, {name}, '{name}', {shape}{given})")
             case "vector" | "unchecked":
                 values = ", ".join(self.converted(each, v[1]) for each in s.exprs[1:])
                 self.put(f"_at = {self.expr(s.exprs[0])}")
@@ -545,10 +573,10 @@ class _Translator:
                 self.block(s.bodies[0])
             case "view":
                 self.views.add(v["name"])
-                stride, *given = (f"A.i64({self.expr(each)})" for each in s.exprs)
-                name = v["slice"]
+                given, name = [f"A.i64({self.expr(each)})" for each in s.exprs], v["slice"]
+                kind, size = ("_PartOfMatrix", self.shape_of(name)) if v["matrix"] else ("_View", given.pop(0))
                 self.put(
-                    f"{v['name']} = _View({name}, '{name}', {s.line}, {stride}, '{v['part']}', ({', '.join(given)},))"
+                    f"{v['name']} = {kind}({name}, '{name}', {s.line}, {size}, '{v['part']}', ({', '.join(given)},))"
                 )
             case "each":
                 names, views = v
@@ -816,6 +844,24 @@ def _lanes(thread: _Thread, elements: list[Any], what: str, first: int, count: i
         thread.mistake(line)
         return zeros
     return tuple(elements[first : first + count])
+
+
+def _lanes_of_row(
+    thread: _Thread,
+    elements: list[Any],
+    what: str,
+    shape: tuple[int, ...],
+    before: tuple[int, ...],
+    first: int,
+    count: int,
+    kind: str,
+    line: int,
+) -> Any:
+    """A vector of a slice of several axes: each index is checked against its axis, and the last at both ends."""
+    place = thread.place(shape, what, (*before, first), line)
+    if place is None or thread.place(shape, what, (*before, first + count - 1), line) is None:
+        return (0.0 if kind in FLOATS else 0,) * count
+    return _lanes(thread, elements, what, place, count, kind, line)
 
 
 def _atomic(

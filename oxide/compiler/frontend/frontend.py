@@ -86,6 +86,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     python_numbers,
     ranges,
     shaped,
+    shaped_views,
     shared,
     tiles,
     vectors,

@@ -41,8 +41,8 @@ _WORD = ir.IntType(64)
 class ShapedSliceType(types.Type):  # type: ignore[misc]
     """A slice of ``ndim`` axes of the kernel parameter ``parameter``.
 
-    ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"`` or ``"unchecked_mut"``.
-    ``tile`` holds the sides of its layout's tiles; it is () without a layout."""
+    ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"``, ``"unchecked_mut"``,
+    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of its layout's tiles; it is () without one."""
 
     def __init__(self, kind: str, dtype: Any, ndim: int, parameter: str, tile: tuple[int, ...] = ()) -> None:
         self.kind = kind
@@ -50,8 +50,9 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
         self.ndim = ndim
         self.parameter = parameter
         self.tile = tile
-        if kind.startswith("unchecked"):
-            self.shown = f"Unchecked{'Mut' * (kind != 'unchecked')}Slice{ndim}[{display(dtype)}]"
+        if kind.startswith(("unchecked", "streaming")):
+            first, _, mutable = kind.partition("_")
+            self.shown = f"{first.capitalize()}{mutable.capitalize()}Slice{ndim}[{display(dtype)}]"
         elif kind == "scatter":
             self.shown = f"Scatter{ndim}[{display(dtype)}]"
         else:
@@ -136,6 +137,9 @@ class ShapedSliceGetItem(AbstractTemplate):  # type: ignore[misc]
         if kind.kind == "scatter":
             note(ONLY_WRITTEN.format(name=kind.parameter))
             return None
+        if kind.kind.startswith("streaming"):
+            _note_vectors_only(kind)
+            return None
         return signature(kind.dtype, kind, types.unliteral(index)) if check_indices(kind, index) else None
 
 
@@ -147,6 +151,9 @@ class ShapedSliceSetItem(AbstractTemplate):  # type: ignore[misc]
         kind, index, value = args
         if kind.kind in ("disjoint", "atomic"):
             _note_without_brackets(kind)
+            return None
+        if kind.kind.startswith("streaming"):
+            _note_vectors_only(kind)
             return None
         if kind.kind not in ("unchecked_mut", "scatter"):
             note(
@@ -173,6 +180,11 @@ def _note_without_brackets(kind: ShapedSliceType) -> None:
         f"{name}.get_mut(thread.{index}), test that it is not None, and use c_elem.value; for computed indices that no "
         f"other thread has, write {name}.scatter[{', '.join('ijk'[: kind.ndim])}] = value"
     )
+
+
+def _note_vectors_only(kind: ShapedSliceType) -> None:
+    axes = ", ".join("ijk"[: kind.ndim])
+    note(f"{kind.parameter} is a {kind.shown} here, which has vectors only, as load4(({axes}))")
 
 
 def check_indices(kind: ShapedSliceType, index: Any) -> bool:
