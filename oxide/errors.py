@@ -77,7 +77,7 @@ class BoundsError(KernelFault, IndexError):
 
     ``block`` and ``thread`` are (x, y, z). ``index`` is the index as the kernel computed it, signed. For an array of
     several axes ``axis`` is the first axis whose index is outside, and ``index`` and ``length`` are those of this axis;
-    for one axis it is None.
+    for one axis it is None. ``indices`` and ``shape`` are the index and the length of every axis.
     """
 
     def __init__(
@@ -91,17 +91,23 @@ class BoundsError(KernelFault, IndexError):
         file: str,
         line: int,
         axis: int | None = None,
+        indices: tuple[int, ...] | None = None,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         unsized = length == 0 and parameter.startswith("DynamicSharedArray")
         advice = " (its bytes are LaunchConfig(shared_mem_bytes=…))" if unsized else ""
         found = f"{parameter}[{index}] is outside {parameter}, which has {length} elements{advice}"
         if axis is not None:
             found = f"index {index} of axis {axis} is outside {parameter}, whose axis {axis} has {length} elements"
+        if indices is not None:
+            found += f" ({list(indices)} of shape {shape})"
         super().__init__(f"kernel {kernel}: {found}; block {block}, thread {thread}, at {file}:{line}")
         self.kernel = kernel
         self.parameter = parameter
         self.index = index
         self.length = length
+        self.indices = (index,) if indices is None else indices
+        self.shape = (length,) if shape is None else shape
         self.axis = axis
         self.block = block
         self.thread = thread

@@ -19,7 +19,10 @@ HEAVY = {"numba", "numba_cuda", "llvmlite", "trio", "cuda"}
 MAY_IMPORT = {
     "oxide.language": set[str](),
     "oxide.driver": set[str](),
-    "oxide.compiler": {"oxide.language", "oxide.driver.base", "oxide.driver.object", "oxide.driver.sanitizing"},
+    "oxide.compiler": {
+        "oxide.language",
+        *(f"oxide.driver.{name}" for name in ("base", "layout", "object", "records", "sanitizing")),
+    },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}

@@ -6,8 +6,8 @@ it need be, and never narrower:
 - the kernel's bytecode and source, with file and line (a fault names them), and what it was declared with;
 - the values of the globals and of the closure that its code names, and all that those reach in turn: constants,
   device functions, their constants … Of a module, the attributes that the code may name;
-- the compiler: the source of this package and of ``oxide.language``, the versions of Python, NumPy, numba, numba-cuda
-  and llvmlite, and numba's settings in the environment.
+- the compiler: the source of this package, of ``oxide.language`` and of the records that code shares with the driver,
+  the versions of Python, NumPy, numba, numba-cuda and llvmlite, and numba's settings in the environment.
 
 Of what belongs to Python, NumPy, numba or oxide, the name is enough: versions cover it. That is an object which one of
 their modules holds under its own name, and one of numba's types, which is made by its name. A kernel that reaches a
@@ -36,6 +36,7 @@ from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
+from oxide.driver import layout, records
 from oxide.language.types import ScalarType
 
 from .description import KernelDescription
@@ -76,10 +77,12 @@ def environment() -> tuple[str, ...]:
     """Returns what every kernel depends on: the compiler and its packages. Raises ``Unknown`` without its source."""
     package = os.path.dirname(os.path.abspath(__file__))
     sources: list[str | bytes] = []
+    paths = [os.path.abspath(module.__file__ or "") for module in (layout, records)]
     for root in (package, os.path.join(os.path.dirname(package), "language")):
-        for path in sorted(_sources(root)):
-            with open(path, "rb") as file:
-                sources += [os.path.relpath(path, package), file.read()]
+        paths += sorted(_sources(root))
+    for path in paths:
+        with open(path, "rb") as file:
+            sources += [os.path.relpath(path, package), file.read()]
     if not sources:
         raise Unknown("the compiler's source cannot be read")
     versions = [disk.version_text(name) for name in ("numba", "numba_cuda", "llvmlite")]

@@ -223,7 +223,7 @@ class Driver(Protocol):
         """Copies from one device's memory to another's: directly if the hardware can, else through the host."""
 
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
-        """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times."""
+        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times. The address is a multiple of its size, or 8."""
 
     def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
         """Copies a claimed fault record to the host and advances the cursor.

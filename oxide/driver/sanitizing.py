@@ -1,8 +1,8 @@
-"""The sanitizer's interface between the compiler and the CPU device: kinds of checks, accesses, state layout, reports.
+"""The sanitizer's interface between the compiler and the CPU device: kinds of checks, accesses, reports.
 
 ``OXIDE_SANITIZE=memory,race`` sanitizes every kernel, ``@kernel(sanitize=…)`` one. The compiler puts a call in front of
 each access (``compiler/sanitizer/instrument.py``) and adds a ``Sanitized`` to the machine code. The driver keeps the
-shadow memory and turns the reports into errors (``cpu/sanitizer.py``). Both use the state layout of this module.
+shadow memory and turns the reports into errors (``cpu/sanitizer.py``). ``records.py`` has the state of a launch.
 """
 
 from __future__ import annotations
@@ -128,49 +128,6 @@ class Tracking:
 
     wanted = False
 
-
-# The state of one launch: 64-bit words. The first eight are a fault record.
-
-MAX_REPORTS = 32
-REPORT_WORDS = 5  # kind, accessor, address, the other accessor, start of the array if known
-CELL_WORDS = 13  # time and accessor of a write, two reads, an atomic read, two atomic writes; time known on acquire
-VIEW_WORDS = 7
-"""The words of a parameter's view: its first address and the address behind its last byte; the address of its memory,
-the memory's shadow of written bytes, its cells, and the cell size as a shift; for a strided view the address of a flag
-for each byte, 1 for bytes of elements, else 0."""
-THREADS = 1024
-
-_FIELDS = {
-    "record": 8,
-    "now": 1,  # counts accesses; 0 is before the first
-    "block": 1,  # the running block; -1 before the first
-    "barrier": 1,  # the time when the block last passed a barrier, or began
-    "phase": 1,  # barriers that the block has passed
-    "block_known": 1,  # the whole block knows everything up to this time, through atomics and a barrier
-    "pending_known": 1,  # the value that block_known takes at the next barrier
-    "grid_known": 1,  # the time when all blocks last met at the grid's barrier
-    "reports": 1,
-    "leaves": 1,  # whether the running thread must leave the kernel, if it may
-    "views": 1,
-    "view_count": 1,
-    "shared_cells": 1,
-    "shared_init": 1,
-    "shared_inits": 1,  # in a cooperative launch, those of all blocks in a row; else 0
-    "shared_bytes": 1,
-    "report": MAX_REPORTS * REPORT_WORDS,
-    "scratch": 64,  # target of accesses that must not be made
-    # Per thread: barriers passed; time of its last release; time that acquiring would make known; time known;
-    # time of its arrival at a synchronisation of its warp; for each lane of its warp, the time up to which that lane's
-    # accesses are ordered.
-    "passed": THREADS,
-    "released": THREADS,
-    "acquired": THREADS,
-    "known": THREADS,
-    "arrived": THREADS,
-    "seen": THREADS * 32,
-}
-OFFSETS = dict(zip(_FIELDS, itertools.accumulate(_FIELDS.values(), initial=0), strict=False))
-STATE_WORDS = sum(_FIELDS.values())
 
 SANITIZED = 3
 """A fault record's ``claimed`` if the sanitizer has reports; ``index`` is the argument for ``published``."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overlo
 from .atomic import AtomicAccess
 from .slices import Layout, Ref, Scatter, Slice
 from .thread import ThreadIndex
+from .vectors import Alignment, Streaming, VectorReads, VectorWrites
 
 T = TypeVar("T")
 Index = TypeVar("Index")
@@ -22,6 +23,7 @@ Index = TypeVar("Index")
 if TYPE_CHECKING:
     from .slices import Elements
     from .tiles import C, MatrixTileRef, N, R, RowMajorTiles, TileRef, Tiles
+    from .views import TileView, VectorView
 
 
 class _Parameterized:
@@ -33,7 +35,7 @@ class _Parameterized:
             return GenericAlias(cls, parameters)
 
 
-class _Reads(Generic[T]):
+class _Reads(VectorReads[T, Index], Alignment):
     """What slices to read have in common, whatever their axes."""
 
     def __len__(self) -> int:
@@ -47,13 +49,13 @@ class _Reads(Generic[T]):
 
     @property
     def flat(self) -> Slice[T]:
-        """All elements in row-major order, as a ``Slice``: for vector loads and ``MatrixView``."""
+        """All elements in row-major order, as a ``Slice``."""
         _only_in_a_kernel(type(self).__name__)
 
 
-class UncheckedReads(Generic[T, Index]):
+class UncheckedReads(VectorReads[T, Index]):
     """The type of ``a.unchecked``: reads without checks. An index outside reads other memory, or destroys the whole
-    device context."""
+    device context. Only a vector's address is checked."""
 
     def __init__(self) -> None:
         _only_in_a_kernel(type(self).__name__)
@@ -61,9 +63,14 @@ class UncheckedReads(Generic[T, Index]):
     def __getitem__(self, index: Index) -> T:
         _only_in_a_kernel(type(self).__name__)
 
+    @property
+    def streaming(self) -> Streaming[T, Index]:
+        """The slice's vectors, for elements that are not needed again soon."""
+        _only_in_a_kernel(type(self).__name__)
+
 
 @final
-class UncheckedWrites(UncheckedReads[T, Index]):
+class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
     """The type of ``c.unchecked_mut``: any thread reads and writes any element, and nothing checks the indices, nor
     that no other thread writes the same element."""
 
@@ -72,7 +79,7 @@ class UncheckedWrites(UncheckedReads[T, Index]):
 
 
 @final
-class Slice2(_Reads[T]):
+class Slice2(_Reads[T, tuple[int, int]]):
     """A read-only matrix in device memory, row-major: ``a[row, col]``.
 
     Takes a contiguous box of two axes. An index that is negative or past the end of its axis is a fault: the thread
@@ -84,6 +91,19 @@ class Slice2(_Reads[T]):
         _only_in_a_kernel("Slice2")
 
     def __getitem__(self, index: tuple[int, int]) -> T:
+        _only_in_a_kernel("Slice2")
+
+    def row(self, i: int) -> VectorView[T] | None:
+        """Returns row ``i``, of ``shape[1]`` elements. Returns None if there is no such row."""
+        _only_in_a_kernel("Slice2")
+
+    def col(self, j: int) -> VectorView[T] | None:
+        """Returns column ``j``, of ``shape[0]`` elements. Returns None if there is no such column."""
+        _only_in_a_kernel("Slice2")
+
+    def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
+        """Returns the ``rows`` times ``cols`` elements whose first is ``[row, col]``. Returns None if one of them would
+        be outside its axis, or if a size is negative."""
         _only_in_a_kernel("Slice2")
 
     @property
@@ -98,7 +118,7 @@ class Slice2(_Reads[T]):
 
 
 @final
-class Slice3(_Reads[T]):
+class Slice3(_Reads[T, tuple[int, int, int]]):
     """A read-only array of three axes: ``a[i, j, k]``, checked as a ``Slice2`` is."""
 
     def __init__(self) -> None:
@@ -119,7 +139,7 @@ class Slice3(_Reads[T]):
 
 
 @final
-class DisjointSlice2(_Parameterized, Generic[T, Layout]):
+class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     """A kernel's output of two axes: each thread reaches only its own element.
 
     ``thread.index_2d(c.shape[1])`` opens the element at this thread's row and column, each checked against its own
@@ -175,7 +195,7 @@ class DisjointSlice2(_Parameterized, Generic[T, Layout]):
 
 
 @final
-class DisjointSlice3(_Parameterized, Generic[T, Layout]):
+class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
     """A kernel's output of three axes. ``thread.index_1d()`` opens the element at that place in row-major order, and
     with the layout ``Tiles(n)`` that many elements."""
 

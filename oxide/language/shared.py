@@ -11,12 +11,13 @@ These are declarations: the compiler gives them their meaning inside a kernel, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, NoReturn, TypeVar, final
+from typing import Generic, NoReturn, TypeAlias, TypeVar, final
 
 from .atomic import AtomicAccess
 from .vectors import VectorReads, VectorWrites
 
 T = TypeVar("T")
+Index: TypeAlias = int | tuple[int, ...]
 
 
 class _Elements(Generic[T]):
@@ -26,10 +27,10 @@ class _Elements(Generic[T]):
     and the launch fails with a ``BoundsError``.
     """
 
-    def __getitem__(self, index: int | tuple[int, ...]) -> T:
+    def __getitem__(self, index: Index) -> T:
         _only_in_a_kernel(type(self).__name__)
 
-    def __setitem__(self, index: int | tuple[int, ...], value: T) -> None:
+    def __setitem__(self, index: Index, value: T) -> None:
         _only_in_a_kernel(type(self).__name__)
 
     @property
@@ -47,7 +48,7 @@ class _Elements(Generic[T]):
 
 
 @final
-class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWrites[T]):
+class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWrites[T, Index]):
     """An array that the threads of a block share: ``tile = SharedArray((16, 17), f32)``, then ``tile[row, col]``.
 
     ``shape`` is a constant, or a tuple of up to three; ``dtype`` is one of oxide's scalar types. All calls at one place
@@ -61,7 +62,7 @@ class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWrites[T]
 
 
 @final
-class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T], VectorWrites[T]):
+class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWrites[T, Index]):
     """The block's dynamic shared memory as an array of one axis, with its length set by the launch.
 
     ``LaunchConfig(…, shared_mem_bytes=n)`` gives it ``n // dtype's bytes`` elements; ``len()`` returns the number.

@@ -37,7 +37,7 @@ else:
 
 
 @final
-class Slice(VectorReads[T], Alignment):
+class Slice(VectorReads[T, int], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
 
     ``a[i]`` takes any integer. A negative index, or an index past the end, is a fault: the thread leaves the kernel, or
@@ -76,7 +76,7 @@ class Slice(VectorReads[T], Alignment):
 
 
 @final
-class UncheckedSlice(VectorReads[T]):
+class UncheckedSlice(VectorReads[T, int]):
     """The type of ``a.unchecked``: a ``Slice`` that is read without checks."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class UncheckedSlice(VectorReads[T]):
         _only_in_a_kernel("UncheckedSlice")
 
     @property
-    def streaming(self) -> Streaming[T]:
+    def streaming(self) -> Streaming[T, int]:
         """The slice's vectors, for elements that are not needed again soon."""
         _only_in_a_kernel("UncheckedSlice")
 

@@ -1,8 +1,8 @@
-"""The scalar types of kernels: ``i8`` … ``u64``, ``f16``, ``bf16``, ``f32``, ``f64``, ``bool_``.
+"""The scalar types of kernels: ``i8`` … ``u64``, ``f16``, ``bf16``, ``f32``, ``f64``, ``c64``, ``c128``, ``bool_``.
 
 Each is one object with three uses: an annotation (``m: u32``, ``Slice[f32]``), a conversion (``f32(0.0)``, on the host
 and in kernels) and a dtype (``np.dtype(f32)``). For a static type checker each is an alias of the Python type that
-behaves like it, ``int``, ``float`` or ``bool``, so kernels type-check as ordinary Python.
+behaves like it, ``int``, ``float``, ``complex`` or ``bool``, so kernels type-check as ordinary Python.
 """
 
 from __future__ import annotations
@@ -26,10 +26,19 @@ class ScalarType:
     name: str
     dtype: np.dtype[Any]
 
-    def __call__(self, value: Any) -> Any:
-        """Converts a number, as a C cast would: ``u8(300)`` is 44. On the host the result is a NumPy scalar."""
+    def __call__(self, value: Any, *imag: Any) -> Any:
+        """Converts a number, as a C cast would: ``u8(300)`` is 44. On the host the result is a NumPy scalar.
+
+        ``c64`` and ``c128`` take one number, or the real and the imaginary part.
+        """
         if self.name == "bf16":
             raise TypeError("bf16(...) needs a kernel: NumPy has no bfloat16 scalar")
+        if imag:
+            if self.dtype.kind != "c" or len(imag) > 1:
+                raise TypeError(
+                    f"{self.name}(...) takes {'one or two numbers' if self.dtype.kind == 'c' else 'one number'}"
+                )
+            value = complex(value, *imag)
         return np.asarray(value).astype(self.dtype)[()]
 
     def __repr__(self) -> str:
@@ -49,6 +58,8 @@ if TYPE_CHECKING:
     bf16: TypeAlias = float
     f32: TypeAlias = float
     f64: TypeAlias = float
+    c64: TypeAlias = complex
+    c128: TypeAlias = complex
     bool_: TypeAlias = bool
 else:
     i8 = ScalarType("i8", np.dtype(np.int8))
@@ -63,6 +74,8 @@ else:
     bf16 = ScalarType("bf16", np.dtype(np.uint16))
     f32 = ScalarType("f32", np.dtype(np.float32))
     f64 = ScalarType("f64", np.dtype(np.float64))
+    c64 = ScalarType("c64", np.dtype(np.complex64))
+    c128 = ScalarType("c128", np.dtype(np.complex128))
     bool_ = ScalarType("bool_", np.dtype(np.bool_))
 
 

@@ -12,16 +12,16 @@ are declarations: the compiler gives them their meaning inside a kernel.
 
 from __future__ import annotations
 
-from typing import Generic, NoReturn, TypeAlias, TypeVar, final
+from typing import Generic, NoReturn, TypeVar, final
 
 T = TypeVar("T")
-Index: TypeAlias = int | tuple[int, ...]
+Index = TypeVar("Index")
 
 
-class VectorReads(Generic[T]):
+class VectorReads(Generic[T, Index]):
     """Reads of 2 and 4 neighbours. A read outside the bounds, or at an address that is not a multiple of the vector's
-    size, is a fault: the launch fails, with a ``BoundsError`` or a ``KernelAssertionError``. In an array of several
-    axes the neighbours are along the last."""
+    size, is a fault: the launch fails, with a ``BoundsError`` or a ``KernelAssertionError``. With several axes the
+    index is a tuple, and the neighbours are along the last axis: a vector lies within one row."""
 
     def load2(self, index: Index) -> tuple[T, T]:
         """Reads the elements ``index`` and ``index + 1``."""
@@ -32,7 +32,7 @@ class VectorReads(Generic[T]):
         _only_in_a_kernel("load4")
 
 
-class VectorWrites(Generic[T]):
+class VectorWrites(Generic[T, Index]):
     """Writes of 2 and 4 neighbours, checked as the reads are; a faulting write writes nothing."""
 
     def store2(self, index: Index, a: T, b: T) -> None:
@@ -50,12 +50,13 @@ class Alignment:
     def is_aligned(self, count: int) -> bool:
         """Returns whether vectors of ``count`` elements, 2 or 4, may begin at every index that is a multiple of
         ``count``: the first element's address is a multiple of the vector's size. True for every box, except for pieces
-        of one that begin in the middle of a vector."""
+        of one that begin in the middle of a vector. With several axes the index is that of the last one, whose length
+        must be a multiple of ``count``, so that every row begins at a vector's address."""
         _only_in_a_kernel("is_aligned")
 
 
 @final
-class Streaming(VectorReads[T], VectorWrites[T]):
+class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
     """The type of ``a.unchecked.streaming`` and ``c.unchecked_mut.streaming``: vectors that are not needed again soon.
 
     On a GPU they are the first to leave the caches, CUDA's ``__ldcs`` and ``__stcs``. This is for a kernel that reads
@@ -69,7 +70,7 @@ class Streaming(VectorReads[T], VectorWrites[T]):
 
 
 @final
-class UncheckedMutSlice(VectorReads[T], VectorWrites[T]):
+class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
     """The type of ``c.unchecked_mut`` of a ``DisjointSlice``: the output without any of its rules.
 
     Nothing checks the bounds, nor that no two threads write the same element: the kernel's author must prove both. Only
@@ -88,7 +89,7 @@ class UncheckedMutSlice(VectorReads[T], VectorWrites[T]):
         _only_in_a_kernel("UncheckedMutSlice")
 
     @property
-    def streaming(self) -> Streaming[T]:
+    def streaming(self) -> Streaming[T, int]:
         """The output's vectors, for elements that are not needed again soon."""
         _only_in_a_kernel("UncheckedMutSlice")
 

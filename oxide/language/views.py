@@ -9,8 +9,8 @@ when it is made, and its reads then need no check::
         for x, y in zip_exact(row, column):   # no check here, whatever i, j, k and n are
             acc += x * y
 
-Rust's slices and ``chunks_exact`` are the model. These are declarations: the compiler gives them their meaning inside a
-kernel, and a type checker reads them.
+A ``Slice2`` has rows, columns and tiles itself: ``a.row(i)``. Rust's slices and ``chunks_exact`` are the model. These
+are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 import weakref
 from typing import Any
 
@@ -18,6 +17,7 @@ from oxide.compiler.kernel import Kernel
 from oxide.compiler.source.faults import RECORD, read_fault
 from oxide.compiler.specialization import Specialization
 from oxide.driver.cpu.sanitizer import SanitizedLaunch
+from oxide.driver.records import LAUNCH
 
 Dim3 = tuple[int, int, int]
 
@@ -43,7 +43,7 @@ def run_blocks(
 
     def call(params: bytes) -> Any:
         there = ctypes.create_string_buffer(params)
-        launch = ctypes.create_string_buffer(struct.pack("@3I3I2IP", *grid, *block, 0, 0, ctypes.addressof(there)))
+        launch = LAUNCH.structure(grid, block, 0, 0, ctypes.addressof(there))
         return lambda first, end: _entry(special)(ctypes.addressof(launch), first, end) and there
 
     sanitized = special.code(host_target()).sanitized

@@ -40,7 +40,7 @@ def test_an_index_outside_ends_the_thread_and_is_reported_exactly(index: int) ->
 def test_an_index_inside_leaves_the_record_alone(index: int) -> None:
     x, y = np.arange(10, 15, dtype=np.int32), np.zeros(1, np.int32)
     record = run_blocks(read_at, (1, 1, 1), (1, 1, 1), index, x, y)
-    assert record.tobytes() == bytes(64)
+    assert record.tobytes() == bytes(RECORD.itemsize)
     assert y[0] == 11 + index
 
 
@@ -132,8 +132,8 @@ def test_a_kernel_runs_without_a_fault_record() -> None:
     assert special.pack([5, (0, 0), (0, 0)], 0)[-8:] == bytes(8)
 
 
-def test_the_record_is_64_bytes_and_an_unclaimed_one_is_no_fault() -> None:
-    assert RECORD.itemsize == 64
+def test_the_record_is_a_multiple_of_8_bytes_and_an_unclaimed_one_is_no_fault() -> None:
+    assert RECORD.itemsize % 8 == 0  # Driver.report copies words
     assert read_fault(np.zeros(1, RECORD), "k", ()) is None
     assert read_fault(np.zeros((), RECORD), "k", ()) is None
 

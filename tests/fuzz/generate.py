@@ -751,11 +751,14 @@ class Generator:
         return [before, Stmt("while", tests, [body], (counter, self.rng.randint(1, 7)))]
 
     def view_loop(self, depth: int) -> list[Stmt]:
-        parameter = self.pick(self.slices())
+        matrices = [each for each in self.program.parameters if each.kind == "shaped" and len(each.inner) == 1]
+        parameter = self.pick(matrices if matrices and self.chance(0.6) else self.slices())
+        matrix = parameter.kind == "shaped"
         view, part = self.fresh("view"), self.pick(("row", "col", "tile"))
         stride = self.pick((literal(self.rng.randint(1, 6)), self.small()))
         given = [self.pick((literal(self.rng.randint(0, 3)), self.small())) for _ in range(4 if part == "tile" else 2)]
-        made = Stmt("view", [stride, *given], [], {"name": view, "slice": parameter.name, "part": part})
+        exprs = [stride, *given] if not matrix else given if part == "tile" else given[:1]
+        made = Stmt("view", exprs, [], {"name": view, "slice": parameter.name, "part": part, "matrix": matrix})
         variables, loops, in_loop, views = dict(self.variables), list(self.loops), self.in_loop, dict(self.views)
         x = self.fresh("item")
         self.in_loop = True
@@ -775,11 +778,10 @@ class Generator:
                 y = self.fresh("item")
                 self.variables[y] = other.type
                 self.frozen.add(y)
-                count = given[1] if self.chance(0.8) else self.small()
-                kind = self.pick(("row", "col"))
-                makes.append(
-                    Stmt("view", [stride, given[0], count], [], {"name": second, "slice": other.name, "part": kind})
-                )
+                equal = literal(parameter.inner[0]) if matrix and part == "row" else given[1]
+                count = equal if self.chance(0.8) else self.small()
+                of = {"name": second, "slice": other.name, "part": self.pick(("row", "col")), "matrix": False}
+                makes.append(Stmt("view", [stride, given[0], count], [], of))
                 names.append(y)
                 over.append(second)
             self.views[view] = parameter.type
@@ -832,7 +834,8 @@ class Generator:
         return [Stmt("assert", [test], [], f"message {self.fresh('m')}")]
 
     def vector(self, depth: int) -> list[Stmt]:
-        parameter = self.pick([each for each in self.slices() if each.type != "bool"] or [None])
+        numbers = [each for each in self.program.parameters if each.kind in ("slice", "shaped") and each.type != "bool"]
+        parameter = self.pick(numbers or [None])
         if parameter is None:
             return self.assign(depth)
         width = self.pick((2, 4))
@@ -840,7 +843,8 @@ class Generator:
         if self.chance(0.15):
             index = total("+", index, literal(self.pick((1, 2))))
         names = [self.fresh() for _ in range(width)]
-        statement = Stmt("load", [index], [], (parameter.name, names, parameter.type))
+        before = [self.index(self.extent(parameter, axis)) for axis in range(len(parameter.inner))]
+        statement = Stmt("load", [*before, index], [], (parameter.name, names, parameter.type))
         self.variables |= dict.fromkeys(names, parameter.type)
         return [statement]
 

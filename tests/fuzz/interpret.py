@@ -21,7 +21,8 @@ Triple = tuple[int, int, int]
 
 
 class Fault(NamedTuple):
-    """A thread's first fault. ``text`` is an assert's message; else ``parameter``, ``index`` and ``length`` say it."""
+    """A thread's first fault. ``text`` is an assert's message; else ``parameter``, ``index`` and ``length`` say it, and
+    ``indices`` and ``shape`` have the index and the length of every axis."""
 
     parameter: str
     index: int
@@ -30,6 +31,8 @@ class Fault(NamedTuple):
     block: Triple
     thread: Triple
     line: int
+    indices: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -78,10 +81,15 @@ class _Thread:
         self.gone = False  # before its end
         self.left = left
 
-    def outside(self, what: str, index: int, length: int, line: int) -> None:
-        """Records an access outside; the thread leaves, or goes on."""
+    def outside(
+        self, what: str, indices: tuple[int, ...], shape: tuple[int, ...], line: int, axis: int | None = None
+    ) -> None:
+        """Records an access outside, at ``axis`` if there are several; the thread leaves, or goes on."""
         if self.fault is None:
-            self.fault = Fault(what, arithmetic.i64(index), length, None, self.bi, self.ti, line)
+            numbers = tuple(map(arithmetic.i64, indices))
+            found = what if axis is None else f"axis {axis} of {what}"
+            place = numbers[axis or 0], shape[axis or 0]
+            self.fault = Fault(found, *place, None, self.bi, self.ti, line, numbers, shape)
         if not self.goes_on:
             raise _Leave
 
@@ -105,21 +113,21 @@ class _Thread:
     def read(self, elements: list[Any], what: str, index: int, line: int, zero: Any) -> Any:
         if 0 <= index < len(elements):
             return elements[index]
-        self.outside(what, index, len(elements), line)
+        self.outside(what, (index,), (len(elements),), line)
         return zero
 
     def write(self, elements: list[Any], what: str, index: int, line: int, value: Any) -> None:
         if 0 <= index < len(elements):
             elements[index] = value
         else:
-            self.outside(what, index, len(elements), line)
+            self.outside(what, (index,), (len(elements),), line)
 
     def place(self, shape: tuple[int, ...], what: str, indices: tuple[int, ...], line: int) -> int | None:
         """The place of an element in an array of one or two axes, each checked; None outside."""
         place, inside = 0, True
         for axis, (index, length) in enumerate(zip(indices, shape, strict=True)):
             if not 0 <= index < length:
-                self.outside(what if len(shape) == 1 else f"axis {axis} of {what}", index, length, line)
+                self.outside(what, indices, shape, line, axis if len(shape) > 1 else None)
                 inside = False
             place = place * length + index
         return place if inside else None
@@ -149,15 +157,39 @@ class _View:
             last = (row + rows - 1) * stride + col + cols - 1
             last = min(last, GREATEST["i64"])
             self.bad = (name, (row if row < 0 else rows) if min(row, rows) < 0 else last, len(elements))
-        self.rows = (
-            []
-            if self.bad
-            else [elements[(row + i) * stride + col : (row + i) * stride + col + cols] for i in range(rows)]
-        )
+        self._take(elements, part, row * stride + col, rows, cols, stride)
+
+    def _take(self, elements: list[Any], part: str, first: int, rows: int, cols: int, stride: int) -> None:
+        self.rows = [] if self.bad else [elements[first + i * stride : first + i * stride + cols] for i in range(rows)]
         if part == "col":
             self.rows = [[each for line in self.rows for each in line]]
         elif part == "row" and self.bad:
             self.rows = [[]]
+
+
+class _PartOfMatrix(_View):
+    """A row, a column or a tile of a slice of two axes, each checked by itself."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, elements: list[Any], name: str, line: int, shape: tuple[int, int], part: str, given: tuple[int, ...]
+    ) -> None:
+        height, width = shape
+        match part:
+            case "row":
+                row, col, rows, cols = given[0], 0, 1, width
+            case "col":
+                row, col, rows, cols = 0, given[0], height, 1
+            case _:
+                row, col, rows, cols = given
+        self.what, self.line, self.bad = name, line, None
+        for axis, (first, count, length) in enumerate(((row, rows, height), (col, cols, width))):
+            if self.bad is None and not (0 <= count <= length and 0 <= first <= length - count):
+                least = count if count < 0 else first
+                last = min(first + count - 1, GREATEST["i64"])
+                self.bad = (f"axis {axis} of {name}", least if least < 0 else last, length)
+        self._take(elements, part, row * width + col, rows, cols, width)
 
 
 class _Tile:
@@ -189,7 +221,7 @@ class _Tile:
         """Whether the tile may be used; a use of one that is None is a fault."""
         if self.site is None or self.there:
             return True
-        thread.outside(self.site, self.number, self.limit, self.line)
+        thread.outside(self.site, (self.number,), (self.limit,), self.line)
         return False
 
     def length(self, thread: _Thread) -> int:
@@ -200,7 +232,7 @@ class _Tile:
         inside = self.report(thread)
         for axis, (index, side) in enumerate(zip(indices, self.sides, strict=True)):
             if not 0 <= index < side:
-                thread.outside(self.what if len(indices) == 1 else f"axis {axis} of {self.what}", index, side, line)
+                thread.outside(self.what, indices, self.sides, line, axis if len(indices) > 1 else None)
                 inside = False
         if not inside:
             return None
@@ -479,8 +511,12 @@ class _Translator:
                 self.put(f"{', '.join(v[1])} = {v[0]}")
             case "load":
                 name, targets, kind = v
-                given = f"A.i64({self.expr(s.exprs[0])}), {len(targets)}, '{kind}', {s.line}"
-                self.put(f"{', '.join(targets)} = _lanes(T, {name}, '{name}', {given})")
+                *before, last = (f"A.i64({self.expr(each)})" for each in s.exprs)
+                given = f"{last}, {len(targets)}, '{kind}', {s.line}"
+                function, shape = "_lanes", ""
+                if before:
+                    function, shape = "_lanes_of_row", f"{self.shape_of(name)}, ({', '.join(before)},), "
+                self.put(f"{', '.join(targets)} = {function}(T, {name}, '{name}', {shape}{given})")
             case "vector" | "unchecked":
                 values = ", ".join(self.converted(each, v[1]) for each in s.exprs[1:])
                 self.put(f"_at = {self.expr(s.exprs[0])}")
@@ -537,10 +573,10 @@ class _Translator:
                 self.block(s.bodies[0])
             case "view":
                 self.views.add(v["name"])
-                stride, *given = (f"A.i64({self.expr(each)})" for each in s.exprs)
-                name = v["slice"]
+                given, name = [f"A.i64({self.expr(each)})" for each in s.exprs], v["slice"]
+                kind, size = ("_PartOfMatrix", self.shape_of(name)) if v["matrix"] else ("_View", given.pop(0))
                 self.put(
-                    f"{v['name']} = _View({name}, '{name}', {s.line}, {stride}, '{v['part']}', ({', '.join(given)},))"
+                    f"{v['name']} = {kind}({name}, '{name}', {s.line}, {size}, '{v['part']}', ({', '.join(given)},))"
                 )
             case "each":
                 names, views = v
@@ -782,7 +818,8 @@ def _rows(thread: _Thread, view: _View) -> Any:
 
 def _report(thread: _Thread, view: _View) -> None:
     if view.bad is not None:
-        thread.outside(*view.bad, view.line)
+        what, index, length = view.bad
+        thread.outside(what, (index,), (length,), view.line)
 
 
 def _length_of_view(thread: _Thread, view: _View) -> int:
@@ -800,7 +837,7 @@ def _lanes(thread: _Thread, elements: list[Any], what: str, first: int, count: i
     zeros = (0.0 if kind in FLOATS else 0,) * count
     for index in (first, first + count - 1):
         if not 0 <= index < len(elements):
-            thread.outside(what, index, len(elements), line)
+            thread.outside(what, (index,), (len(elements),), line)
             return zeros
     size = BITS[kind] // 8
     if first * size % min(count * size, 16):
@@ -809,13 +846,31 @@ def _lanes(thread: _Thread, elements: list[Any], what: str, first: int, count: i
     return tuple(elements[first : first + count])
 
 
+def _lanes_of_row(
+    thread: _Thread,
+    elements: list[Any],
+    what: str,
+    shape: tuple[int, ...],
+    before: tuple[int, ...],
+    first: int,
+    count: int,
+    kind: str,
+    line: int,
+) -> Any:
+    """A vector of a slice of several axes: each index is checked against its axis, and the last at both ends."""
+    place = thread.place(shape, what, (*before, first), line)
+    if place is None or thread.place(shape, what, (*before, first + count - 1), line) is None:
+        return (0.0 if kind in FLOATS else 0,) * count
+    return _lanes(thread, elements, what, place, count, kind, line)
+
+
 def _atomic(
     thread: _Thread, elements: list[Any], what: str, method: str, kind: str, line: int, index: int, *given: Any
 ) -> Any:
     index = arithmetic.i64(index)
     zero = 0 if kind in INTEGERS else 0.0
     if not 0 <= index < len(elements):
-        thread.outside(what, index, len(elements), line)
+        thread.outside(what, (index,), (len(elements),), line)
         return zero
     old = elements[index]
     match method:

@@ -288,7 +288,8 @@ def _compare_fault(program: Program, fault: KernelFault | None, expected: list[F
         return
     if isinstance(fault, BoundsError):
         what = fault.parameter if fault.axis is None else f"axis {fault.axis} of {fault.parameter}"
-        found = Fault(what, fault.index, fault.length, None, fault.block, fault.thread, fault.line)
+        place = fault.block, fault.thread, fault.line
+        found = Fault(what, fault.index, fault.length, None, *place, fault.indices, fault.shape)
     elif isinstance(fault, KernelAssertionError):
         found = Fault("", 0, 0, fault.text, fault.block, fault.thread, fault.line)
     else:

@@ -239,7 +239,8 @@ class _Writer:
             case "untuple":
                 s.line = self.put(f"{', '.join(v[1])} = {v[0]}")
             case "load":  # a vector
-                s.line = self.put(f"{', '.join(v[1])} = {v[0]}.load{len(v[1])}({e[0]})")
+                index = e[0] if len(e) == 1 else f"({', '.join(e)})"
+                s.line = self.put(f"{', '.join(v[1])} = {v[0]}.load{len(v[1])}({index})")
             case "vector":  # a store of one
                 s.line = self.put(f"{v[0]}.unchecked_mut.store{len(e) - 1}({', '.join(e)})")
             case "unchecked":
@@ -278,7 +279,8 @@ class _Writer:
                 self.depth -= 1
                 self.block(s.bodies[0])
             case "view":
-                s.line = self.put(f"{v['name']} = MatrixView({v['slice']}, {e[0]}).{v['part']}({', '.join(e[1:])})")
+                matrix = v["slice"] if v["matrix"] else f"MatrixView({v['slice']}, {e.pop(0)})"
+                s.line = self.put(f"{v['name']} = {matrix}.{v['part']}({', '.join(e)})")
             case "each":
                 names, views = v
                 over = views[0] if len(views) == 1 else f"zip_exact({', '.join(views)})"

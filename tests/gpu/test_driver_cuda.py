@@ -442,7 +442,8 @@ def test_bytes_survive_the_way_to_the_device_across_it_and_back(bench: Bench, nb
 
 @pytest.mark.parametrize("count", [1, 2, 3, 1000, 70_001])
 @pytest.mark.parametrize(
-    "pattern", [b"\x7f", b"\x01\x02", b"\x01\x02\x03\x04", b"\x01\x02\x03\x04" * 2, b"\x01\x02\x03\x04\x05\x06\x07\xf8"]
+    "pattern",
+    [b"\x7f", b"\1\2", b"\1\2\3\4", b"\1\2\3\4" * 2, b"\1\2\3\4\5\6\7\xf8", b"\5\6\7\xf8" * 4, bytes(range(16))],
 )
 def test_a_fill_writes_the_pattern_and_nothing_beside_it(bench: Bench, pattern: bytes, count: int) -> None:
     nbytes = len(pattern) * count

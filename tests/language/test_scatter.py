@@ -99,6 +99,7 @@ def test_a_matrix_is_written_by_row_and_column_each_within_its_axis() -> None:
     with pytest.raises(BoundsError) as caught:
         put_into_a_matrix(h2d(rows), h2d(cols), h2d(x), zeros((7, 33))).sync()
     assert (caught.value.axis, caught.value.index, caught.value.length) == (1, 33, 33)
+    assert (caught.value.indices, caught.value.shape) == ((rows[5], 33), (7, 33))
 
 
 @on_the_cpu_device

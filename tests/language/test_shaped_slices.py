@@ -128,6 +128,10 @@ def test_an_index_outside_its_axis_is_a_fault_that_names_the_axis(
         copied(row, col, h2d(uniform(5, 7)), zeros((5, 7))).sync()
     fault = caught.value
     assert (fault.kernel, fault.parameter, fault.axis, fault.length) == ("copied", "x", axis, length)
+    x, y = (fault.block[n] * (8, 8)[n] + fault.thread[n] for n in (0, 1))
+    assert (fault.indices, fault.shape) == ((y + row, x + col), (5, 7))
+    assert fault.index == fault.indices[axis]
+    assert f" elements ({list(fault.indices)} of shape (5, 7)); block " in str(fault)
     if index is not None:
         assert fault.index == index
         assert f"index {index} of axis {axis} is outside x, whose axis {axis} has {length} elements" in str(fault)
@@ -164,7 +168,11 @@ def test_each_of_three_axes_is_checked(axis: int) -> None:
     shape[axis] -= 1
     with pytest.raises(BoundsError) as caught:
         turned(h2d(uniform(*shape, dtype=np.float64)), zeros((7, 5, 3), f64)).sync()
-    assert (caught.value.axis, caught.value.index, caught.value.length) == (axis, shape[axis], shape[axis])
+    fault = caught.value
+    assert (fault.axis, fault.index, fault.length) == (axis, shape[axis], shape[axis])
+    place = fault.block[0] * 64 + fault.thread[0]
+    assert fault.indices == (place % 3, place // 3 % 5, place // 15)
+    assert fault.shape == tuple(shape)
 
 
 @kernel(block=64)
@@ -193,6 +201,7 @@ def test_an_atomic_outside_its_axis_changes_nothing() -> None:
     with pytest.raises(BoundsError) as caught:
         histogram[1, 64](h2d(keys), counts, zeros((6, 1, 6), i32)).sync()
     assert (caught.value.parameter, caught.value.axis) == ("counts", 1)
+    assert (caught.value.indices, caught.value.shape) == ((0, 6), (7, 6))
     assert not d2h(counts).sync().any()
 
 
@@ -505,6 +514,9 @@ def test_where_threads_meet_a_thread_past_an_axis_goes_on_with_zero() -> None:
     with pytest.raises(BoundsError) as caught:
         transposed_by_tiles(h2d(x), y, 1).sync()
     assert (caught.value.axis, caught.value.index, caught.value.length) == (1, 5, 5)
+    assert caught.value.shape == (20, 5)
+    assert 0 <= caught.value.indices[0] < 20
+    assert caught.value.indices[1] == 5
     wanted = np.zeros((5, 20), np.float32)
     wanted[:4] = x[:, 1:].T
     assert np.array_equal(d2h(y).sync(), wanted)

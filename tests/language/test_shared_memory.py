@@ -366,6 +366,8 @@ def test_an_index_outside_is_a_fault_of_its_axis_and_the_others_still_meet() -> 
     assert (fault.index, fault.length, fault.file, fault.line) == (32, 32, __file__, line)
     assert fault.thread == (29, 0, 0) or fault.index > 32
     assert (fault.parameter, fault.axis) == ("SharedArray((4, 32), f32)", 1)
+    assert fault.shape == (4, 32)
+    assert fault.indices[1] == fault.index
     np.testing.assert_array_equal(d2h(y).sync(), x[::-1])
 
 

@@ -266,6 +266,7 @@ def test_a_variable_position_is_checked_against_the_tile(j: int) -> None:
     fault, out = faulty(at_place, 16, 1, j)
     assert isinstance(fault, BoundsError)
     assert (fault.parameter, fault.axis, fault.index, fault.length) == ("a tile of y", 1, j, 4)
+    assert (fault.indices, fault.shape) == ((1, j), (2, 4))
     assert not out.any()
 
 

@@ -358,7 +358,7 @@ def test_what_a_view_cannot_be_made_of_is_a_compile_error() -> None:
     refused(too_few, "tile of a MatrixView takes row, col, rows, cols")
     refused(write, "a view of a is read-only")
     refused(zip_of_one, "zip_exact takes two to four views")
-    refused(zip_of_slices, "zip_exact takes rows and columns of MatrixViews, not Slice")
+    refused(zip_of_slices, r"zip_exact takes rows and columns, as a\.row\(i\) of a Slice2 or a MatrixView, not Slice")
     refused(
         over_an_integer,
         r"a for loop in a kernel goes over range\(\.\.\.\), a view or zip_exact\(\.\.\.\), not over i64",

@@ -159,7 +159,7 @@ class _Check:
 
     @classmethod
     def of(cls, call: Call) -> _Check:
-        _, index, length, site = call.arguments
+        _, index, length, site = call.arguments[:4]
         return cls(call, call.block, index, length, -1 if site.integer is None else site.integer)
 
 

@@ -1,12 +1,17 @@
 """LLVM IR of the bounds check ``oxide.in_bounds`` and the alignment check ``oxide.aligned``.
 
-The front end calls ``oxide.in_bounds`` at every access, with the index, the slice's length and the access's number. If
-the comparison fails, a separate function off the hot path claims and fills the fault record (``faults.RECORD``). One
-unsigned comparison covers both ends: a negative index is a huge unsigned number, and every length is below 2**63.
-``oxide.aligned`` checks a vector's address in the same way: its bits below the vector's size must be 0.
+The front end calls ``oxide.in_bounds`` at every access, with the index, the slice's length and the access's number. For
+an access of two or three axes it calls ``oxide.in_bounds.2`` or ``oxide.in_bounds.3`` for each axis, with the indices
+and lengths of the other axes behind these: a fault reports all of them. If the comparison fails, a separate function
+off the hot path claims and fills the fault record (``records.FAULT``). One unsigned comparison covers both ends: a
+negative index is a huge unsigned number, and no length reaches 2**63. ``oxide.aligned`` checks a vector's address in
+the same way: its bits below the vector's size must be 0.
 """
 
 from __future__ import annotations
+
+from oxide.compiler.ir.recognise import bounds_check
+from oxide.driver.records import FAULT
 
 _NO_ASSERTIONS = """
 define i1 @oxide.aligned(ptr %context, i64 %low_bits, i32 %site) alwaysinline {
@@ -18,17 +23,30 @@ define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {
 }
 """
 
-UNCHECKED = f"""
-define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {{
-  ret i1 true
-}}
-{_NO_ASSERTIONS}"""
+_AXES = (1, 2, 3)
 
 
-REPORTING = f"""
-declare void @oxide.report(i32) nounwind willreturn memory(inaccessiblemem: readwrite)
+def _head(axes: int) -> str:
+    """Returns the head of the check of one of an access's ``axes`` axes."""
+    parameters = f"ptr %context, i64 %index, i64 %length, i32 %site{_others(axes)}"
+    return f"define i1 @{bounds_check(axes)}({parameters}) alwaysinline"
 
-define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {{
+
+def _fault(axes: int) -> str:
+    """Returns the symbol of the function that fills the record."""
+    return f"oxide.fault.{axes}" if axes > 1 else "oxide.fault"
+
+
+def _others(axes: int) -> str:
+    """Returns the parameters, or the arguments, for the indices and the lengths of an access's other axes."""
+    return "".join(f", i64 %index.{other}, i64 %length.{other}" for other in range(axes - 1))
+
+
+UNCHECKED = "\n".join([*(f"{_head(axes)} {{\n  ret i1 true\n}}" for axes in _AXES), _NO_ASSERTIONS])
+
+
+_REPORTS = "\n".join(
+    f"""{_head(axes)} {{
   %inside = icmp ult i64 %index, %length
   br i1 %inside, label %good, label %bad
 bad:
@@ -36,7 +54,12 @@ bad:
   ret i1 false
 good:
   ret i1 true
-}}
+}}"""
+    for axes in _AXES
+)
+REPORTING = f"""
+declare void @oxide.report(i32) nounwind willreturn memory(inaccessiblemem: readwrite)
+{_REPORTS}
 {_NO_ASSERTIONS}"""
 """A check for inspecting optimised IR: a remaining call of ``oxide.report`` shows that the access's check remains."""
 
@@ -60,22 +83,47 @@ def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> 
         reads = "\n".join(f'  %{name} = call i32 asm sideeffect "mov.u32 $0, %{name};", "=r"()' for name in coordinates)
         values, before_call, before_fill = "", "", reads
     inlined = "alwaysinline" if hardware_registers else "noinline cold"
-    stores = "\n".join(_store("i32", f"%{name}", 32 + 4 * place) for place, name in enumerate(coordinates))
-    return f"""
-{declarations}
-declare ptr @oxide.fault_record(ptr)
-
-define i1 @oxide.in_bounds(ptr %context, i64 %index, i64 %length, i32 %site) alwaysinline {{
+    fields = [f"{field}[{axis}]" for field in ("block", "thread") for axis in range(3)]
+    stores = "\n".join(_store("i32", f"%{name}", field) for name, field in zip(coordinates, fields, strict=True))
+    checks = "\n\n".join(
+        f"""{_head(axes)} {{
   %inside = icmp ult i64 %index, %length
   br i1 %inside, label %good, label %bad, !prof !0
 bad:
   %record = call ptr @oxide.fault_record(ptr %context)
 {before_call}
-  call void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values})
+  call void @{_fault(axes)}(ptr %record, i64 %index, i64 %length, i32 %site{_others(axes)}{values})
   ret i1 false
 good:
   ret i1 true
 }}
+
+define void @{_fault(axes)}(ptr %record, i64 %index, i64 %length, i32 %site{_others(axes)}{values}) {inlined} {{
+  %none = icmp eq ptr %record, null
+  br i1 %none, label %done, label %claim
+claim:
+  %exchange = cmpxchg ptr %record, i32 0, i32 1 {scope} monotonic monotonic
+  %claimed = extractvalue {{ i32, i1 }} %exchange, 1
+  br i1 %claimed, label %fill, label %done
+fill:
+{_stores_of_others(axes)}
+{before_fill}
+{_store("i32", "%site", "site")}
+{_store("i64", str(kernel_id), "kernel_id")}
+{_store("i64", "%index", "index")}
+{_store("i64", "%length", "length")}
+{stores}
+  br label %done
+done:
+  ret void
+}}"""
+        for axes in _AXES
+    )
+    return f"""
+{declarations}
+declare ptr @oxide.fault_record(ptr)
+
+{checks}
 
 define i1 @oxide.aligned(ptr %context, i64 %low_bits, i32 %site) alwaysinline {{
   %good.bits = icmp eq i64 %low_bits, 0
@@ -90,26 +138,7 @@ good:
 define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {{
   %record = call ptr @oxide.fault_record(ptr %context)
 {before_call}
-  call void @oxide.fault(ptr %record, i64 0, i64 0, i32 %site{values})
-  ret void
-}}
-
-define void @oxide.fault(ptr %record, i64 %index, i64 %length, i32 %site{values}) {inlined} {{
-  %none = icmp eq ptr %record, null
-  br i1 %none, label %done, label %claim
-claim:
-  %exchange = cmpxchg ptr %record, i32 0, i32 1 {scope} monotonic monotonic
-  %claimed = extractvalue {{ i32, i1 }} %exchange, 1
-  br i1 %claimed, label %fill, label %done
-fill:
-{before_fill}
-{_store("i32", "%site", 4)}
-{_store("i64", str(kernel_id), 8)}
-{_store("i64", "%index", 16)}
-{_store("i64", "%length", 24)}
-{stores}
-  br label %done
-done:
+  call void @{_fault(1)}(ptr %record, i64 0, i64 0, i32 %site{values})
   ret void
 }}
 
@@ -117,7 +146,17 @@ done:
 """
 
 
-def _store(kind: str, value: str, offset: int) -> str:
+def _stores_of_others(axes: int) -> str:
+    """Stores the indices and the lengths of an access's other axes."""
+    return "\n".join(
+        _store("i64", f"%{what}.{other}", f"{field}[{other}]")
+        for other in range(axes - 1)
+        for what, field in (("index", "other_indices"), ("length", "other_lengths"))
+    )
+
+
+def _store(kind: str, value: str, field: str) -> str:
+    offset = FAULT.offset(field)
     at = f"%at.{offset}"
     align = 4 if kind == "i32" else 8
     return f"  {at} = getelementptr i8, ptr %record, i64 {offset}\n  store {kind} {value}, ptr {at}, align {align}"

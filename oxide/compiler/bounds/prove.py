@@ -477,16 +477,23 @@ class Prover:
 
 
 def words_of(parameters: Sequence[Closed], function: Function) -> Iterator[tuple[Closed, list[Argument]]]:
-    """Yields each parameter, the parts of tuples one by one, with the arguments of the kernel that hold it: a slice's
-    address and lengths, or a scalar."""
+    """Yields each parameter, the parts of tuples and of complex numbers one by one, with the arguments of the kernel
+    that hold it: a slice's address and lengths, or a scalar."""
     words = iter(function.arguments[1:])
-    for whole in parameters:
-        for parameter in (whole,) if whole.lifted is None else whole.lifted.parts:
-            if isinstance(parameter, NumbaParameter):
-                count = len(parameter.type.words)
-            else:
-                count = 1 if parameter.kind == "scalar" else 1 + parameter.ndim
-            yield parameter, list(islice(words, count))
+    for parameter in _leaves(parameters):
+        if isinstance(parameter, NumbaParameter):
+            count = len(parameter.type.words)
+        else:
+            count = 1 if parameter.kind == "scalar" else 1 + parameter.ndim
+        yield parameter, list(islice(words, count))
+
+
+def _leaves(parameters: Sequence[Closed]) -> Iterator[Closed]:
+    for parameter in parameters:
+        if parameter.lifted is None:
+            yield parameter
+        else:
+            yield from _leaves(parameter.lifted.parts)
 
 
 def _facts_of(contract: Contract) -> list[Polynomial]:

@@ -100,7 +100,6 @@ BUILTINS: dict[str, str] = {
     "isinstance": "the types are known before the launch; test there",
     "input": "a kernel reads its parameters alone",
     "open": "a kernel reads its parameters alone",
-    "complex": "keep the two parts as two numbers",
 }
 """Builtins that kernels do not have, and what to do instead."""
 

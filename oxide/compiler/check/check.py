@@ -91,9 +91,9 @@ def _shared_by_threads(parameter: Closed) -> Uniform:
     """Returns what is known of a parameter's value."""
     if _is_number(parameter):
         return "parameter", parameter.name
-    if parameter.lifted is None:
-        return ("slice", parameter) if isinstance(parameter, Parameter) else None
-    return "function" if isinstance(parameter.lifted, Lifted) else "tuple", parameter.lifted
+    if isinstance(parameter.lifted, Lifted | Fields):
+        return "function" if isinstance(parameter.lifted, Lifted) else "tuple", parameter.lifted
+    return ("slice", parameter) if isinstance(parameter, Parameter) else None
 
 
 def _is_number(parameter: Closed) -> bool:
@@ -142,7 +142,7 @@ class _Body:
             raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
         elif not is_kernel:
             for name, default in self.defaults().items():
-                if not isinstance(default, bool | int | float | np.generic):
+                if not isinstance(default, bool | int | float | complex | np.generic):
                     (node,) = (argument for argument in arguments.args if argument.arg == name)
                     raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
@@ -250,7 +250,7 @@ class _Body:
                 return
             case ast.Constant(value=str()):
                 raise self._error(node, "strings are not supported in kernels, but in print and as an assert's message")
-            case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float)):
+            case ast.Constant(value=value) if not (value is None or isinstance(value, bool | int | float | complex)):
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
@@ -324,7 +324,7 @@ class _Body:
             if called is print and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 continue
             named = self._resolve(argument)
-            if called in _ARRAYS and any(named is kind for kind in (int, float, bool)):
+            if called in _ARRAYS and any(named is kind for kind in (int, float, bool, complex)):
                 raise self._error(argument, f"the elements of {ast.unparse(node.func)}: {of_element(named)}")
             if not (is_numbas(called) and self._is_dtype(argument)):
                 self._visit(argument)
@@ -364,7 +364,11 @@ class _Body:
             raise self._error(node, f"{shown} is not called: its numbers are {shown}.x, {shown}.y and {shown}.z")
         if called is len and (given != 1 or node.keywords):
             raise self._error(node, f"{shown}(...) takes one argument, by position; the call has {given}")
-        if (isinstance(called, ScalarType) or called in (int, float, bool)) and (given != 1 or node.keywords):
+        if called is complex or (isinstance(called, ScalarType) and called.dtype.kind == "c"):
+            if given not in (1, 2) or node.keywords:
+                takes = "takes a number, or a real and an imaginary part, by position"
+                raise self._error(node, f"{shown}(...) {takes}; the call has {given} arguments")
+        elif (isinstance(called, ScalarType) or called in (int, float, bool)) and (given != 1 or node.keywords):
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )

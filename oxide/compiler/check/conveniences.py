@@ -438,7 +438,7 @@ class _Rewriter(ast.NodeTransformer):
         for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
             if isinstance(default, np.generic) and name in called.annotations:
                 default = default.item()
-            if name not in given and isinstance(default, bool | int | float):
+            if name not in given and isinstance(default, bool | int | float | complex):
                 self.changed = True
                 node.keywords.append(self._at(ast.keyword(name, _constant(default, node)), node))
 
@@ -571,7 +571,7 @@ def _store(node: ast.expr) -> ast.Name:
     return ast.copy_location(ast.Name(node.id, ast.Store()), node)
 
 
-def _constant(number: float, place: ast.AST) -> ast.expr:
+def _constant(number: complex, place: ast.AST) -> ast.expr:
     return ast.copy_location(ast.Constant(number), place)
 
 

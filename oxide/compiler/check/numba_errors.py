@@ -56,7 +56,8 @@ _OPERATORS = {
 _NAMES = {
     "int": "i64",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
-    "uint64": "u64", "float32": "f32", "float64": "f64", "bool": "bool_", "none": "None",
+    "uint64": "u64", "float32": "f32", "float64": "f64", "complex64": "c64",
+    "complex128": "c128", "bool": "bool_", "none": "None",
 }  # fmt: skip
 
 
@@ -389,4 +390,4 @@ _ARRAY = re.compile(r"(?:unaligned |Array)?array\((?P<dtype>.+), (?P<ndim>\d+)d,
 
 
 def _translate(text: str) -> str:
-    return re.sub(r"\b(?:u?int\d+|float\d+|none)\b", lambda match: _NAMES.get(match[0], match[0]), text)
+    return re.sub(r"\b(?:u?int\d+|float\d+|complex\d+|none)\b", lambda match: _NAMES.get(match[0], match[0]), text)

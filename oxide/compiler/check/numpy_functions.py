@@ -1,4 +1,5 @@
-"""NumPy's functions of scalars, as kernels have them: ``np.exp(x)`` is ``math.exp(x)``.
+"""NumPy's functions of scalars, as kernels have them: ``np.exp(x)`` is ``math.exp(x)``. Those of ``cmath`` are in
+``complex_functions.py``.
 
 Most are functions of ``math`` with another name. The others follow NumPy where ``math`` does not: ``np.floor`` gives a
 float, and ``np.maximum`` a NaN if either argument is one.
@@ -13,6 +14,8 @@ import numpy as np
 
 from oxide.compiler.signature.device_function import device
 from oxide.language import intrinsics
+
+from . import complex_functions
 
 _SAME = """cbrt copysign cos cosh degrees exp exp2 expm1 fabs fmod hypot isfinite isinf isnan ldexp log log10 log1p log2
 nextafter radians sin sinh sqrt tan tanh"""
@@ -90,15 +93,17 @@ FUNCTIONS: dict[Any, Any] = {
     np.where: where,
     np.square: square,
 }
-"""What a kernel calls where it names one of NumPy's functions."""
+"""What a kernel calls where it names one of NumPy's functions of real numbers."""
+
+_ALL = {**FUNCTIONS, **complex_functions.FUNCTIONS, **complex_functions.NUMPY}
 
 
 def in_kernels(value: Any) -> Any:
-    """Returns what a kernel calls for one of NumPy's functions, and any other object unchanged."""
-    return FUNCTIONS.get(value, value) if isinstance(value, _KINDS) else value
+    """Returns what a kernel calls for a function of NumPy or ``cmath``, and any other object unchanged."""
+    return _ALL.get(value, value) if isinstance(value, _KINDS) else value
 
 
-_KINDS: tuple[type, ...] = tuple({type(function) for function in FUNCTIONS})
+_KINDS: tuple[type, ...] = tuple({type(function) for function in _ALL})
 
 
 def _only_in_a_kernel(name: str) -> NoReturn:

@@ -20,14 +20,14 @@ from oxide.language.unroll import unroll
 from oxide.language.views import MatrixView, zip_exact
 from oxide.messages import written
 
-from . import advice, numpy_functions
+from . import advice, complex_functions, numpy_functions
 
 LARGEST = 2**64 - 1
 """The largest integer in a kernel, a u64."""
 LEAST = -(2**63)
 """The least integer in a kernel, an i64."""
 
-_BUILTINS = {range, len, min, max, abs, int, float, bool, type, round, divmod, pow, print}
+_BUILTINS = {range, len, min, max, abs, int, float, complex, bool, type, round, divmod, pow, print}
 _THREAD = {
     thread.index_1d,
     thread.index_2d,
@@ -88,8 +88,9 @@ def is_usable(value: Any) -> bool:
         | atomic.Ordering
         | atomic.Scope
         | float
+        | complex
         | np.integer
-        | np.floating
+        | np.inexact
         | np.bool_,
     )
 
@@ -107,6 +108,9 @@ def refusal(shown: str, value: Any) -> str:
     if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
         names = ", ".join(sorted(function.__name__ for function in _MATH))
         return f"{shown} is not supported in kernels; of math there are {names}"
+    if getattr(value, "__module__", None) == "cmath" and isinstance(value, BuiltinFunctionType):
+        names = ", ".join(sorted(function.__name__ for function in complex_functions.FUNCTIONS))
+        return f"{shown} is not supported in kernels; of cmath there are {names}"
     return advice.of_value(shown, value, called=callable(value))
 
 

@@ -22,6 +22,7 @@ from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import located_in
 from oxide.driver.base import COOPERATIVE_ENTRY, LOOP_FREE_ENTRY, Code, Target
+from oxide.driver.records import LAUNCH
 from oxide.errors import CompileError
 
 from . import primitives
@@ -31,10 +32,9 @@ from .loop_free import is_loop_free
 from .positions import positions
 
 ENTRY = "oxide_run_blocks"
-"""The default entry, ``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``. ``launch`` points
-to ``uint32_t grid[3], block[3], shared_bytes, seed; void *params;``, and the blocks are counted with x fastest. A
-kernel without loops has ``LOOP_FREE_ENTRY`` instead, a cooperative kernel ``COOPERATIVE_ENTRY``, whose longer record
-``coroutines/grid.ll`` describes."""
+"""``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to a ``LAUNCH`` of
+``driver/records.py``, and the blocks are counted with x fastest. A kernel without loops has ``LOOP_FREE_ENTRY``
+instead, a cooperative kernel ``COOPERATIVE_ENTRY``, whose record is a ``COOPERATIVE``."""
 
 _REGISTERS = primitives.REGISTERS
 _CONTEXT = primitives.CONTEXT
@@ -185,12 +185,11 @@ def _run_blocks(kernel: PortableKernel, signature: tuple[Closed, ...], name: str
         for number, kind in enumerate(types)
     )
     shape = "\n".join(
-        f"  %{what}.{axis}.at = getelementptr i32, ptr %launch, i64 {place}\n"
+        f"  %{what}.{axis}.at = getelementptr i8, ptr %launch, i64 {LAUNCH.offset(f'{what}[{place}]')}\n"
         f"  %{what}.{axis} = load i32, ptr %{what}.{axis}.at\n"
         f"{_set(field, axis, f'%{what}.{axis}')}"
-        for place, (what, field, axis) in enumerate(
-            (what, field, axis) for what, field in (("grid", 3), ("block", 2)) for axis in "xyz"
-        )
+        for what, field in (("grid", 3), ("block", 2))
+        for place, axis in enumerate("xyz")
     )
     coordinates = "\n".join(
         f"  %b.{axis}.narrow = trunc i64 %b.{axis} to i32\n{_set(1, axis, f'%b.{axis}.narrow')}" for axis in "xyz"
@@ -204,10 +203,10 @@ entry:
 {shape}
   %grid.x.wide = zext i32 %grid.x to i64
   %grid.y.wide = zext i32 %grid.y to i64
-  %params.at = getelementptr i8, ptr %launch, i64 32
+  %params.at = getelementptr i8, ptr %launch, i64 {LAUNCH.offset("params")}
   %params = load ptr, ptr %params.at
 {loads}
-  %record.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 4
+  %record.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {primitives.RECORD_FIELD}
   store ptr {words[-1]}, ptr %record.at
 {shared}
   %any = icmp slt i64 %first, %end
@@ -260,7 +259,7 @@ def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
     if not kernel.shared.used:
         return "", ""
     shared, dynamic = primitives.SHARED_FIELD, primitives.DYNAMIC_FIELD
-    take = f"""  %dynamic.from = getelementptr i32, ptr %launch, i64 6
+    take = f"""  %dynamic.from = getelementptr i8, ptr %launch, i64 {LAUNCH.offset("shared_bytes")}
   %dynamic.narrow = load i32, ptr %dynamic.from
   %dynamic = zext i32 %dynamic.narrow to i64
   %dynamic.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {dynamic}

@@ -61,6 +61,7 @@ from oxide.compiler.frontend.lowering.types import (
 from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.signature.untyped_arguments import ArgumentType
 from oxide.compiler.source.widening import Widening
 from oxide.dropping import WeakTable
@@ -72,6 +73,7 @@ from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
     barrier,
+    complex_numbers,
     constant,
     contraction,
     half,
@@ -84,6 +86,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     python_numbers,
     ranges,
     shaped,
+    shaped_views,
     shared,
     tiles,
     vectors,
@@ -221,7 +224,12 @@ class _Remembering(types.Function):  # type: ignore[misc]
         key = self, tuple(args), tuple(kws.items())
         found = context.remembered.get(key)
         if found is None:
-            found = context.remembered[key] = super().get_call_type(context, args, kws)
+            found = None if session.numba_style else complex_numbers.complex_signature(self, args)
+            if found is None:
+                found = super().get_call_type(context, args, kws)
+            else:
+                self._impl_keys[found.args] = self.typing_key
+            context.remembered[key] = found
         return found
 
     def augment(self, other: Any) -> Any:
@@ -263,9 +271,12 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if kind is not None:
                 return kind
         if not session.numba_style:
+            literal = complex_numbers.type_of_constant(val)
+            if literal is not None:
+                return literal
             if type(val) is float and self._is_the_authors():
                 return OPEN
-            val = in_kernels(val)
+            val = complex_numbers.in_kernels(in_kernels(val))
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_module_constants(self, typ: Any, attr: str) -> Any:
@@ -286,7 +297,10 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
         if not session.numba_style:
             _refuse(func, args)
-            args = mathematics.power_arguments(func, args)
+            args = mathematics.power_arguments(func, complex_numbers.complex_arguments(func, args))
+            found = complex_numbers.complex_signature(func, args)
+            if found is not None and not isinstance(func, types.Function):
+                return found
         elif _makes_text(func, args):
             # Fails early: numba would compile its own number formatting for seconds, and then need memory for it.
             raise errors.TypingError(f"{NO_TEXT} str{args}")
@@ -330,7 +344,12 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def unify_pairs(self, first: Any, second: Any) -> Any:
         if session.numba_style:
             return half.unify_half(first, second) or super().unify_pairs(first, second)
-        mixed = literals.unify_literals(first, second) or half.unify_half(first, second) or unify_mixed(first, second)
+        mixed = (
+            complex_numbers.unify_complex(first, second)
+            or literals.unify_literals(first, second)
+            or half.unify_half(first, second)
+            or unify_mixed(first, second)
+        )
         return mixed or super().unify_pairs(first, second)
 
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
@@ -359,6 +378,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
         if isinstance(target, slice_lowering.RefType | shaped.PlaceRefType) and attr == "value":
             slice_lowering.check_store(target, value)
+        elif not session.numba_style and isinstance(target, types.Complex):
+            note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
+            raise errors.TypingError("a part of a complex number")
         return super().resolve_setattr(target, attr, value)
 
 
@@ -587,7 +609,7 @@ def _parameter_type(parameter: Closed) -> Any:
         return numba_type(parameter.type)
     if isinstance(parameter.lifted, Lifted):
         return function_type(parameter.lifted)
-    if parameter.lifted is not None:
+    if isinstance(parameter.lifted, Fields):
         elements = [_parameter_type(element) for element in parameter.lifted.elements]
         return types.BaseTuple.from_types(elements, parameter.lifted.made_of)
     scalar = NUMBA_TYPES[parameter.scalar.name]

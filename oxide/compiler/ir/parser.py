@@ -133,6 +133,7 @@ _CALL_WORD = re.compile(
 )
 _BUNDLE = re.compile(r'[, ]*"([^"]*)"\(')
 _ASSEMBLY = re.compile(r'asm(?: \w+)*\s+"[^"]*",\s*"[^"]*"')
+_UNNAMED = "%oxide.value."  # a parameter's or a variable's name has no dot, so none begins so
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -140,7 +141,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 def _named(name: str) -> str:
     """Returns a local name as this IR spells it: quoted only where necessary, and never only a number."""
     plain = unquoted(name[1:])
-    return f"%v.{plain}" if plain.isdigit() else f"%{quoted(plain)}"
+    return f"{_UNNAMED}{plain}" if plain.isdigit() else f"%{quoted(plain)}"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -222,7 +223,7 @@ class _FunctionParser:
                 self._at = found.end()
                 name = _named(found[0])
             elif match["word"] == "define":
-                name = _named(f"%{sum(argument.name.startswith('%v.') for argument in arguments)}")
+                name = _named(f"%{sum(argument.name.startswith(_UNNAMED) for argument in arguments)}")
             argument = Argument(name, type_, attributes)
             arguments.append(argument)
             self._values[name] = argument
@@ -242,8 +243,8 @@ class _FunctionParser:
                 block = self._block(_named(f"%{label[1]}"))
                 continue
             if block is None:
-                count = sum(argument.name.startswith("%v.") for argument in self.function.arguments)
-                block = self._block(f"%v.{count}")
+                count = sum(argument.name.startswith(_UNNAMED) for argument in self.function.arguments)
+                block = self._block(f"{_UNNAMED}{count}")
             if "switch " in line and "[" in line and "]" not in line:
                 for more in numbered:
                     line += " " + more.strip()

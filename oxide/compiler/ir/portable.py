@@ -170,7 +170,7 @@ def _take_context(module: Module) -> None:
     taking: dict[str, Constant] = {}
     functions: dict[str, Function] = {}
     for symbol, function in module.functions.items():
-        known = symbol in ("oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed")
+        known = symbol.startswith(("oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"))
         register = symbol.startswith(_REGISTER)
         if register:
             function.symbol = f"oxide.register.{symbol.removeprefix(_REGISTER)}"

@@ -34,9 +34,18 @@ def called(value: Value) -> str:
     return value.called if isinstance(value, Call) else ""
 
 
+def bounds_check(axes: int) -> str:
+    """Returns the symbol of the check of one axis of an access that has ``axes`` of them, from 1 to 3."""
+    return f"oxide.in_bounds.{axes}" if axes > 1 else "oxide.in_bounds"
+
+
+_BOUNDS_CHECKS = frozenset(bounds_check(axes) for axes in (1, 2, 3))
+
+
 def is_bounds_check(value: Value) -> bool:
-    """Returns whether a value is ``oxide.in_bounds(context, index, length, site)``."""
-    return called(value) == "oxide.in_bounds"
+    """Returns whether a value is ``oxide.in_bounds(context, index, length, site)``, or the check of an axis, which has
+    the indices and lengths of the other axes as further arguments."""
+    return called(value) in _BOUNDS_CHECKS
 
 
 def is_alignment_check(value: Value) -> bool:
@@ -45,7 +54,7 @@ def is_alignment_check(value: Value) -> bool:
 
 
 def is_check(value: Value) -> bool:
-    return called(value) in ("oxide.in_bounds", "oxide.aligned")
+    return is_bounds_check(value) or is_alignment_check(value)
 
 
 def fails_an_assert(value: Value) -> bool:

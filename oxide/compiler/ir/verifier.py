@@ -382,6 +382,10 @@ class _Accesses:
 
     def _is_inside(self, address: Value, facts: _Facts) -> bool:
         match self._plain(address):
+            case GetElementPtr(source=source, pointer=element, indices=[first, _]) if (
+                source.startswith("{") and first.integer == 0
+            ):  # a member of an element, as the imaginary part
+                return self._is_inside(element, facts)
             case GetElementPtr(indices=[*_, index]):
                 return self._is_checked(index, facts)
             case Cast(value=value) | Binary(left=value):  # alignment to a word, of a 16-bit atomic

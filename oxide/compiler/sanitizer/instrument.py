@@ -261,7 +261,7 @@ class _Instrumenter:
                     instruction.after = ", align 1"
                 self._block.append(instruction)
                 self._order("acquire", touch.ordering)
-            case "oxide", "in_bounds" | "aligned":
+            case "oxide", "in_bounds" | "aligned", *_:
                 self._block.append(instruction)
                 self._go_on(instruction)
             case "oxide", "assertion_failed":

@@ -75,7 +75,7 @@ define i1 @oxide.sanitize.conflict(i64 %old, i64 %who) alwaysinline {
 
 define void @oxide.sanitize.against(ptr %state, ptr %record, i64 %who, i64 %known, i64 %address) alwaysinline {
   %time = load i64, ptr %record
-  %old.at = getelementptr i64, ptr %record, i64 1
+  %old.at = getelementptr i8, ptr %record, i64 <sanitized_access.who>
   %old = load i64, ptr %old.at
   %conflict = call i1 @oxide.sanitize.conflict(i64 %old, i64 %who)
   br i1 %conflict, label %look, label %done
@@ -93,9 +93,9 @@ done:
 ; since no barrier orders it.
 define void @oxide.sanitize.note(ptr %first, i64 %now, i64 %who) alwaysinline {
 entry:
-  %first.who.at = getelementptr i64, ptr %first, i64 1
-  %second = getelementptr i64, ptr %first, i64 2
-  %second.who.at = getelementptr i64, ptr %first, i64 3
+  %first.who.at = getelementptr i8, ptr %first, i64 <sanitized_access.who>
+  %second = getelementptr i8, ptr %first, i64 <sanitized_access.sizeof>
+  %second.who.at = getelementptr i8, ptr %second, i64 <sanitized_access.who>
   %first.time = load i64, ptr %first
   %first.who = load i64, ptr %first.who.at
   %differ = xor i64 %first.who, %who
@@ -134,11 +134,11 @@ latest:
 define void @oxide.sanitize.race(ptr %state, ptr %cell, i64 %who, i64 %known, i64 %address) noinline {
 entry:
   %now = load i64, {{now}}
-  %read = getelementptr i64, ptr %cell, i64 2
-  %other_read = getelementptr i64, ptr %cell, i64 4
-  %load = getelementptr i64, ptr %cell, i64 6
-  %atomic = getelementptr i64, ptr %cell, i64 8
-  %other_atomic = getelementptr i64, ptr %cell, i64 10
+  %read = getelementptr i8, ptr %cell, i64 <sanitized_cell.read>
+  %other_read = getelementptr i8, ptr %cell, i64 <sanitized_cell.other_read>
+  %load = getelementptr i8, ptr %cell, i64 <sanitized_cell.load>
+  %atomic = getelementptr i8, ptr %cell, i64 <sanitized_cell.atomic>
+  %other_atomic = getelementptr i8, ptr %cell, i64 <sanitized_cell.other_atomic>
   call void @oxide.sanitize.against(ptr %state, ptr %cell, i64 %who, i64 %known, i64 %address)
   %writes = trunc i64 %who to i1
   br i1 %writes, label %reads, label %atomics
@@ -165,14 +165,14 @@ synchronise:
   ; The thread may acquire what the location's releases made known; a write publishes what the thread released.
   %thread.high = lshr i64 %who, 20
   %thread = and i64 %thread.high, 2047
-  %clock.at = getelementptr i64, ptr %cell, i64 12
+  %clock.at = getelementptr i8, ptr %cell, i64 <sanitized_cell.known>
   %clock = load i64, ptr %clock.at
   %acquired = load i64, {{acquired[%thread]}}
   %acquired.new = call i64 @llvm.umax.i64(i64 %acquired, i64 %clock)
   store i64 %acquired.new, {{acquired[%thread]}}
   br i1 %writes, label %release, label %atomic_load
 atomic_load:
-  %load.who.at = getelementptr i64, ptr %cell, i64 7
+  %load.who.at = getelementptr i8, ptr %load, i64 <sanitized_access.who>
   store i64 %now, ptr %load
   store i64 %who, ptr %load.who.at
   br label %done
@@ -189,7 +189,7 @@ look:
   br label %done
 write:
   ; All earlier accesses are ordered before the write, or were reported.
-  %who.at = getelementptr i64, ptr %cell, i64 1
+  %who.at = getelementptr i8, ptr %cell, i64 <sanitized_access.who>
   store i64 %now, ptr %cell
   store i64 %who, ptr %who.at
   store i64 0, ptr %read

@@ -32,7 +32,7 @@ define ptr @oxide.sanitize.enter(ptr %context) alwaysinline {
   %rows = add i64 %planes, %y.wide
   %before = mul i64 %rows, %nx.wide
   %block = add i64 %before, %x.wide
-  %old = load i64, {{block}}
+  %old = load i64, {{running}}
   %same = icmp eq i64 %old, %block
   br i1 %same, label %done, label %begin
 begin:
@@ -43,7 +43,7 @@ done:
 }
 
 define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline {
-  store i64 %block, {{block}}
+  store i64 %block, {{running}}
   %now = load i64, {{now}}
   %tick = add i64 %now, 1
   store i64 %tick, {{now}}
@@ -110,13 +110,13 @@ next:
   %last = icmp eq i64 %number, %count
   br i1 %last, label %new, label %compare
 compare:
-  %offset = mul i64 %number, <report_bytes>
+  %offset = mul i64 %number, <sanitized_report.sizeof>
   %old = getelementptr i8, {{report}}, i64 %offset
   %old.kind = load i64, ptr %old
-  %old.who.at = getelementptr i64, ptr %old, i64 1
+  %old.who.at = getelementptr i8, ptr %old, i64 <sanitized_report.who>
   %old.who = load i64, ptr %old.who.at
   %old.place = and i64 %old.who, 1048560
-  %old.other.at = getelementptr i64, ptr %old, i64 3
+  %old.other.at = getelementptr i8, ptr %old, i64 <sanitized_report.other>
   %old.other = load i64, ptr %old.other.at
   %old.other.place = and i64 %old.other, 1048560
   %a = icmp eq i64 %old.kind, %kind
@@ -132,16 +132,16 @@ new:
   %full = icmp uge i64 %count, <max_reports>
   br i1 %full, label %done, label %write
 write:
-  %at.offset = mul i64 %count, <report_bytes>
+  %at.offset = mul i64 %count, <sanitized_report.sizeof>
   %at = getelementptr i8, {{report}}, i64 %at.offset
   store i64 %kind, ptr %at
-  %who.at = getelementptr i64, ptr %at, i64 1
+  %who.at = getelementptr i8, ptr %at, i64 <sanitized_report.who>
   store i64 %who, ptr %who.at
-  %address.at = getelementptr i64, ptr %at, i64 2
+  %address.at = getelementptr i8, ptr %at, i64 <sanitized_report.address>
   store i64 %address, ptr %address.at
-  %other.at = getelementptr i64, ptr %at, i64 3
+  %other.at = getelementptr i8, ptr %at, i64 <sanitized_report.other>
   store i64 %other, ptr %other.at
-  %start.at = getelementptr i64, ptr %at, i64 4
+  %start.at = getelementptr i8, ptr %at, i64 <sanitized_report.start>
   store i64 %start, ptr %start.at
   %more = add i64 %count, 1
   store i64 %more, {{reports}}
@@ -229,7 +229,7 @@ cell:
   br label %next
 next:
   %number = phi i64 [ %first, %cell ], [ %number.next, %next ]
-  %cell.offset = mul i64 %number, <cell_bytes>
+  %cell.offset = mul i64 %number, <sanitized_cell.sizeof>
   %cell.at = getelementptr i8, ptr %cells, i64 %cell.offset
   call void @oxide.sanitize.race(ptr %state, ptr %cell.at, i64 %who, i64 %known, i64 %at)
   %number.next = add i64 %number, 1
@@ -245,7 +245,7 @@ define i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what) alwaysinline
   store i64 %tick, {{now}}
   %thread = call i64 @oxide.sanitize.thread(ptr %context)
   %thread.high = shl i64 %thread, 20
-  %block = load i64, {{block}}
+  %block = load i64, {{running}}
   %block.high = shl i64 %block, 32
   %place = or i64 %thread.high, %block.high
   %who = or i64 %place, %what
@@ -284,10 +284,10 @@ next:
   %past = icmp uge i64 %number, %count
   br i1 %past, label %unknown, label %try
 try:
-  %try.offset = mul i64 %number, <view_bytes>
+  %try.offset = mul i64 %number, <sanitized_view.sizeof>
   %try.lo.at = getelementptr i8, ptr %views, i64 %try.offset
   %try.lo = load i64, ptr %try.lo.at
-  %try.hi.at = getelementptr i64, ptr %try.lo.at, i64 1
+  %try.hi.at = getelementptr i8, ptr %try.lo.at, i64 <sanitized_view.hi>
   %try.hi = load i64, ptr %try.hi.at
   %try.above = icmp uge i64 %at, %try.lo
   %try.below = icmp ult i64 %at, %try.hi
@@ -311,18 +311,18 @@ outside:
   ret ptr %scratch
 found:
   %chosen = phi i64 [ %view, %entry ], [ %number, %try ]
-  %offset = mul i64 %chosen, <view_bytes>
+  %offset = mul i64 %chosen, <sanitized_view.sizeof>
   %lo.at = getelementptr i8, ptr %views, i64 %offset
   %lo = load i64, ptr %lo.at
-  %hi.at = getelementptr i64, ptr %lo.at, i64 1
+  %hi.at = getelementptr i8, ptr %lo.at, i64 <sanitized_view.hi>
   %hi = load i64, ptr %hi.at
-  %start.at = getelementptr i64, ptr %lo.at, i64 2
+  %start.at = getelementptr i8, ptr %lo.at, i64 <sanitized_view.start>
   %start = load i64, ptr %start.at
-  %init.at = getelementptr i64, ptr %lo.at, i64 3
+  %init.at = getelementptr i8, ptr %lo.at, i64 <sanitized_view.init>
   %init = load ptr, ptr %init.at
-  %cells.at = getelementptr i64, ptr %lo.at, i64 4
+  %cells.at = getelementptr i8, ptr %lo.at, i64 <sanitized_view.cells>
   %cells = load ptr, ptr %cells.at
-  %shift.at = getelementptr i64, ptr %lo.at, i64 5
+  %shift.at = getelementptr i8, ptr %lo.at, i64 <sanitized_view.shift>
   %shift = load i64, ptr %shift.at
   %thread = call i64 @oxide.sanitize.thread(ptr %context)
   %own = load i64, {{known[%thread]}}
@@ -337,13 +337,13 @@ found:
 
 ; Returns whether an access between a view's first and last address is to an element of it; true outside of these.
 define i1 @oxide.sanitize.is_element(ptr %row, i64 %at, i64 %size) {
-  %elements.at = getelementptr i64, ptr %row, i64 6
+  %elements.at = getelementptr i8, ptr %row, i64 <sanitized_view.elements>
   %elements = load ptr, ptr %elements.at
   %all = icmp eq ptr %elements, null
   br i1 %all, label %yes, label %strided
 strided:
   %lo = load i64, ptr %row
-  %hi.at = getelementptr i64, ptr %row, i64 1
+  %hi.at = getelementptr i8, ptr %row, i64 <sanitized_view.hi>
   %hi = load i64, ptr %hi.at
   %end = add i64 %at, %size
   %above = icmp uge i64 %at, %lo

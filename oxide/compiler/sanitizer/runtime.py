@@ -3,8 +3,7 @@
 ``runtime.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. The blocks of a
 sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter of accesses.
 
-``{{name}}`` stands for a word of the launch's state, whose address the kernel gets as its fault record
-(``driver/sanitizing.py``).
+``{{name}}`` stands for a word of the launch's state, the ``sanitized_state`` of ``driver/records.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import re
 
 from oxide.compiler.ir.files import ir_file
 from oxide.driver import sanitizing
+from oxide.driver.records import MAX_REPORTS, SANITIZED_STATE
 
 _FIELD = re.compile(r"\{\{(\w+)(?:\[(%[\w.]+)\])?\}\}")
 
@@ -22,10 +22,7 @@ def definitions(kinds: frozenset[str]) -> str:
     values = {
         "memory": "true" if "memory" in kinds else "false",
         "race": "true" if "race" in kinds else "false",
-        "cell_bytes": 8 * sanitizing.CELL_WORDS,
-        "view_bytes": 8 * sanitizing.VIEW_WORDS,
-        "max_reports": sanitizing.MAX_REPORTS,
-        "report_bytes": 8 * sanitizing.REPORT_WORDS,
+        "max_reports": MAX_REPORTS,
         "out_of_bounds": sanitizing.OUT_OF_BOUNDS,
         "misaligned": sanitizing.MISALIGNED,
         "uninitialized": sanitizing.UNINITIALIZED,
@@ -44,8 +41,8 @@ def _render(text: str) -> str:
         match = _FIELD.search(line)
         while match is not None:
             name, index = match.groups()
-            address, offset = f"%word.{len(lines)}", sanitizing.OFFSETS[name]
-            lines.append(f"  {address} = getelementptr i64, ptr %state, i64 {offset}")
+            address, offset = f"%word.{len(lines)}", SANITIZED_STATE.offset(name)
+            lines.append(f"  {address} = getelementptr i8, ptr %state, i64 {offset}")
             if index is not None:
                 lines.append(f"  {address}.at = getelementptr i64, ptr {address}, i64 {index}")
                 address += ".at"

@@ -45,8 +45,8 @@ def of_element(annotation: Any) -> str:
 
 def _scalars_for(annotation: Any) -> str:
     """Returns oxide's scalar types for a number type of Python or NumPy, or an empty string."""
-    if annotation in (float, int, bool):
-        return {float: "f32 or f64", int: "i32, i64, u32 or u64", bool: "bool_"}[annotation]
+    if annotation in (float, int, bool, complex):
+        return {float: "f32 or f64", int: "i32, i64, u32 or u64", bool: "bool_", complex: "c64 or c128"}[annotation]
     return dtype_name(annotation) or ""
 
 

@@ -40,13 +40,14 @@ from .signature import SCALARS, Annotation, Parameter
 
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
-_NUMBERS = (int, float, np.generic)
+_NUMBERS = (int, float, complex, np.generic)
 _BY_TYPE: dict[type, ScalarType] = {
     scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.name != "bf16"
 } | {
     bool: SCALARS["bool_"],
     int: SCALARS["i64"],
     float: SCALARS["f64"],
+    complex: SCALARS["c128"],
 }
 
 
@@ -131,7 +132,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
         for _, value, is_global in _outer(plain, shape)
         if isinstance(value, _NUMBERS) and not (is_device and is_global)
     )
-    return tuple(part.convert(number) for part, number in zip(parts, numbers, strict=True))
+    return tuple(word for part, number in zip(parts, numbers, strict=True) for word in part.words(number))
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))

@@ -51,7 +51,9 @@ class OpenParameter:
 
     def convert(self, value: Any) -> Any:
         """Returns a scalar argument unchanged if it is a number. Raises ``ArgumentError`` for anything else."""
-        if isinstance(value, int | float | np.number | np.bool_) or (type(value) is np.ndarray and value.ndim == 0):
+        if isinstance(value, int | float | complex | np.number | np.bool_) or (
+            type(value) is np.ndarray and value.ndim == 0
+        ):
             return value
         raise ArgumentError(
             f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "

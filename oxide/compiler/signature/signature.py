@@ -28,13 +28,14 @@ from oxide.messages import is_long, written
 from .untyped_arguments import ArgumentType, ArrayType, identity
 
 if TYPE_CHECKING:
+    from .complex_parameters import Parts
     from .generic_parameters import Lifted, OpenFunction, OpenParameter
     from .tuples import Fields
 
 Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
-SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 bool_"
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 c64 c128 bool_"
 ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
 FORMATS = {
     "i8": "b",
@@ -49,6 +50,8 @@ FORMATS = {
     "bf16": "H",
     "f32": "f",
     "f64": "d",
+    "c64": "ff",
+    "c128": "dd",
     "bool_": "?",
 }
 
@@ -80,8 +83,8 @@ SAFE_FLOAT = 3.4e38
 class Parameter:
     """One parameter of a kernel.
 
-    A slice is passed as an address and the length of each axis, a scalar as itself, a function as the numbers that it
-    captures, and a tuple as its elements.
+    A slice is passed as an address and the length of each axis, a scalar as itself, a complex number as its real and
+    its imaginary part, a function as the numbers that it captures, and a tuple as its elements.
     """
 
     kernel: str
@@ -90,8 +93,8 @@ class Parameter:
     scalar: ScalarType
     tile: tuple[int, ...] = ()
     """For kind ``tiles``, the sides of a tile: one for ``Tiles``, two for ``RowMajorTiles``."""
-    lifted: Lifted | Fields | None = None
-    """For a function or a tuple, the scalars that are passed in its place."""
+    lifted: Lifted | Fields | Parts | None = None
+    """For a function, a tuple or a complex number, the scalars that are passed in its place."""
     ndim: int = 1
     """The number of a slice's axes. A slice of one axis takes the elements of any box in row-major order."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
@@ -107,6 +110,10 @@ class Parameter:
         object.__setattr__(self, "dtype", self.scalar.dtype)
         object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
         object.__setattr__(self, "is_float", self.kind == "scalar" and _CLASSES.get(self.scalar.name) == "f")
+        if self.kind == "scalar" and self.scalar.dtype.kind == "c":
+            from .complex_parameters import Parts  # imported here: few programs need it
+
+            object.__setattr__(self, "lifted", Parts(self.kernel, self.name, self.scalar))
 
     @property
     def annotation(self) -> str:
@@ -136,6 +143,10 @@ class Parameter:
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
         return FORMATS[self.scalar.name] if self.kind == "scalar" else "Q" + "Q" * self.ndim
+
+    def words(self, value: Any) -> tuple[Any, ...]:
+        """Returns the words that are passed for a scalar, a tuple or a function. Raises ``ArgumentError``."""
+        return (self.convert(value),) if self.lifted is None else self.lifted.words(value)
 
     def convert(self, value: Any) -> int | float | bool:
         """Returns a scalar argument as the Python number that the kernel gets.

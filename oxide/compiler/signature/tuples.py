@@ -97,10 +97,7 @@ class Fields:
             )
         words: list[Any] = []
         for element, value in zip(self.elements, argument, strict=True):
-            if element.lifted is None:
-                words.append(element.convert(value))
-            else:
-                words += element.lifted.words(value)
+            words += element.words(value)
         return tuple(words)
 
     def _takes(self, argument: Any) -> bool:

@@ -2,8 +2,8 @@
 
 A variable that is the element type of a slice is the dtype of the buffer. All uses must agree, and scalars of that type
 convert as those of a fixed type do. A variable that only scalars have takes the type of the values: a NumPy scalar's
-own, else ``i64`` for an int, ``f64`` for a float and ``bool_`` for a bool. If the constraints exclude that type, the
-variable takes the only constraint of that kind.
+own, else ``i64`` for an int, ``f64`` for a float, ``c128`` for a complex and ``bool_`` for a bool. If the constraints
+exclude that type, the variable takes the only constraint of that kind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, Numb
 
 # bf16 is stored as u16, so a buffer of u16 means u16 where a variable may be either.
 _BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}
-_PLAIN: dict[type, tuple[str, str]] = {bool: ("bool_", "b"), int: ("i64", "iu"), float: ("f64", "f")}
+_PLAIN: dict[type, tuple[str, str]] = {
+    bool: ("bool_", "b"),
+    int: ("i64", "iu"),
+    float: ("f64", "f"),
+    complex: ("c128", "c"),
+}
 
 
 @final

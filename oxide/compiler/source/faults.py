@@ -1,10 +1,11 @@
 """Kernel faults as data: the record that a failed check fills, and how the host reads it.
 
-A record is 64 bytes that the host and the device both see. Each launch in flight has one, zeroed before the launch. The
-first check or ``assert`` that fails claims it by a compare-exchange and fills it in; later ones find it claimed and
-leave it. The thread then leaves the kernel, because a loop past its slice might never end. If threads can wait for one
-another (by a barrier, a warp operation or an atomic), a failed access instead reads zero or writes nothing, and the
-thread goes on. So no memory outside the slice is touched, and the device stays usable.
+A record, the ``FAULT`` of ``driver/records.py``, is memory that the host and the device both see. Each launch in flight
+has one, zeroed before the launch. The first check or ``assert`` that fails claims it by a compare-exchange and fills it
+in; later ones find it claimed and leave it. The thread then leaves the kernel, because a loop past its slice might
+never end. If threads can wait for one another (by a barrier, a warp operation or an atomic), a failed access instead
+reads zero or writes nothing, and the thread goes on. So no memory outside the slice is touched, and the device stays
+usable.
 """
 
 from __future__ import annotations
@@ -16,31 +17,21 @@ from typing import Any
 
 import numpy as np
 
+from oxide.driver.records import FAULT
 from oxide.driver.sanitizing import SANITIZED, published
 from oxide.errors import BoundsError, KernelAssertionError, KernelFault
 
 from .divergence import DIVERGENT, divergence
 
-RECORD: np.dtype[Any] = np.dtype(
-    [
-        ("claimed", np.uint32),
-        ("site", np.uint32),
-        ("kernel_id", np.uint64),
-        ("index", np.int64),
-        ("length", np.uint64),
-        ("block", np.uint32, (3,)),
-        ("thread", np.uint32, (3,)),
-        ("reserved", np.uint64),
-    ]
-)
-"""The fault record's layout: 64 bytes, aligned to 8."""
+RECORD: np.dtype[Any] = FAULT.dtype
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
     """A place in the source that may fail: an access to the slice passed as ``parameter``, or an ``assert``.
 
-    For an ``assert``, ``assertion`` is its message or "". For a slice of several axes, ``axis`` is the one checked.
+    For an ``assert``, ``assertion`` is its message or "". Of an access of several ``axes``, ``axis`` is the one of the
+    check.
     """
 
     parameter: str
@@ -48,6 +39,7 @@ class FaultSite:
     line: int
     assertion: str | None = None
     axis: int | None = None
+    axes: int = 1
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:
@@ -74,4 +66,11 @@ def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[F
     if site.assertion is not None:
         message = site.assertion or linecache.getline(site.file, site.line).strip() or "an assertion failed"
         return KernelAssertionError(kernel_name, message, *where)
-    return BoundsError(kernel_name, site.parameter, int(entry["index"]), int(entry["length"]), *where, axis=site.axis)
+    index, length = int(entry["index"]), int(entry["length"])
+    if site.axis is None:
+        return BoundsError(kernel_name, site.parameter, index, length, *where)
+    indices: list[int] = entry["other_indices"].tolist()[: site.axes - 1]
+    shape: list[int] = entry["other_lengths"].tolist()[: site.axes - 1]
+    indices.insert(site.axis, index)
+    shape.insert(site.axis, length)
+    return BoundsError(kernel_name, site.parameter, index, length, *where, site.axis, tuple(indices), tuple(shape))

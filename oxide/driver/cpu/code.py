@@ -1,7 +1,7 @@
 """The CPU device's code: loads object files, and makes launches that run a range of blocks.
 
 A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to
-``_LaunchRecord``. Blocks are numbered with x fastest. ``driver/object.py`` loads what it can, LLVM the rest. llvmlite
+a ``LAUNCH``. Blocks are numbered with x fastest. ``driver/object.py`` loads what it can, LLVM the rest. llvmlite
 is imported only for that, or to name this machine's processor for the first time. It is not thread-safe, so one lock
 guards loading and queries of the processor.
 """
@@ -23,6 +23,7 @@ from oxide.driver.cpu.cooperative import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.streams import BlockRange, LoopFree, Pace
 from oxide.driver.object import MissingFunction, Unloadable, load_object
+from oxide.driver.records import LAUNCH
 
 _llvm_lock = threading.Lock()
 
@@ -72,14 +73,14 @@ class CpuFunction:
         """
         if self.cooperative:
             return CooperativeRun(self, grid, block, shared_bytes, params, seed)
-        return partial(self.call, ctypes.byref(_LaunchRecord(grid, block, shared_bytes, seed, params)))
+        return partial(self.call, ctypes.byref(_LAUNCH(grid, block, shared_bytes, seed, params)))
 
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int, blocks: int) -> BlockRange:
         """Returns a launch of ``blocks`` blocks as an item for a stream; parameters as for ``bind``."""
         what = f"launch {self.entry}"
         if self.pace is None:
             return BlockRange(what, self.bind(grid, block, shared_bytes, params, seed), blocks)
-        pointer = ctypes.byref(_LaunchRecord(grid, block, shared_bytes, seed, params))
+        pointer = ctypes.byref(_LAUNCH(grid, block, shared_bytes, seed, params))
         small = LoopFree(partial(self._call_holding, pointer), self.pace, block[0] * block[1] * block[2])
         return BlockRange(what, partial(self.call, pointer), blocks, small)
 
@@ -87,17 +88,7 @@ class CpuFunction:
         return f"<kernel {self.entry} on cpu:{self.device}>"
 
 
-class _LaunchRecord(ctypes.Structure):
-    """The record that the entry reads. ``params`` points into the bytes object, which the record keeps alive."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("shared_bytes", ctypes.c_uint32),
-        ("seed", ctypes.c_uint32),
-        ("params", ctypes.c_char_p),
-    )
-
+_LAUNCH = LAUNCH.structure  # it keeps the bytes object that ``params`` points into alive
 
 _Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)  # with the GIL held

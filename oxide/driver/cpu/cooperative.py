@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, final
 
 from oxide.driver.base import Dim3
+from oxide.driver.records import COOPERATIVE
 from oxide.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -19,25 +20,6 @@ if TYPE_CHECKING:
 MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
 """The most threads and blocks of a grid that may be live at once, as each takes memory: about as many as on a large
 GPU."""
-
-
-class _CooperativeRecord(ctypes.Structure):
-    """The record that a cooperative kernel's entry reads and writes. The compiler's ``cpu/coroutines/grid.ll``
-    describes its fields."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("shared_bytes", ctypes.c_uint32),
-        ("seed", ctypes.c_uint32),
-        ("params", ctypes.c_char_p),
-        ("blocks", ctypes.c_void_p),
-        ("waiting", ctypes.c_uint32),
-        ("finished", ctypes.c_uint32),
-        ("least", ctypes.c_uint32),
-        ("greatest", ctypes.c_uint32),
-        ("abandon", ctypes.c_uint32),
-    )
 
 
 def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
@@ -64,7 +46,7 @@ class CooperativeRun:
         self._total = math.prod(grid)
         self._blocks = (ctypes.c_void_p * self._total)()
         address = ctypes.addressof(self._blocks)
-        self._record = _CooperativeRecord(grid, block, shared_bytes, seed, params, address, 0, 0, 2**32 - 1, 0, 0)
+        self._record = COOPERATIVE.structure(grid, block, shared_bytes, seed, params, address, least=2**32 - 1)
         self._pointer = ctypes.byref(self._record)
 
     def __call__(self, first: int, end: int) -> None:

@@ -60,11 +60,11 @@ class Copies:
         """Makes a task that writes ``pattern`` to a device's memory ``count`` times."""
         heap = self._heaps[device]
         pattern = bytes(pattern)
-        if len(pattern) not in (1, 2, 4, 8) or address % len(pattern):
+        if len(pattern) not in (1, 2, 4, 8, 16) or address % min(len(pattern), 8):
             raise driver_error(
                 "CUDA_ERROR_INVALID_VALUE",
                 f"a fill of {address:#x} with a pattern of {len(pattern)} bytes; "
-                "a pattern has 1, 2, 4 or 8, and the address is a multiple of that",
+                "a pattern has 1, 2, 4, 8 or 16, and the address is a multiple of that, or of 8",
             )
         nbytes = len(pattern) * count
         heap.check("a fill of", address, nbytes)

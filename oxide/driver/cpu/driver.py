@@ -308,7 +308,7 @@ class CpuDriver:
         self._submit(stream, task)
 
     def fill(self, address: int, pattern: bytes, count: int, stream: CpuStream) -> None:
-        """Writes ``pattern`` (1, 2, 4 or 8 bytes) ``count`` times to memory of the stream's device."""
+        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times to memory of the stream's device."""
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.fill(device, address, pattern, count))
 

@@ -17,13 +17,14 @@ import numpy as np
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
 from oxide.driver.cpu.cooperative import CooperativeRun, check_fits
-from oxide.driver.sanitizing import ATOMIC, CELL_WORDS, OFFSETS, REPORT_WORDS, VIEW_WORDS, WRITE, PointerWord, Sanitized
+from oxide.driver.records import FAULT, SANITIZED_CELL, SANITIZED_REPORT, SANITIZED_STATE, SANITIZED_VIEW
+from oxide.driver.sanitizing import ATOMIC, WRITE, PointerWord, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
 
 if TYPE_CHECKING:
     from oxide.driver.cpu.code import CpuFunction
 
-Words = np.ndarray[Any, np.dtype[np.int64]]
+Records = np.ndarray[Any, np.dtype[Any]]
 Tracked = Callable[[int, int], tuple[int, bytearray] | None]
 """Finds the allocation around a range: its start, and a flag for each byte that was written. Returns None for untracked
 memory, such as another library's."""
@@ -82,35 +83,36 @@ class SanitizedLaunch:
         self._params = params
 
     def __call__(self) -> None:
-        memory = np.zeros(sanitizing.STATE_WORDS + 8, np.int64)
-        state = memory[-(memory.ctypes.data // 8) % 8 :]  # aligned to 64 bytes, for vector accesses to the scratch
+        memory = np.zeros(SANITIZED_STATE.size + 64, np.uint8)
+        start = -memory.ctypes.data % 64  # aligned to 64 bytes, for vector accesses to the scratch
+        state = memory[start : start + SANITIZED_STATE.size].view(SANITIZED_STATE.dtype)[0]
         views, kept = self._views()
-        run = self._bind(self._params[:-8] + state.ctypes.data.to_bytes(8, "little"))
+        run = self._bind(self._params[:-8] + (memory.ctypes.data + start).to_bytes(8, "little"))
         blocks = math.prod(self._grid)
-        state[OFFSETS["block"]] = -1
-        state[OFFSETS["views"]], state[OFFSETS["view_count"]] = views.ctypes.data, len(views)
-        state[OFFSETS["shared_bytes"]] = self._shared
+        state["running"] = -1
+        state["views"], state["view_count"] = views.ctypes.data, len(views)
+        state["shared_bytes"] = self._shared
         if self._shared and "memory" in self._sanitized.kinds:
             kept.append(np.zeros(self._shared * (blocks if isinstance(run, CooperativeRun) else 1), np.uint8))
-            state[OFFSETS["shared_init"]] = kept[-1].ctypes.data
+            state["shared_init"] = kept[-1].ctypes.data
             if isinstance(run, CooperativeRun):
-                state[OFFSETS["shared_inits"]] = kept[-1].ctypes.data
+                state["shared_inits"] = kept[-1].ctypes.data
         if self._shared and "race" in self._sanitized.kinds:
             kept.append(_cells(self._shared, self._sanitized.shared_shift))
-            state[OFFSETS["shared_cells"]] = kept[-1].ctypes.data
+            state["shared_cells"] = kept[-1].ctypes.data
         for first, end in self._order(blocks):
             run(first, end)
         while isinstance(run, CooperativeRun) and run.goes_on():
             # The grid's barrier: all blocks are ordered after all accesses before it, and each block begins anew.
-            state[OFFSETS["grid_known"]], state[OFFSETS["block"]] = state[OFFSETS["now"]], -1
+            state["grid_known"], state["running"] = state["now"], -1
             for first, end in self._order(blocks):
                 run(first, end)
         self._report(state, views)
 
-    def _views(self) -> tuple[Words, list[Any]]:
+    def _views(self) -> tuple[Records, list[Any]]:
         """Returns the views that the kernel's parameters point to, and objects that must live as long as the launch."""
         sanitized, params = self._sanitized, self._params
-        views = np.zeros((len(sanitized.pointers), VIEW_WORDS), np.int64)
+        views = np.zeros(len(sanitized.pointers), SANITIZED_VIEW.dtype)
         sizes: dict[int, tuple[int, int]] = {}  # by start of an allocation: its bytes, and the least shift
         kept: list[Any] = []
         for row, pointer in zip(views, sanitized.pointers, strict=True):
@@ -121,49 +123,50 @@ class SanitizedLaunch:
                 below, elements = _elements(params, pointer)
                 address, nbytes = address - below, len(elements)
                 kept.append(elements)
-                row[6] = elements.ctypes.data
+                row["elements"] = elements.ctypes.data
             found = self._tracked(address, nbytes) if nbytes else None
             start = found[0] if found else address
-            row[:3] = address, address + nbytes, start
+            row["lo"], row["hi"], row["start"] = address, address + nbytes, start
             size, shift = (len(found[1]) if found else nbytes), pointer.granule.bit_length() - 1
             before = sizes.get(start, (size, shift))
             sizes[start] = max(size, before[0]), min(shift, before[1])
             if found:
                 values = np.frombuffer(found[1], np.uint8)
                 kept.append(values)
-                row[3] = values.ctypes.data
+                row["init"] = values.ctypes.data
         if "race" in sanitized.kinds:
             cells = {start: _cells(size, shift) for start, (size, shift) in sizes.items()}
             kept.append(cells)
             for row in views:
-                row[4], row[5] = cells[int(row[2])].ctypes.data, sizes[int(row[2])][1]
+                start = int(row["start"])
+                row["cells"], row["shift"] = cells[start].ctypes.data, sizes[start][1]
         return views, kept
 
-    def _report(self, state: Words, views: Words) -> None:
+    def _report(self, state: Any, views: Records) -> None:
         """Writes the findings to the launch's fault record, unless the kernel's own fault is in it."""
         record_address = _word(self._params, len(self._params) - 8)
         if not record_address:
             return
-        count = int(state[OFFSETS["reports"]])
-        record = state[:8].view(np.uint32)
-        if count and not record[0]:
-            found = state[OFFSETS["report"] :][: count * REPORT_WORDS].reshape(count, REPORT_WORDS).tolist()
+        count = int(state["reports"])
+        if count and not state["claimed"]:
+            found = state["report"].view(SANITIZED_REPORT.dtype)[:count].tolist()
             found.sort(key=lambda words: _GRAVITY[words[0]])
             number = sanitizing.publish(tuple(self._error(words, views) for words in found))
-            record[0], record[1] = sanitizing.SANITIZED, 0
-            state[1], state[2] = np.uint64(self._sanitized.kernel_id).astype(np.int64), number
-        if record[0]:
-            there = np.ctypeslib.as_array((ctypes.c_uint32 * 16).from_address(record_address))
-            if not there[0]:
-                there[:] = record
+            state["claimed"], state["site"] = sanitizing.SANITIZED, 0
+            state["kernel_id"], state["index"] = self._sanitized.kernel_id, number
+        if state["claimed"]:
+            there = np.ctypeslib.as_array((ctypes.c_uint8 * FAULT.size).from_address(record_address)).view(FAULT.dtype)
+            if not there[0]["claimed"]:
+                for field in FAULT.fields:
+                    there[field] = state[field]
 
-    def _error(self, words: list[int], views: Words) -> SanitizerError:
+    def _error(self, words: tuple[int, ...], views: Records) -> SanitizerError:
         kind, who, address, other, start = words
         access = self._access(who)
         place = self._sanitized.accesses[who >> 4 & 0xFFFF]
         offset, inside, element = None, "", ""
         if (number := self._pointer(place.what, address, start, views)) is not None:
-            lo, hi, pointer = int(views[number][0]), int(views[number][1]), self._sanitized.pointers[number]
+            lo, hi, pointer = int(views[number]["lo"]), int(views[number]["hi"]), self._sanitized.pointers[number]
             offset = address - lo
             if pointer.axes:
                 inside = f"{pointer.name} is a strided view, whose elements lie among {hi - lo} bytes; "
@@ -189,11 +192,11 @@ class SanitizedLaunch:
             access.access, offset = "warp operation", None
         return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
 
-    def _pointer(self, name: str, address: int, start: int, views: Words) -> int | None:
+    def _pointer(self, name: str, address: int, start: int, views: Records) -> int | None:
         """Returns the index of the parameter ``name`` whose memory the access belongs to, or else contains."""
         named = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == name]
-        should = [n for n in named if start == int(views[n][0])]
-        found = [n for n in named if int(views[n][0]) <= address < int(views[n][1])]
+        should = [n for n in named if start == int(views[n]["lo"])]
+        found = [n for n in named if int(views[n]["lo"]) <= address < int(views[n]["hi"])]
         return next(iter(should or found or named), None)
 
     def _access(self, who: int) -> SanitizedAccess:
@@ -225,9 +228,9 @@ def _lanes(mask: int) -> str:
     return f"lanes {', '.join(map(str, lanes))}"
 
 
-def _cells(nbytes: int, shift: int) -> Words:
+def _cells(nbytes: int, shift: int) -> Records:
     """Returns shadow cells for ``nbytes`` bytes. Untouched cells take no memory."""
-    return np.zeros(((nbytes >> shift) + 1) * CELL_WORDS, np.int64)
+    return np.zeros((nbytes >> shift) + 1, SANITIZED_CELL.dtype)
 
 
 def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any, np.dtype[np.uint8]]]:

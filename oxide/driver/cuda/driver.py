@@ -316,14 +316,16 @@ class CudaDriver:
                 check(driver.cuMemsetD16Async(address, value, count, stream.handle)[0], "cuMemsetD16Async")
             case 4:
                 check(driver.cuMemsetD32Async(address, value, count, stream.handle)[0], "cuMemsetD32Async")
-            case 8 if pattern[:4] == pattern[4:]:
+            case 8 | 16 if pattern == pattern[:4] * (len(pattern) // 4):
                 half = value & 0xFFFFFFFF
-                check(driver.cuMemsetD32Async(address, half, 2 * count, stream.handle)[0], "cuMemsetD32Async")
-            case 8:
-                params = fill_params(address, pattern, count)
-                self.launch(stream.context.fill, fill_grid(count), BLOCK, 0, params, stream)
+                words = len(pattern) // 4 * count
+                check(driver.cuMemsetD32Async(address, half, words, stream.handle)[0], "cuMemsetD32Async")
+            case 8 | 16 as size:
+                words = size // 8 * count
+                params = fill_params(address, pattern * (16 // size), words)
+                self.launch(stream.context.fill, fill_grid(words), BLOCK, 0, params, stream)
             case size:
-                raise ValueError(f"a fill pattern of {size} bytes was asked for; it has 1, 2, 4 or 8")
+                raise ValueError(f"a fill pattern of {size} bytes was asked for; it has 1, 2, 4, 8 or 16")
 
     def report(self, record: int, cursor: int, nbytes: int, stream: CudaStream) -> None:
         self.launch(stream.context.report, ONE, ONE, 0, report_params(record, cursor, nbytes), stream)

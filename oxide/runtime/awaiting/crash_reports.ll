@@ -1,9 +1,7 @@
 ; A signal handler that names the kernel whose code was running. It calls what may be called in a handler alone: write
 ; and sigaction, by their addresses.
 ;
-; Called with signal 0 it takes a table: write, sigaction, the bytes in a signal's context before the program counter,
-; the number of kernels, and the kernels' records, newest last: the first and the end of the code's addresses, a text and
-; its length. Behind these, for each signal up to 31, the address of the action that it had, or 0.
+; Called with signal 0 it takes a crash_table (driver/records.py).
 
 @table = internal global ptr null
 
@@ -17,13 +15,13 @@ take:
 crashed:
   %known = load atomic ptr, ptr @table acquire, align 8
   %write = load ptr, ptr %known
-  %sigaction.at = getelementptr i64, ptr %known, i64 1
+  %sigaction.at = getelementptr i8, ptr %known, i64 <crash_table.sigaction>
   %sigaction = load ptr, ptr %sigaction.at
-  %before.at = getelementptr i64, ptr %known, i64 2
+  %before.at = getelementptr i8, ptr %known, i64 <crash_table.counter_at>
   %before = load i64, ptr %before.at
-  %count.at = getelementptr i64, ptr %known, i64 3
+  %count.at = getelementptr i8, ptr %known, i64 <crash_table.count>
   %count = load i64, ptr %count.at
-  %records.at = getelementptr i64, ptr %known, i64 4
+  %records.at = getelementptr i8, ptr %known, i64 <crash_table.kernels>
   %records = load ptr, ptr %records.at
   %counter.at = getelementptr i8, ptr %context, i64 %before
   %counter = load i64, ptr %counter.at
@@ -34,27 +32,27 @@ next:
   br i1 %none, label %pass_on, label %look
 look:
   %number = sub i64 %left, 1
-  %offset = mul i64 %number, 32
+  %offset = mul i64 %number, <crash_kernel.sizeof>
   %record = getelementptr i8, ptr %records, i64 %offset
   %first = load i64, ptr %record
-  %end.at = getelementptr i64, ptr %record, i64 1
+  %end.at = getelementptr i8, ptr %record, i64 <crash_kernel.end>
   %end = load i64, ptr %end.at
   %after = icmp uge i64 %counter, %first
   %inside = icmp ult i64 %counter, %end
   %here = and i1 %after, %inside
   br i1 %here, label %tell, label %next
 tell:
-  %text.at = getelementptr i64, ptr %record, i64 2
+  %text.at = getelementptr i8, ptr %record, i64 <crash_kernel.text>
   %text = load ptr, ptr %text.at
-  %length.at = getelementptr i64, ptr %record, i64 3
+  %length.at = getelementptr i8, ptr %record, i64 <crash_kernel.length>
   %length = load i64, ptr %length.at
   %written = call i64 %write(i32 2, ptr %text, i64 %length)
   br label %pass_on
 pass_on:
   ; The instruction runs again, and fails under the action that there was before.
   %signal.wide = zext i32 %signal to i64
-  %old.number = add i64 %signal.wide, 5
-  %old.at = getelementptr i64, ptr %known, i64 %old.number
+  %all.old.at = getelementptr i8, ptr %known, i64 <crash_table.before>
+  %old.at = getelementptr i64, ptr %all.old.at, i64 %signal.wide
   %old = load ptr, ptr %old.at
   %restored = call i32 %sigaction(i32 %signal, ptr %old, ptr null)
   ret void

@@ -18,13 +18,13 @@ from typing import Any, Final
 from oxide.compiler.cpu.host_functions import host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.compiler.specialization import Specialization
+from oxide.driver.records import CRASH_KERNEL, CRASH_TABLE
 from oxide.environment import word
 
 _COUNTERS: Final = {"x86_64": 168, "aarch64": 440}
 """The bytes before the program counter in a ``ucontext_t``, by the machine."""
 
 _SIGNALS: Final = (signal.SIGSEGV, signal.SIGBUS)
-_LAST_SIGNAL: Final = 31
 _SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
 
 
@@ -36,17 +36,6 @@ class _Action(ctypes.Structure):
         ("mask", ctypes.c_uint64 * 16),
         ("flags", ctypes.c_int),
         ("restorer", ctypes.c_void_p),
-    )
-
-
-class _Record(ctypes.Structure):
-    """The address range of a kernel's code and the text to print, as the handler reads them."""
-
-    _fields_ = (
-        ("first", ctypes.c_uint64),
-        ("end", ctypes.c_uint64),
-        ("text", ctypes.c_char_p),
-        ("length", ctypes.c_uint64),
     )
 
 
@@ -77,13 +66,15 @@ def watch(specialization: Specialization, function: Any) -> None:
 def _publish() -> None:
     """Publishes a new table to the handler. The first call installs the handler."""
     library = ctypes.CDLL(None)
-    made = [_Record(first, end, text, len(text)) for first, end, text in _kernels]
-    records = (_Record * len(made))(*made)
-    table = (ctypes.c_uint64 * (6 + _LAST_SIGNAL))()
-    table[0] = ctypes.cast(library.write, ctypes.c_void_p).value or 0
-    table[1] = ctypes.cast(library.sigaction, ctypes.c_void_p).value or 0
-    table[2] = _COUNTERS[platform.machine()]
-    table[3], table[4] = len(_kernels), ctypes.addressof(records)
+    made = [CRASH_KERNEL.structure(first, end, text, len(text)) for first, end, text in _kernels]
+    records = (CRASH_KERNEL.structure * len(made))(*made)
+    table = CRASH_TABLE.structure(
+        ctypes.cast(library.write, ctypes.c_void_p).value,
+        ctypes.cast(library.sigaction, ctypes.c_void_p).value,
+        _COUNTERS[platform.machine()],
+        len(made),
+        ctypes.addressof(records),
+    )
     installs = not _handler
     if installs:
         address, memory = host_function(ir_file(__file__, "crash_reports.ll"), "oxide_crash")
@@ -91,7 +82,7 @@ def _publish() -> None:
         _handler.extend([take, memory, {number: _Action() for number in _SIGNALS}])
     take, _, before = _handler
     for number, action in before.items():
-        table[5 + number] = ctypes.addressof(action)
+        table.before[number] = ctypes.addressof(action)
     _kept.append((records, table))
     take(0, ctypes.addressof(table), None)
     if installs:

@@ -1,14 +1,13 @@
-; The pool: u32 generation at 0, u32 busy at 64, u32 open at 128, i64 next at 192, i64 inside at 256 (each in a cache
-; line of its own), then constants from 320: piece, memcpy, syscall, sched_yield, the number of futex, helpers, looks;
-; and from 384 the copy: destination, source, bytes.
+; The pool's fields, and the protocol that they follow, are in driver/records.py and copy_pool.py. The generation comes
+; first: a futex waits on it by the pool's address.
 
 define internal void @share(ptr %pool) alwaysinline nounwind {
-  %next = getelementptr i8, ptr %pool, i64 192
-  %piece_field = getelementptr i8, ptr %pool, i64 320
-  %memcpy_field = getelementptr i8, ptr %pool, i64 328
-  %job = getelementptr i8, ptr %pool, i64 384
-  %source_field = getelementptr i8, ptr %pool, i64 392
-  %size_field = getelementptr i8, ptr %pool, i64 400
+  %next = getelementptr i8, ptr %pool, i64 <copy_pool.next>
+  %piece_field = getelementptr i8, ptr %pool, i64 <copy_pool.piece>
+  %memcpy_field = getelementptr i8, ptr %pool, i64 <copy_pool.memcpy>
+  %job = getelementptr i8, ptr %pool, i64 <copy_pool.destination>
+  %source_field = getelementptr i8, ptr %pool, i64 <copy_pool.source>
+  %size_field = getelementptr i8, ptr %pool, i64 <copy_pool.length>
   %piece = load i64, ptr %piece_field
   %memcpy = load ptr, ptr %memcpy_field
   %destination = load ptr, ptr %job
@@ -32,25 +31,25 @@ done:
 }
 
 define void @oxide_copy_together(ptr %row) nounwind {
-  %row_source = getelementptr i8, ptr %row, i64 8
-  %row_size = getelementptr i8, ptr %row, i64 16
-  %row_pool = getelementptr i8, ptr %row, i64 24
+  %row_source = getelementptr i8, ptr %row, i64 <copy_row.source>
+  %row_size = getelementptr i8, ptr %row, i64 <copy_row.length>
+  %row_pool = getelementptr i8, ptr %row, i64 <copy_row.copier>
   %destination = load ptr, ptr %row
   %source = load ptr, ptr %row_source
   %size = load i64, ptr %row_size
   %pool = load ptr, ptr %row_pool
-  %busy = getelementptr i8, ptr %pool, i64 64
-  %open = getelementptr i8, ptr %pool, i64 128
-  %next = getelementptr i8, ptr %pool, i64 192
-  %inside = getelementptr i8, ptr %pool, i64 256
-  %memcpy_field = getelementptr i8, ptr %pool, i64 328
-  %syscall_field = getelementptr i8, ptr %pool, i64 336
-  %yield_field = getelementptr i8, ptr %pool, i64 344
-  %futex_field = getelementptr i8, ptr %pool, i64 352
-  %helpers_field = getelementptr i8, ptr %pool, i64 360
-  %job = getelementptr i8, ptr %pool, i64 384
-  %source_field = getelementptr i8, ptr %pool, i64 392
-  %size_field = getelementptr i8, ptr %pool, i64 400
+  %busy = getelementptr i8, ptr %pool, i64 <copy_pool.busy>
+  %open = getelementptr i8, ptr %pool, i64 <copy_pool.open>
+  %next = getelementptr i8, ptr %pool, i64 <copy_pool.next>
+  %inside = getelementptr i8, ptr %pool, i64 <copy_pool.inside>
+  %memcpy_field = getelementptr i8, ptr %pool, i64 <copy_pool.memcpy>
+  %syscall_field = getelementptr i8, ptr %pool, i64 <copy_pool.syscall>
+  %yield_field = getelementptr i8, ptr %pool, i64 <copy_pool.sched_yield>
+  %futex_field = getelementptr i8, ptr %pool, i64 <copy_pool.futex>
+  %helpers_field = getelementptr i8, ptr %pool, i64 <copy_pool.helpers>
+  %job = getelementptr i8, ptr %pool, i64 <copy_pool.destination>
+  %source_field = getelementptr i8, ptr %pool, i64 <copy_pool.source>
+  %size_field = getelementptr i8, ptr %pool, i64 <copy_pool.length>
   %swap = cmpxchg ptr %busy, i32 0, i32 1 seq_cst seq_cst
   %mine = extractvalue { i32, i1 } %swap, 1
   br i1 %mine, label %together, label %alone
@@ -87,12 +86,12 @@ done:
 
 define ptr @oxide_copy_help(ptr %pool) nounwind {
 entry:
-  %open = getelementptr i8, ptr %pool, i64 128
-  %inside = getelementptr i8, ptr %pool, i64 256
-  %syscall_field = getelementptr i8, ptr %pool, i64 336
-  %yield_field = getelementptr i8, ptr %pool, i64 344
-  %futex_field = getelementptr i8, ptr %pool, i64 352
-  %looks_field = getelementptr i8, ptr %pool, i64 368
+  %open = getelementptr i8, ptr %pool, i64 <copy_pool.open>
+  %inside = getelementptr i8, ptr %pool, i64 <copy_pool.inside>
+  %syscall_field = getelementptr i8, ptr %pool, i64 <copy_pool.syscall>
+  %yield_field = getelementptr i8, ptr %pool, i64 <copy_pool.sched_yield>
+  %futex_field = getelementptr i8, ptr %pool, i64 <copy_pool.futex>
+  %looks_field = getelementptr i8, ptr %pool, i64 <copy_pool.looks>
   %syscall = load ptr, ptr %syscall_field
   %yield = load ptr, ptr %yield_field
   %futex = load i64, ptr %futex_field

@@ -32,6 +32,7 @@ from typing import Any, final
 
 from oxide.compiler.cpu.host_functions import host_function
 from oxide.compiler.ir.files import ir_file
+from oxide.driver.records import COPY_POOL
 from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
 
 PIECE_BYTES = 128 << 10
@@ -60,12 +61,13 @@ class CopyPool:
     def __init__(self, helpers: int, futex: int) -> None:
         self.helpers = helpers
         page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         libc = ctypes.CDLL(None)
-        functions = [ctypes.cast(function, ctypes.c_void_p).value for function in (libc.syscall, libc.sched_yield)]
-        constants = [streaming_copy_address(), *functions, futex, helpers, _LOOKS]
-        for position, number in enumerate([PIECE_BYTES, *constants]):
-            ctypes.c_uint64.from_address(self.address + _CONSTANTS + 8 * position).value = number or 0
+        shared = COPY_POOL.structure.from_buffer(page)
+        self.address = ctypes.addressof(shared)
+        shared.piece, shared.memcpy = PIECE_BYTES, streaming_copy_address()
+        shared.syscall = ctypes.cast(libc.syscall, ctypes.c_void_p).value
+        shared.sched_yield = ctypes.cast(libc.sched_yield, ctypes.c_void_p).value
+        shared.futex, shared.helpers, shared.looks = futex, helpers, _LOOKS
         help_address, code = host_function(ir_file(__file__, "copy_pool.ll"), "oxide_copy_help")
         for kept in (page, code):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # leaked: the threads outlive the interpreter
@@ -94,7 +96,7 @@ def copy_pool() -> CopyPool | None:
 
 
 def copy_function() -> int:
-    """Returns the address of ``void copy(void *row)``. A row is destination, source, bytes and a pool's address."""
+    """Returns the address of ``void copy(void *row)``. A row is a ``COPY_ROW`` with a pool's address."""
     global _copy
     if _copy is None:
         _copy = host_function(ir_file(__file__, "copy_pool.ll"), "oxide_copy_together")
@@ -113,6 +115,3 @@ def _make() -> CopyPool | None:
         return None
     pool = CopyPool(helpers, futex)
     return pool if pool.helpers else None
-
-
-_CONSTANTS = 320

@@ -1,9 +1,7 @@
-; A row is destination, source, bytes and the address of memcpy.
-
 define void @oxide_move(ptr %row) nounwind {
-  %source_field = getelementptr i64, ptr %row, i64 1
-  %size_field = getelementptr i64, ptr %row, i64 2
-  %memcpy_field = getelementptr i64, ptr %row, i64 3
+  %source_field = getelementptr i8, ptr %row, i64 <copy_row.source>
+  %size_field = getelementptr i8, ptr %row, i64 <copy_row.length>
+  %memcpy_field = getelementptr i8, ptr %row, i64 <copy_row.copier>
   %destination = load ptr, ptr %row
   %source = load ptr, ptr %source_field
   %size = load i64, ptr %size_field

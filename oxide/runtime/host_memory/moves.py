@@ -15,6 +15,7 @@ import numpy as np
 
 from oxide.compiler.cpu.host_functions import host_function
 from oxide.compiler.ir.files import ir_file
+from oxide.driver.records import COPY_ROW
 from oxide.runtime.host_memory.copy_pool import PIECE_BYTES, copy_function, copy_pool
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Moves:
     __slots__ = ("_address", "_next", "_table")
 
     def __init__(self, count: int) -> None:
-        self._table = np.empty((count, 4), np.uintp)
+        self._table = np.empty(count, COPY_ROW.dtype)
         self._address = int(self._table.ctypes.data)
         self._next = 0
 
@@ -38,7 +39,7 @@ class Moves:
         pool = copy_pool() if nbytes > 2 * PIECE_BYTES else None
         self._table[row] = (destination, source, nbytes, _memcpy_address() if pool is None else pool.address)
         function = move_function() if pool is None else copy_function()
-        driver.launch_native_host_function(function, self._address + row * 4 * self._table.itemsize, stream)
+        driver.launch_native_host_function(function, self._address + row * COPY_ROW.size, stream)
 
 
 def move_function() -> int:

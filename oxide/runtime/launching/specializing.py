@@ -47,4 +47,4 @@ def _evidence(parameter: OpenParameter, argument: Any) -> Evidence:
         return Evidence(argument.dtype if isinstance(argument, DeviceBox) else None)
     if isinstance(argument, np.generic) or (isinstance(argument, np.ndarray) and argument.ndim == 0):
         return Evidence(argument.dtype)
-    return Evidence(number=type(argument) if type(argument) in (bool, int, float) else None)
+    return Evidence(number=type(argument) if type(argument) in (bool, int, float, complex) else None)

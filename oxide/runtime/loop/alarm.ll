@@ -1,9 +1,7 @@
-; A record is a file descriptor and the address of the C library's write.
-
 define void @oxide_notify(ptr %record) nounwind {
   %one = alloca i64
   store i64 1, ptr %one
-  %write_field = getelementptr i64, ptr %record, i64 1
+  %write_field = getelementptr i8, ptr %record, i64 <alarm.write>
   %wide = load i64, ptr %record
   %descriptor = trunc i64 %wide to i32
   %write = load ptr, ptr %write_field

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, final
 
 from oxide.compiler.cpu.host_functions import host_function
 from oxide.compiler.ir.files import ir_file
+from oxide.driver.records import ALARM
 
 
 @final
@@ -31,7 +32,7 @@ class Alarm:
             os.set_blocking(self.descriptor, False)
             os.set_blocking(self._bell, False)
         write = ctypes.cast(ctypes.CDLL(None).write, ctypes.c_void_p).value or 0
-        record = (ctypes.c_uint64 * 2)(self._bell, write)
+        record = ALARM.structure(self._bell, write)
         self._records.append(record)
         self.argument = ctypes.addressof(record)
 

@@ -222,8 +222,8 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
     require_number(resolved, "full")
     if not isinstance(x, (int, float, complex, np.number, np.bool_)):
         raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
-    if resolved.itemsize > 8:
-        raise TypeError(f"full: {resolved} elements are wider than 8 bytes; use h2d(numpy.full(…))")
+    if resolved.itemsize > 16:
+        raise TypeError(f"full: {resolved} elements are wider than 16 bytes; use h2d(numpy.full(…))")
     return Full(parse_shape(shape, "full"), resolved, _element(x, resolved))
 
 

@@ -35,7 +35,7 @@ from oxide.compiler.source.source import located
 from oxide.errors import ArgumentError, CompileError, DeviceError, LaunchError
 
 A_LIST = [1, 2]
-AN_ARRAY = np.zeros(3, complex)
+AN_ARRAY = np.zeros(3, np.clongdouble)
 WIDTH = 7
 
 
@@ -346,7 +346,7 @@ def test_outside_objects_that_kernels_cannot_use_are_named() -> None:
 
     refuse(undefined, "nothing_of_this_name is not defined")
     refuse(of_a_list, "A_LIST is a list")
-    refuse(of_an_array, "AN_ARRAY is an array of complex128; constant arrays are of")
+    refuse(of_an_array, "AN_ARRAY is an array of complex256; constant arrays are of")
     refuse(of_a_function, "ordinary is an ordinary Python function: mark it with @device")
     refuse(of_math, "math.fsum keeps a list of sums, which kernels cannot: add in f64")
     refuse(of_a_module, "thread has no index_3d")

@@ -139,6 +139,7 @@ def test_the_rules_of_views_tiles_and_atomics_are_type_errors_too(tmp_path: Path
 SHAPED = """
 from typing import Literal
 from oxide import AtomicSlice2, DisjointSlice2, DisjointSlice3, RowMajorTiles, Slice2, Slice3, f32, i32, kernel, thread
+from oxide import zip_exact
 
 @kernel
 def product(a: Slice2[f32], b: Slice3[f32], n: AtomicSlice2[i32], c: DisjointSlice2[f32]) -> None:
@@ -148,6 +149,16 @@ def product(a: Slice2[f32], b: Slice3[f32], n: AtomicSlice2[i32], c: DisjointSli
         if e is not None:
             e.value = a[0, 1] + b[0, 1, a.shape[1]] + a.flat[2] + f32(len(b))
             n.fetch_add((0, 1), 1)
+
+@kernel
+def views(a: Slice2[f32], b: Slice3[f32], c: DisjointSlice2[f32], d: DisjointSlice3[f32]) -> None:
+    row, col, tile = a.row(0), a.col(1), a.tile(0, 0, 2, 2)
+    if row is not None and col is not None and tile is not None and a.is_aligned(4) and d.is_aligned(2):
+        for x, y in zip_exact(row, col):
+            c.unchecked_mut.store2((0, 2), x, y + tile[0, 1])
+        p, q, r, s = a.load4((0, 4))
+        d.unchecked_mut.streaming.store2((0, 0, 2), *b.load2((0, 1, 2)))
+        c.unchecked_mut.store4((0, 4), p, q, *a.unchecked.load2((0, 0)))
 
 @kernel
 def tiled(c: DisjointSlice2[f32, RowMajorTiles[Literal[2], Literal[4]]], d: DisjointSlice3[f32]) -> None:
@@ -168,6 +179,23 @@ def wrong(a: Slice2[f32], c: DisjointSlice2[f32], d: DisjointSlice3[f32]) -> Non
     i = thread.index_1d()
     c.get_mut(i).value = 1.0
     d.get_mut(i).value = 1.0
+
+@kernel
+def wrong_views(a: Slice2[f32], b: Slice3[f32], c: DisjointSlice2[f32]) -> None:
+    for x in a.row(0): pass
+    a.col(0)[0]
+    a.tile(0, 0, 2, 2)[0, 0]
+    a.row(0, 3)
+    b.row(0)
+    c.row(0)
+    a.load4(0)
+    a.load4((0, 1, 2))
+    b.load4((0, 1))
+    c.unchecked_mut.store2(0, 1.0, 2.0)
+    c.store2((0, 0), 1.0, 2.0)
+    a.store2((0, 0), 1.0, 2.0)
+    a.unchecked.load4(0)
+    zip_exact(a.row(0), a.col(0))
 """
 
 
@@ -180,4 +208,5 @@ def test_slices_of_several_axes_are_typed(tmp_path: Path) -> None:
         *range(first, first + 4),
         first + 5,
         first + 6,
+        *range(first + 10, first + 24),
     ]

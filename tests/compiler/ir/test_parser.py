@@ -143,9 +143,17 @@ def test_values_that_are_only_numbered_get_names() -> None:
     text = "define i32 @f(i32 %0) {\n  %2 = add i32 %0, 1\n  br label %3\n\n3:\n  ret i32 %2\n}\n"
     printed = str(parse(text))
     assert printed == (
-        "define i32 @f(i32 %v.0) {\nv.1:\n  %v.2 = add i32 %v.0, 1\n  br label %v.3\nv.3:\n  ret i32 %v.2\n}\n"
+        "define i32 @f(i32 %oxide.value.0) {\noxide.value.1:\n"
+        "  %oxide.value.2 = add i32 %oxide.value.0, 1\n  br label %oxide.value.3\n"
+        "oxide.value.3:\n  ret i32 %oxide.value.2\n}\n"
     )
     llvm.parse_assembly(printed).verify()
+
+
+@pytest.mark.parametrize("name", ["v", "oxide", "value"])
+def test_a_parameter_of_any_name_is_no_numbered_value(name: str) -> None:
+    text = f"define i32 @f(i32 %{name}.0, i32 %{name}.1, i32 %0) {{\n  %2 = add i32 %0, %{name}.1\n  ret i32 %2\n}}\n"
+    llvm.parse_assembly(str(parse(text))).verify()
 
 
 @pytest.mark.parametrize(

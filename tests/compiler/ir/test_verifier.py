@@ -309,6 +309,15 @@ def test_an_access_needs_a_check_of_its_index(access: str) -> None:
         ("%y = getelementptr float, ptr %x, i64 %i\n  %at = getelementptr float, ptr %y, i64 %j", False),
         ("%y = select i1 %choice, ptr %x, ptr null\n  %at = getelementptr float, ptr %y, i64 %j", False),
         ("%b = ptrtoint ptr %x to i64\n  %w = and i64 %b, -4\n  %at = inttoptr i64 %w to ptr", False),
+        *(
+            (
+                f"%y = getelementptr {{float, float}}, ptr %x, i64 {index}\n"
+                f"  %at = getelementptr {{float, float}}, ptr %y, {steps}",
+                is_member and index == "%i",
+            )
+            for index in ("%i", "%j")
+            for steps, is_member in (("i32 0, i32 1", True), ("i32 1, i32 1", False), ("i64 %j, i32 1", False))
+        ),
         ("%at = alloca float", True),
         ("%y = alloca [4 x float]\n  %at = getelementptr float, ptr %y, i64 %j", True),
     ],

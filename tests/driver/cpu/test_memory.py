@@ -126,7 +126,7 @@ def test_bytes_go_to_the_device_across_devices_and_back(driver: CpuDriver, nbyte
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([1, 2, 4, 8]).flatmap(lambda n: st.binary(min_size=n, max_size=n)), st.integers(1, 200_000))
+@given(st.sampled_from([1, 2, 4, 8, 16]).flatmap(lambda n: st.binary(min_size=n, max_size=n)), st.integers(1, 200_000))
 def test_a_fill_writes_the_pattern_and_nothing_else(pattern: bytes, count: int) -> None:
     driver = CpuDriver()
     stream, nbytes = driver.create_stream(0), len(pattern) * count

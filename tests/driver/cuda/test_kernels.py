@@ -30,7 +30,7 @@ def test_the_assembler_takes_both_and_spills_nothing(cc: tuple[int, int]) -> Non
 
 def test_the_parameters_are_what_the_kernels_declare() -> None:
     ptx = CODE.image.decode()
-    assert parameter_layout(ptx, FILL) == ((0, 8, 16), len(fill_params(0, bytes(8), 0)))
+    assert parameter_layout(ptx, FILL) == ((0, 8, 16, 24), len(fill_params(0, bytes(16), 0)))
     assert parameter_layout(ptx, REPORT) == ((0, 8, 16), len(report_params(0, 0, 0)))
 
 
@@ -107,7 +107,7 @@ def test_two_functions_of_one_module_are_loaded_once_and_retired_with_the_last(m
     retired: deque[Any] = deque()
     functions = load_functions(0, CODE, (FILL, REPORT), retired)
     assert modules.calls == ["load", FILL, REPORT]
-    assert [(each.entry, each.parameter_bytes) for each in functions] == [(FILL, 24), (REPORT, 24)]
+    assert [(each.entry, each.parameter_bytes) for each in functions] == [(FILL, 32), (REPORT, 24)]
     functions.pop(0)
     gc.collect()
     assert not retired

@@ -15,6 +15,7 @@ from oxide import h2d
 from oxide.compiler.cpu.host_functions import compile_host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.driver.cpu import CpuDriver
+from oxide.driver.records import COPY_ROW
 from oxide.runtime.host_memory import copy_pool as pools
 from oxide.runtime.host_memory.moves import Moves
 from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
@@ -32,8 +33,8 @@ def pool() -> pools.CopyPool:
 
 
 def copy_with(function: int, pool: pools.CopyPool, destination: Any, source: Any) -> None:
-    row = np.array([destination.ctypes.data, source.ctypes.data, source.nbytes, pool.address], np.uint64)
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(int(row.ctypes.data))
+    row = COPY_ROW.structure(destination.ctypes.data, source.ctypes.data, source.nbytes, pool.address)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(ctypes.addressof(row))
 
 
 @pytest.mark.parametrize("made", ["loaded", "compiled"])
@@ -132,7 +133,7 @@ def test_a_large_upload_and_a_table_of_copies_go_through_the_helpers(
         moves, target = Moves(1), np.empty_like(array)
         stream = driver.create_stream(0)
         moves.submit(driver, target.ctypes.data, array.ctypes.data, array.nbytes, stream)
-        assert int(moves._table[0, 3]) == pool.address
+        assert int(moves._table[0]["copier"]) == pool.address
         driver.synchronize_stream(stream)
         driver.destroy_stream(stream)
         assert np.array_equal(target, array)

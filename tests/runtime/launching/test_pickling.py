@@ -120,6 +120,7 @@ def errors() -> list[oxide.OxideError]:
         oxide.DriverError(2, "CUDA_ERROR", "no room"),
         oxide.OutOfMemoryError("no room"),
         oxide.BoundsError("k", "x", 9, 8, *place),
+        oxide.BoundsError("k", "x", 9, 8, *place, axis=1, indices=(2, 9), shape=(3, 8)),
         oxide.KernelAssertionError("k", "wrong", *place),
         oxide.BarrierError("k", (1, 0, 0), (("program.py", 7), ("program.py", 9)), "some left"),
         oxide.SanitizerError("race", "k", "x", 3, "is a race", access),

@@ -1,29 +1,27 @@
 ; A cooperative launch on the CPU, as LLVM IR. All blocks live at once, and a call takes them to the next grid barrier.
 ;
-; The launch record continues behind the parameters: ``void *blocks`` at byte 40, one word for each block, null before
-; the block begins; ``uint32_t waiting, finished`` at 48, the numbers of blocks that reached the grid's barrier and
-; their end in this pass; ``uint32_t least, greatest`` at 56, of the barriers' places in the source;
-; ``uint32_t abandon`` at 64. The driver (``driver/cpu/cooperative.py``) calls the entry for every block, pass after
-; pass, until all have finished. If some blocks wait and others have finished, or wait elsewhere, none can ever
-; continue. Then the driver calls once more with ``abandon``, which reports that and frees the blocks' memory.
+; The launch record is a ``cooperative`` (driver/records.py). The driver (``driver/cpu/cooperative.py``) calls the entry
+; for every block, pass after pass, until all have finished. If some blocks wait and others have finished, or wait
+; elsewhere, none can ever continue. Then the driver calls once more with ``abandon``, which reports that and frees the
+; blocks' memory.
 
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:
-  %nx.at = getelementptr i32, ptr %launch, i64 3
+  %nx.at = getelementptr i8, ptr %launch, i64 <launch.block[0]>
   %nx = load i32, ptr %nx.at
-  %ny.at = getelementptr i32, ptr %launch, i64 4
+  %ny.at = getelementptr i8, ptr %launch, i64 <launch.block[1]>
   %ny = load i32, ptr %ny.at
-  %nz.at = getelementptr i32, ptr %launch, i64 5
+  %nz.at = getelementptr i8, ptr %launch, i64 <launch.block[2]>
   %nz = load i32, ptr %nz.at
   %plane = mul i32 %nx, %ny
   %threads = mul i32 %plane, %nz
-  %blocks.at = getelementptr i8, ptr %launch, i64 40
+  %blocks.at = getelementptr i8, ptr %launch, i64 <cooperative.blocks>
   %blocks = load ptr, ptr %blocks.at
-  %waiting.at = getelementptr i8, ptr %launch, i64 48
-  %finished.at = getelementptr i8, ptr %launch, i64 52
-  %least.at = getelementptr i8, ptr %launch, i64 56
-  %greatest.at = getelementptr i8, ptr %launch, i64 60
-  %abandon.at = getelementptr i8, ptr %launch, i64 64
+  %waiting.at = getelementptr i8, ptr %launch, i64 <cooperative.waiting>
+  %finished.at = getelementptr i8, ptr %launch, i64 <cooperative.finished>
+  %least.at = getelementptr i8, ptr %launch, i64 <cooperative.least>
+  %greatest.at = getelementptr i8, ptr %launch, i64 <cooperative.greatest>
+  %abandon.at = getelementptr i8, ptr %launch, i64 <cooperative.abandon>
   %abandon.number = load i32, ptr %abandon.at
   %abandon = icmp ne i32 %abandon.number, 0
   %any = icmp slt i64 %from, %end
@@ -112,9 +110,9 @@ define internal void @oxide.release_block(ptr %block) noinline {
 }
 
 define internal void @oxide.abandon_block(ptr %block, ptr %launch) noinline cold {
-  %least.at = getelementptr i8, ptr %launch, i64 56
+  %least.at = getelementptr i8, ptr %launch, i64 <cooperative.least>
   %least = load i32, ptr %least.at
-  %greatest.at = getelementptr i8, ptr %launch, i64 60
+  %greatest.at = getelementptr i8, ptr %launch, i64 <cooperative.greatest>
   %greatest = load i32, ptr %greatest.at
   %one = icmp eq i32 %least, %greatest
   %kind = select i1 %one, i32 2, i32 0

@@ -321,24 +321,24 @@ claim:
   %claimed = extractvalue { i32, i1 } %exchange, 1
   br i1 %claimed, label %fill, label %done
 fill:
-  %site.at = getelementptr i8, ptr %record, i64 4
+  %site.at = getelementptr i8, ptr %record, i64 <fault.site>
   store i32 %site, ptr %site.at
-  %other.at = getelementptr i8, ptr %record, i64 16
+  %other.at = getelementptr i8, ptr %record, i64 <fault.index>
   %other.wide = zext i32 %other to i64
   store i64 %other.wide, ptr %other.at
-  %kind.at = getelementptr i8, ptr %record, i64 24
+  %kind.at = getelementptr i8, ptr %record, i64 <fault.length>
   %kind.wide = zext i32 %kind to i64
   store i64 %kind.wide, ptr %kind.at
-  %id.at = getelementptr i8, ptr %record, i64 8
+  %id.at = getelementptr i8, ptr %record, i64 <fault.kernel_id>
   store i64 <kernel_id>, ptr %id.at
   %cx = load i32, {{ctaid[i32 0]}}
-  %cx.at = getelementptr i8, ptr %record, i64 32
+  %cx.at = getelementptr i8, ptr %record, i64 <fault.block[0]>
   store i32 %cx, ptr %cx.at
   %cy = load i32, {{ctaid[i32 1]}}
-  %cy.at = getelementptr i8, ptr %record, i64 36
+  %cy.at = getelementptr i8, ptr %record, i64 <fault.block[1]>
   store i32 %cy, ptr %cy.at
   %cz = load i32, {{ctaid[i32 2]}}
-  %cz.at = getelementptr i8, ptr %record, i64 40
+  %cz.at = getelementptr i8, ptr %record, i64 <fault.block[2]>
   store i32 %cz, ptr %cz.at
   %nx = load i32, {{ntid[i32 0]}}
   %ny = load i32, {{ntid[i32 1]}}
@@ -346,11 +346,11 @@ fill:
   %rows = udiv i32 %thread, %nx
   %y = urem i32 %rows, %ny
   %z = udiv i32 %rows, %ny
-  %x.at = getelementptr i8, ptr %record, i64 44
+  %x.at = getelementptr i8, ptr %record, i64 <fault.thread[0]>
   store i32 %x, ptr %x.at
-  %y.at = getelementptr i8, ptr %record, i64 48
+  %y.at = getelementptr i8, ptr %record, i64 <fault.thread[1]>
   store i32 %y, ptr %y.at
-  %z.at = getelementptr i8, ptr %record, i64 52
+  %z.at = getelementptr i8, ptr %record, i64 <fault.thread[2]>
   store i32 %z, ptr %z.at
   br label %done
 done:

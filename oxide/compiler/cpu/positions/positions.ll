@@ -18,11 +18,11 @@ oxide.after:
 ; also gives the phis of oxide.choose their values. The kernel's blocks come between oxide.turn and oxide.next.
 define void @oxide.entry(ptr %oxide.launch, i64 %oxide.first, i64 %oxide.end) {
 oxide.enter:
-  %oxide.grid.y.at = getelementptr i32, ptr %oxide.launch, i64 1
-  %oxide.grid.z.at = getelementptr i32, ptr %oxide.launch, i64 2
-  %oxide.block.x.at = getelementptr i32, ptr %oxide.launch, i64 3
-  %oxide.block.y.at = getelementptr i32, ptr %oxide.launch, i64 4
-  %oxide.block.z.at = getelementptr i32, ptr %oxide.launch, i64 5
+  %oxide.grid.y.at = getelementptr i8, ptr %oxide.launch, i64 <launch.grid[1]>
+  %oxide.grid.z.at = getelementptr i8, ptr %oxide.launch, i64 <launch.grid[2]>
+  %oxide.block.x.at = getelementptr i8, ptr %oxide.launch, i64 <launch.block[0]>
+  %oxide.block.y.at = getelementptr i8, ptr %oxide.launch, i64 <launch.block[1]>
+  %oxide.block.z.at = getelementptr i8, ptr %oxide.launch, i64 <launch.block[2]>
   %oxide.grid.x = load i32, ptr %oxide.launch
   %oxide.grid.y = load i32, ptr %oxide.grid.y.at
   %oxide.grid.z = load i32, ptr %oxide.grid.z.at
@@ -35,7 +35,7 @@ oxide.enter:
   %oxide.flat = icmp eq i32 %oxide.beyond.x, 1
   br i1 %oxide.flat, label %oxide.prepare, label %oxide.after
 oxide.prepare:
-  %oxide.params.at = getelementptr i8, ptr %oxide.launch, i64 32
+  %oxide.params.at = getelementptr i8, ptr %oxide.launch, i64 <launch.params>
   %oxide.params = load ptr, ptr %oxide.params.at
   %oxide.ntid = zext i32 %oxide.block.x to i64
   %oxide.first.position = mul i64 %oxide.first, %oxide.ntid

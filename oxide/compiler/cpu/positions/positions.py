@@ -157,7 +157,7 @@ class _Positions:
                 self._hold(instruction.operands[2], number(0))
                 self.known[instruction] = True
             if is_bounds_check(instruction):
-                _, _, index, length, _ = instruction.operands
+                _, index, length = instruction.operands[1:4]
                 self._require(self._ordered("ult", index, length))
                 self.known[instruction] = True
 

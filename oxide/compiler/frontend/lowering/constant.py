@@ -72,7 +72,12 @@ def _lower_constant(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     element = context.get_data_type(kind.dtype)
     if isinstance(kind.dtype, HalfType):
         array = array.view(np.uint16)
-    numbers = [ir.Constant(element, _plain(number)) for number in np.ravel(array, order="C").tolist()]
+    numbers = [
+        context.get_constant_generic(builder, kind.dtype, number)
+        if isinstance(number, complex)
+        else ir.Constant(element, _plain(number))
+        for number in np.ravel(array, order="C").tolist()
+    ]
     constant = ir.Constant(ir.ArrayType(element, len(numbers)), numbers)
     return builder.bitcast(constant_of(builder, "oxide.constant", constant), element.as_pointer())
 

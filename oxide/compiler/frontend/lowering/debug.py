@@ -28,8 +28,8 @@ MOST_ITEMS = 32
 
 
 def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any]) -> None:
-    """Emits the print of one line with the items, separated by spaces: floats as ``%f``, as in numba-cuda, and bools as
-    True or False."""
+    """Emits the print of one line with the items, separated by spaces: floats as ``%f``, as in numba-cuda, complex
+    numbers as two of these, and bools as True or False."""
     letters: list[str] = []
     items: list[Any] = []
     if template := _template_of(kinds):
@@ -78,6 +78,8 @@ def _conversion(kind: Any, spec: str) -> tuple[Any, str]:
     found = _SPECIFICATION.fullmatch(spec)
     if found is None:
         raise ValueError("a specification is a width, a precision and one of d o x e f g, as in {x:8.3f}")
+    if isinstance(kind, types.Complex):
+        raise ValueError(f"{display(kind)} has two parts: print z.real and z.imag")
     letter = found["kind"]
     if letter in ("e", "E", "f", "F", "g", "G"):
         printed, size = types.float64, ""
@@ -115,6 +117,12 @@ def _format(
             for number, part in enumerate(parts)
         ]
         return f"({', '.join(shown)}{',' * (len(shown) == 1)})"
+    if isinstance(kind, types.Complex):
+        for number in range(2):
+            letters.append("d")
+            part = builder.extract_value(value, number)
+            items.append(context.cast(builder, part, kind.underlying_float, types.float64))
+        return "(%f%+fj)"
     if isinstance(kind, types.Boolean):
         letter, text, item = "s", "%s", builder.select(value, _text(builder, "True"), _text(builder, "False"))
     elif isinstance(kind, types.Integer):

@@ -47,6 +47,8 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     Arguments of other calls than arithmetic are returned with open floats as f64."""
     if not any(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args):
         return args
+    if any(isinstance(argument, types.Complex) for argument in args):
+        return args  # complex_numbers has the rule
     key = getattr(function, "typing_key", function)
     if not all(_is_number(argument) for argument in args):
         return args if _takes_open(function) else _closed(args)
@@ -79,7 +81,7 @@ def unify_literals(first: Any, second: Any) -> Any:
     """Returns the type of a name that is a literal in one place and a float in another. None for other pairs."""
     for literal, other in ((first, second), (second, first)):
         if isinstance(literal, OpenFloat):
-            if isinstance(other, types.Float | HalfType | types.Complex):
+            if isinstance(other, types.Float | HalfType):
                 return other
             if isinstance(other, types.IntegerLiteral):
                 return OPEN

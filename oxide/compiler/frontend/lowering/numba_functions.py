@@ -21,6 +21,7 @@ from oxide.compiler.check.conveniences import plain
 from oxide.compiler.source.source import as_written
 from oxide.dropping import WeakTable
 
+from .complex_numbers import as_numbas
 from .registry import session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
@@ -62,7 +63,8 @@ class NumbaDispatcher(ContextDispatcher):
             for signature in self._explicit:
                 self.compile_device(signature.args, signature.return_type)
             self._can_compile = False
-        return super().get_call_template(args, kws)
+        kinds = {name: as_numbas(kind) for name, kind in dict(kws).items()}
+        return super().get_call_template(tuple(map(as_numbas, args)), kinds)
 
 
 def twin_of(value: Any) -> Any:

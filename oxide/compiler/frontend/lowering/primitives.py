@@ -19,7 +19,7 @@ def call_primitive(builder: Any, result: Any, name: str, arguments: tuple[Any, .
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
 
 
-def site(builder: Any, what: str, assertion: str | None = None, axis: int | None = None) -> Any:
+def site(builder: Any, what: str, assertion: str | None = None, axis: int | None = None, axes: int = 1) -> Any:
     """Returns the number of the place being lowered, which accesses ``what`` or makes an assertion. It is a call that
     ``compiler.ir`` resolves once all sites of the kernel are known."""
-    return call_primitive(builder, _SITE, f"oxide.site.{site_number(what, assertion, axis)}", ())
+    return call_primitive(builder, _SITE, f"oxide.site.{site_number(what, assertion, axis, axes)}", ())

@@ -58,10 +58,10 @@ array_places: dict[int, SourcePlace] = {}
 _numbers: dict[FaultSite, int] = {}
 
 
-def site_number(parameter: str, assertion: str | None = None, axis: int | None = None) -> int:
+def site_number(parameter: str, assertion: str | None = None, axis: int | None = None, axes: int = 1) -> int:
     """Returns the number of the access to ``parameter``, or of the ``assert``, that is being lowered. For an
-    array of several axes, ``axis`` is the one that is checked."""
-    site = FaultSite(parameter, session.file, session.line, assertion, axis)
+    access of several ``axes``, ``axis`` is the one that is checked."""
+    site = FaultSite(parameter, session.file, session.line, assertion, axis, axes)
     if site not in _numbers:
         _numbers[site] = len(sites)
         sites.append(site)

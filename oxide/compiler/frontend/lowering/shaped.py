@@ -20,7 +20,16 @@ from oxide.compiler.signature.signature import shown
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .shared import check_value
-from .slices import ONLY_WRITTEN, RefType, SliceType, element_index, in_bounds, load_inside, takes_thread_index
+from .slices import (
+    ONLY_WRITTEN,
+    RefType,
+    SliceType,
+    axes_in_bounds,
+    axis_sites,
+    element_index,
+    load_inside,
+    takes_thread_index,
+)
 from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
 from .tiles import GetRemainder, GetTile, lower_get_remainder, lower_get_tile
 from .types import display
@@ -32,8 +41,8 @@ _WORD = ir.IntType(64)
 class ShapedSliceType(types.Type):  # type: ignore[misc]
     """A slice of ``ndim`` axes of the kernel parameter ``parameter``.
 
-    ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"`` or ``"unchecked_mut"``.
-    ``tile`` holds the sides of its layout's tiles; it is () without a layout."""
+    ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"``, ``"unchecked_mut"``,
+    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of its layout's tiles; it is () without one."""
 
     def __init__(self, kind: str, dtype: Any, ndim: int, parameter: str, tile: tuple[int, ...] = ()) -> None:
         self.kind = kind
@@ -41,8 +50,9 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
         self.ndim = ndim
         self.parameter = parameter
         self.tile = tile
-        if kind.startswith("unchecked"):
-            self.shown = f"Unchecked{'Mut' * (kind != 'unchecked')}Slice{ndim}[{display(dtype)}]"
+        if kind.startswith(("unchecked", "streaming")):
+            first, _, mutable = kind.partition("_")
+            self.shown = f"{first.capitalize()}{mutable.capitalize()}Slice{ndim}[{display(dtype)}]"
         elif kind == "scatter":
             self.shown = f"Scatter{ndim}[{display(dtype)}]"
         else:
@@ -127,6 +137,9 @@ class ShapedSliceGetItem(AbstractTemplate):  # type: ignore[misc]
         if kind.kind == "scatter":
             note(ONLY_WRITTEN.format(name=kind.parameter))
             return None
+        if kind.kind.startswith("streaming"):
+            _note_vectors_only(kind)
+            return None
         return signature(kind.dtype, kind, types.unliteral(index)) if check_indices(kind, index) else None
 
 
@@ -138,6 +151,9 @@ class ShapedSliceSetItem(AbstractTemplate):  # type: ignore[misc]
         kind, index, value = args
         if kind.kind in ("disjoint", "atomic"):
             _note_without_brackets(kind)
+            return None
+        if kind.kind.startswith("streaming"):
+            _note_vectors_only(kind)
             return None
         if kind.kind not in ("unchecked_mut", "scatter"):
             note(
@@ -164,6 +180,11 @@ def _note_without_brackets(kind: ShapedSliceType) -> None:
         f"{name}.get_mut(thread.{index}), test that it is not None, and use c_elem.value; for computed indices that no "
         f"other thread has, write {name}.scatter[{', '.join('ijk'[: kind.ndim])}] = value"
     )
+
+
+def _note_vectors_only(kind: ShapedSliceType) -> None:
+    axes = ", ".join("ijk"[: kind.ndim])
+    note(f"{kind.parameter} is a {kind.shown} here, which has vectors only, as load4(({axes}))")
 
 
 def check_indices(kind: ShapedSliceType, index: Any) -> bool:
@@ -205,11 +226,7 @@ def element_of(
 
 def axes_inside(builder: Any, kind: Any, places: list[tuple[Any, Any]]) -> Any:
     """Returns whether each index is within its axis. The first that is outside is reported."""
-    inside = None
-    for axis, (index, length) in enumerate(places):
-        good = in_bounds(builder, index, length, site(builder, kind.parameter, axis=axis))
-        inside = good if inside is None else builder.and_(inside, good)
-    return inside
+    return axes_in_bounds(builder, places, axis_sites(builder, kind.parameter, kind.ndim))
 
 
 @lowering_registry.lower(operator.getitem, ShapedSliceType, types.BaseTuple)
@@ -345,7 +362,7 @@ def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     # No two threads of a launch of two axes have the same row and column, whatever the width that they agreed on.
     ref.row, ref.col = global_index(builder, "y"), global_index(builder, "x")
     ref.rows, ref.cols = cgutils.unpack_tuple(builder, view.shape)
-    ref.row_site, ref.col_site = (site(builder, kind.parameter, axis=axis) for axis in (0, 1))
+    ref.row_site, ref.col_site = axis_sites(builder, kind.parameter, kind.ndim)
     return ref._getvalue()
 
 
@@ -382,8 +399,8 @@ class PlaceRefAttributes(AttributeTemplate):  # type: ignore[misc]
 
 def _place(builder: Any, ref: Any) -> tuple[Any, Any]:
     """Returns whether a Ref's element is inside, and its offset."""
-    rows = in_bounds(builder, ref.row, ref.rows, ref.row_site)
-    inside = builder.and_(rows, in_bounds(builder, ref.col, ref.cols, ref.col_site))
+    places = [(ref.row, ref.rows), (ref.col, ref.cols)]
+    inside = axes_in_bounds(builder, places, [ref.row_site, ref.col_site])
     return inside, builder.add(builder.mul(ref.row, ref.cols), ref.col)
 
 

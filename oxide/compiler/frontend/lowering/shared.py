@@ -21,9 +21,9 @@ from oxide.compiler.ir import clearing
 from oxide.compiler.ir.local_memory import array_name
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
-from .primitives import call_primitive, site
+from .primitives import call_primitive
 from .registry import array_places, lowering_registry, note, session, typing_registry
-from .slices import element_index, in_bounds, load_inside
+from .slices import axes_in_bounds, axis_sites, element_index, load_inside
 from .types import conversion_problem, display
 
 _WORD = ir.IntType(64)
@@ -241,11 +241,10 @@ def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -
         ]
     else:
         parts = [element_index(builder, index_type, index)]
-    inside, offset = None, None
-    for axis, (part, length) in enumerate(zip(parts, _lengths(context, builder, kind), strict=True)):
-        place = site(builder, kind.shown, axis=axis if len(parts) > 1 else None)
-        good = in_bounds(builder, part, length, place)
-        inside = good if inside is None else builder.and_(inside, good)
+    axes = list(zip(parts, _lengths(context, builder, kind), strict=True))
+    inside = axes_in_bounds(builder, axes, axis_sites(builder, kind.shown, len(axes)))
+    offset = None
+    for part, length in axes:
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)
     return inside, offset
 

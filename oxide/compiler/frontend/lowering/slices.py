@@ -8,6 +8,7 @@ and its bounds check are the same comparison, so LLVM drops the check where the 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -17,6 +18,7 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
+from oxide.compiler.ir.recognise import bounds_check
 from oxide.compiler.signature.signature import layout_name
 
 from .primitives import call_primitive, site
@@ -367,7 +369,25 @@ def element_index(builder: Any, kind: Any, value: Any) -> Any:
 
 def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:
     """Returns whether an index is in [0, length). Otherwise a fault of the site ``place`` is recorded."""
-    return call_primitive(builder, ir.IntType(1), "oxide.in_bounds", (index, length, place))
+    return call_primitive(builder, ir.IntType(1), bounds_check(1), (index, length, place))
+
+
+def axes_in_bounds(builder: Any, axes: Sequence[tuple[Any, Any]], places: Sequence[Any]) -> Any:
+    """Returns whether each axis's index is in [0, length). Otherwise a fault of the first axis that is outside is
+    recorded, with the indices and lengths of all. ``places`` are the sites of the axes."""
+    inside = None
+    for axis, place in enumerate(places):
+        others = [word for other, pair in enumerate(axes) if other != axis for word in pair]
+        good = call_primitive(builder, ir.IntType(1), bounds_check(len(axes)), (*axes[axis], place, *others))
+        inside = good if inside is None else builder.and_(inside, good)
+    return inside
+
+
+def axis_sites(builder: Any, what: str, axes: int) -> list[Any]:
+    """Returns the sites of an access's axes."""
+    if axes == 1:
+        return [site(builder, what)]
+    return [site(builder, what, axis=axis, axes=axes) for axis in range(axes)]
 
 
 def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:

@@ -26,7 +26,15 @@ from oxide.compiler.signature.signature import alignment_of
 
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, element_index, in_bounds, load_inside, takes_thread_index
+from .slices import (
+    SliceType,
+    axes_in_bounds,
+    axis_sites,
+    element_index,
+    in_bounds,
+    load_inside,
+    takes_thread_index,
+)
 from .thread import GridIndexType, ThreadIndexType, global_index, index_number
 from .types import display
 
@@ -286,10 +294,9 @@ def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: An
     else:
         parts = [(position_type, position)]
     numbers = [element_index(builder, part_type, part) for part_type, part in parts]
-    inside = ir.Constant(ir.IntType(1), 1) if kind.partial else in_bounds(builder, tile.index, tile.limit, tile.site)
-    for axis, (number, side) in enumerate(zip(numbers, _sides(kind, tile), strict=True)):
-        place = site(builder, kind.what, axis=axis if len(numbers) > 1 else None)
-        inside = builder.and_(inside, in_bounds(builder, number, side, place))
+    whole = ir.Constant(ir.IntType(1), 1) if kind.partial else in_bounds(builder, tile.index, tile.limit, tile.site)
+    axes = list(zip(numbers, _sides(kind, tile), strict=True))
+    inside = builder.and_(whole, axes_in_bounds(builder, axes, axis_sites(builder, kind.what, len(axes))))
     return inside, numbers[0] if len(numbers) == 1 else builder.add(builder.mul(numbers[0], tile.width), numbers[1])
 
 

@@ -50,6 +50,8 @@ NUMBA_TYPES: dict[str, Any] = {
     "bf16": HalfType("bf16"),
     "f32": types.float32,
     "f64": types.float64,
+    "c64": types.complex64,
+    "c128": types.complex128,
     "bool_": types.boolean,
 }
 
@@ -177,7 +179,9 @@ def conversion_problem(target: Any, value: Any) -> str | None:
     if not isinstance(plain, types.Number | types.Boolean):
         advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
         return f"the value is {display(value)}{advice}"
-    if isinstance(plain, types.Float | HalfType) and not isinstance(target, types.Float | HalfType):
+    if isinstance(plain, types.Complex) and not isinstance(target, types.Complex):
+        return f"the value is {display(value)}; take its .real or abs(...) of it"
+    if isinstance(plain, types.Float | HalfType) and not isinstance(target, types.Float | types.Complex | HalfType):
         return f"the value is {display(value)}; convert it, as in {name}(x)"
     if isinstance(value, types.IntegerLiteral) and isinstance(target, types.Integer):
         number = int(value.literal_value)

@@ -19,6 +19,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry
+from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
 from .shared import BlockArrayType, check_index, check_value, locate
 from .slices import SliceModel, SliceType, element_index, in_bounds
 from .types import display
@@ -59,6 +60,7 @@ register_model(UncheckedMutSliceType)(SliceModel)
 
 @lowering_registry.lower_getattr(UncheckedSliceType, "streaming")
 @lowering_registry.lower_getattr(UncheckedMutSliceType, "streaming")
+@lowering_registry.lower_getattr(ShapedSliceType, "streaming")
 @lowering_registry.lower_getattr(SliceType, "unchecked_mut")
 def _lower_unchecked_mut(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return value
@@ -101,10 +103,13 @@ class _Methods(AttributeTemplate):  # type: ignore[misc]
         if name not in _METHODS:
             return None
         shown = kind.parameter if hasattr(kind, "parameter") else kind.name
+        shaped = kind.kind if isinstance(kind, ShapedSliceType) else None
+        if shaped in ("atomic", "scatter"):
+            return None
         if isinstance(kind, BlockArrayType) and kind.kind == "LocalArray":
             note(f"a LocalArray is in registers and has no .{name}; read and write it with [...]")
             return None
-        if isinstance(kind, SliceType) and kind.mutable:
+        if shaped == "disjoint" or (isinstance(kind, SliceType) and kind.mutable):
             note(
                 f"{shown} is a {kind.shown}, which has no .{name}: another thread could use the same index. Reach this "
                 f"thread's elements with {shown}.get_mut(…), or, where you know better, use "
@@ -114,8 +119,9 @@ class _Methods(AttributeTemplate):  # type: ignore[misc]
         reads = isinstance(kind, SliceType | UncheckedSliceType) or (
             isinstance(kind, StreamingType) and not kind.mutable
         )
-        if name.startswith("store") and reads:
-            note(f"{shown} is a Slice, which is read-only; declare an output as DisjointSlice[…]")
+        if name.startswith("store") and (reads or shaped in ("slice", "unchecked", "streaming")):
+            axes = kind.ndim if shaped else ""
+            note(f"{shown} is a Slice{axes}, which is read-only; declare an output as DisjointSlice{axes}[…]")
             return None
         return types.BoundFunction(_TEMPLATES[name], kind)
 
@@ -160,6 +166,20 @@ class BlockArrayVectors(_Methods):
     key = BlockArrayType
 
 
+@typing_registry.register_attr
+class ShapedSliceVectors(_Methods):
+    key = ShapedSliceType
+
+    def resolve_is_aligned(self, kind: Any) -> Any:
+        return types.BoundFunction(IsAligned, kind) if kind.kind in ("slice", "disjoint") else None
+
+    def resolve_streaming(self, kind: Any) -> Any:
+        if kind.kind not in ("unchecked", "unchecked_mut"):
+            return None
+        streaming = kind.kind.replace("unchecked", "streaming")
+        return ShapedSliceType(streaming, kind.dtype, kind.ndim, kind.parameter)
+
+
 class IsAligned(AbstractTemplate):  # type: ignore[misc]
     key = "oxide.slice.is_aligned"
     prefer_literal = True
@@ -177,11 +197,26 @@ class IsAligned(AbstractTemplate):  # type: ignore[misc]
 
 
 @lowering_registry.lower("oxide.slice.is_aligned", SliceType, types.Any)
+@lowering_registry.lower("oxide.slice.is_aligned", ShapedSliceType, types.Any)
 def _lower_is_aligned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind, count = sig.args
     view = proxy(context, builder, kind, args[0])
-    below = ir.Constant(_WORD, _alignment(context, kind.dtype, int(count.literal_value)) - 1)
-    return builder.icmp_unsigned("==", builder.and_(builder.ptrtoint(view.data, _WORD), below), ir.Constant(_WORD, 0))
+    if isinstance(kind, ShapedSliceType):
+        length = cgutils.unpack_tuple(builder, view.shape)[-1]
+        return _rows_aligned(context, builder, kind, view.data, length, int(count.literal_value))
+    return _begins_aligned(context, builder, kind, view.data, int(count.literal_value))
+
+
+def _rows_aligned(context: Any, builder: Any, kind: Any, data: Any, length: Any, count: int) -> Any:
+    """Returns whether every row begins at a vector's address: the first does, and ``length`` is a multiple."""
+    within = builder.and_(length, ir.Constant(_WORD, count - 1))
+    multiple = builder.icmp_unsigned("==", within, ir.Constant(_WORD, 0))
+    return builder.and_(_begins_aligned(context, builder, kind, data, count), multiple)
+
+
+def _begins_aligned(context: Any, builder: Any, kind: Any, data: Any, count: int) -> Any:
+    below = ir.Constant(_WORD, _alignment(context, kind.dtype, count) - 1)
+    return builder.icmp_unsigned("==", builder.and_(builder.ptrtoint(data, _WORD), below), ir.Constant(_WORD, 0))
 
 
 def _make_template(name: str) -> Any:
@@ -195,11 +230,11 @@ def _make_template(name: str) -> Any:
             if len(args) != 1 + (count if is_store else 0) or kws:
                 note(f".{name} takes an index{f' and {count} values' if is_store else ''}, by position")
                 return None
-            if not isinstance(kind.dtype, types.Number):
-                note(f".{name} moves numbers, not {display(kind.dtype)}")
+            if not isinstance(kind.dtype, types.Number) or isinstance(kind.dtype, types.Complex):
+                note(f".{name} moves real numbers, not {display(kind.dtype)}")
                 return None
             index, *values = (types.unliteral(argument) for argument in args)
-            if not (check_index(kind, index) if isinstance(kind, BlockArrayType) else _check_place(kind, index)):
+            if not _check_index(kind, index):
                 return None
             if not all(check_value(kind.dtype, value) for value in args[1:]):
                 return None
@@ -210,6 +245,12 @@ def _make_template(name: str) -> Any:
 
 
 _TEMPLATES = {name: _make_template(name) for name in _METHODS}
+
+
+def _check_index(kind: Any, index: Any) -> bool:
+    if isinstance(kind, BlockArrayType):
+        return bool(check_index(kind, index))
+    return check_indices(kind, index) if isinstance(kind, ShapedSliceType) else _check_place(kind, index)
 
 
 def _check_place(kind: Any, index: Any) -> bool:
@@ -262,16 +303,17 @@ def _lower_store(kind: Any, name: str) -> None:
 def _mark(builder: Any, kind: Any, access: Any) -> None:
     """Marks a load or store as unchecked and as streaming, if it is. Streaming is a hint that a back end
     may ignore. Nothing else in the IR depends on it."""
-    if not isinstance(kind, SliceType | BlockArrayType):
+    shaped = kind.kind if isinstance(kind, ShapedSliceType) else None
+    if shaped != "slice" and not isinstance(kind, SliceType | BlockArrayType):
         mark_unchecked(builder, access)
-    if isinstance(kind, StreamingType):
+    if isinstance(kind, StreamingType) or shaped in ("streaming", "streaming_mut"):
         access.set_metadata("oxide.streaming", builder.module.add_metadata([_BIT(1)]))
 
 
-for _kind in (SliceType, UncheckedSliceType, UncheckedMutSliceType, StreamingType, BlockArrayType):
+for _kind in (SliceType, UncheckedSliceType, UncheckedMutSliceType, StreamingType, BlockArrayType, ShapedSliceType):
     for _name in ("load2", "load4"):
         _lower_load(_kind, _name)
-for _kind in (UncheckedMutSliceType, StreamingType, BlockArrayType):
+for _kind in (UncheckedMutSliceType, StreamingType, BlockArrayType, ShapedSliceType):
     for _name in ("store2", "store4"):
         _lower_store(_kind, _name)
 
@@ -286,6 +328,14 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
         what, data = kind.name, args[0]
         end_type, end = _end_of(builder, index_type, args[1], last)
         inside = builder.and_(inside, locate(context, builder, kind, end_type, end)[0])
+    elif isinstance(kind, ShapedSliceType):
+        what, inside = kind.parameter, None
+        data, offset, places = element_of(context, builder, kind, args[0], index_type, args[1])
+        if kind.kind == "slice":
+            index, length = places[-1]
+            place = site(builder, kind.parameter, axis=kind.ndim - 1)
+            inside = axes_inside(builder, kind, places)
+            inside = builder.and_(inside, in_bounds(builder, builder.add(index, last), length, place))
     else:
         view = proxy(context, builder, kind, args[0])
         what, data, offset = kind.parameter, view.data, element_index(builder, index_type, args[1])
@@ -297,9 +347,15 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
             inside = None
     # The low bits of the address as a sum, from which LLVM drops multiples of the alignment. Arrays of a block begin at
     # a multiple of 16 bytes.
-    bits = builder.mul(offset, ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(kind.dtype))))
+    size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    bits = builder.mul(offset, ir.Constant(_WORD, size))
     if not isinstance(kind, BlockArrayType):
         bits = builder.add(builder.ptrtoint(data, _WORD), bits)
+    if isinstance(kind, ShapedSliceType):
+        # The same low bits. They show LLVM that the check always holds where is_aligned(…) was tested.
+        index, length = places[-1]
+        rows_aligned = _rows_aligned(context, builder, kind, data, length, _METHODS[name])
+        bits = builder.select(rows_aligned, builder.mul(index, ir.Constant(_WORD, size)), bits)
     problem = (
         f"{what}.{name}(…) needs an address that is a multiple of {alignment} bytes; test is_aligned(…) first, and "
         f"give it an index that is a multiple of {_METHODS[name]}"

@@ -98,7 +98,7 @@ class ZipExact(AbstractTemplate):  # type: ignore[misc]
             return None
         wrong = [argument for argument in args if not isinstance(argument, VectorViewType)]
         if wrong:
-            note(f"zip_exact takes rows and columns of MatrixViews, not {display(wrong[0])}")
+            note(f"zip_exact takes rows and columns, as a.row(i) of a Slice2 or a MatrixView, not {display(wrong[0])}")
             return None
         return signature(VectorIteratorType(tuple(args), zipped=True), *args)
 

@@ -1,9 +1,10 @@
 """``MatrixView``, ``VectorView`` and ``TileView``; loops over them are in ``view_loops.py``.
 
 Every view of a matrix is a rectangle, and one check decides whether the rectangle is inside the matrix
-(``_rectangle``). A view carries what its loops need: a pointer, a count and a stride. It also carries whether it is
-valid, and the fault to report if it is not. LLVM drops these fields where the program has tested the view for None. An
-invalid view has the count 0, so using it untested reads nothing.
+(``_rectangle``); ``shaped_views.py`` checks those of a ``Slice2``, axis by axis. A view carries what its loops need: a
+pointer, a count and a stride. It also carries whether it is valid, and the fault to report if it is not. LLVM drops
+these fields where the program has tested the view for None. An invalid view has the count 0, so using it untested reads
+nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from oxide.language.views import MatrixView
 
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, element_index, in_bounds, load_inside
+from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
 from .types import display
 
 _WORD = ir.IntType(64)
-_GREATEST = ir.Constant(_WORD, 2**63 - 1)
+GREATEST = ir.Constant(_WORD, 2**63 - 1)
 
 
 class MatrixViewType(types.Type):  # type: ignore[misc]
@@ -102,7 +103,7 @@ class MatrixViewModel(core_models.StructModel):  # type: ignore[misc]
         super().__init__(manager, kind, members)
 
 
-_REPORT = [("valid", types.boolean), ("bad_index", types.int64), ("bad_length", types.int64), ("site", types.int32)]
+REPORT = [("valid", types.boolean), ("bad_index", types.int64), ("bad_length", types.int64), ("site", types.int32)]
 
 
 @register_model(VectorViewType)
@@ -111,14 +112,14 @@ class VectorViewModel(core_models.StructModel):  # type: ignore[misc]
         members = [("data", types.CPointer(kind.dtype)), ("count", types.int64)]
         if not kind.contiguous:
             members.append(("stride", types.int64))
-        super().__init__(manager, kind, members + _REPORT)
+        super().__init__(manager, kind, members + REPORT)
 
 
 @register_model(TileViewType)
 class TileViewModel(core_models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: Any) -> None:
         members = [("data", types.CPointer(kind.dtype)), *((name, types.int64) for name in ("rows", "cols", "stride"))]
-        super().__init__(manager, kind, members + _REPORT)
+        super().__init__(manager, kind, members + REPORT)
 
 
 @lowering_registry.lower_cast(MatrixViewType, MatrixViewType)
@@ -182,11 +183,14 @@ class _Part(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         name = self.key.rpartition(".")[2]
         if len(args) != len(self.parameters) or kws:
-            note(f"{name} of a MatrixView takes {', '.join(self.parameters)}, by position")
+            note(f"{name} of {self.whole()} takes {', '.join(self.parameters)}, by position")
             return None
-        if not _integers(f"what {name} of a MatrixView takes", args):
+        if not _integers(f"what {name} of {self.whole()} takes", args):
             return None
         return signature(self.result(self.this), *map(types.unliteral, args), recvr=self.this)
+
+    def whole(self) -> str:
+        return "a MatrixView"
 
     def result(self, matrix: Any) -> Any:
         raise NotImplementedError
@@ -194,7 +198,7 @@ class _Part(AbstractTemplate):  # type: ignore[misc]
 
 class Row(_Part):
     key = "oxide.matrix_view.row"
-    parameters = ("i", "k")
+    parameters: tuple[str, ...] = ("i", "k")
 
     def result(self, matrix: Any) -> Any:
         return VectorViewType(matrix.dtype, matrix.parameter, contiguous=True)
@@ -202,7 +206,7 @@ class Row(_Part):
 
 class Column(_Part):
     key = "oxide.matrix_view.col"
-    parameters = ("j", "k")
+    parameters: tuple[str, ...] = ("j", "k")
 
     def result(self, matrix: Any) -> Any:
         return VectorViewType(matrix.dtype, matrix.parameter, contiguous=False)
@@ -218,21 +222,21 @@ class Tile(_Part):
 
 @lowering_registry.lower("oxide.matrix_view.row", MatrixViewType, types.Integer, types.Integer)
 def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    i, k = _indices(builder, sig, args)
+    i, k = indices(builder, sig, args)
     tile = _rectangle(context, builder, sig.args[0], args[0], i, ir.Constant(_WORD, 0), ir.Constant(_WORD, 1), k)
     return vector(context, builder, sig.return_type, tile.data, tile.cols, None, tile)
 
 
 @lowering_registry.lower("oxide.matrix_view.col", MatrixViewType, types.Integer, types.Integer)
 def _lower_column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    j, k = _indices(builder, sig, args)
+    j, k = indices(builder, sig, args)
     tile = _rectangle(context, builder, sig.args[0], args[0], ir.Constant(_WORD, 0), j, k, ir.Constant(_WORD, 1))
     return vector(context, builder, sig.return_type, tile.data, tile.rows, tile.stride, tile)
 
 
 @lowering_registry.lower("oxide.matrix_view.tile", MatrixViewType, *[types.Integer] * 4)
 def _lower_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return _rectangle(context, builder, sig.args[0], args[0], *_indices(builder, sig, args))._getvalue()
+    return _rectangle(context, builder, sig.args[0], args[0], *indices(builder, sig, args))._getvalue()
 
 
 def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col: Any, rows: Any, cols: Any) -> Any:
@@ -270,7 +274,7 @@ def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col:
     column = builder.select(builder.icmp_signed("<", least, zero), least, builder.sub(end, one))
     last = builder.sub(builder.add(skipped, end), one)
     far = builder.or_(overflow, builder.icmp_signed("<", builder.or_(skipped, last), zero))
-    last = builder.select(far, _GREATEST, last)
+    last = builder.select(far, GREATEST, last)
     negative = builder.select(builder.icmp_signed("<", row, zero), row, rows)
     element = builder.select(forward, last, negative)
     width = builder.select(builder.icmp_signed("<", matrix.stride, zero), zero, matrix.stride)
@@ -286,7 +290,7 @@ def vector(context: Any, builder: Any, kind: Any, data: Any, count: Any, stride:
     view.data, view.count = data, count
     if not kind.contiguous:
         view.stride = stride
-    for name, _ in _REPORT:
+    for name, _ in REPORT:
         setattr(view, name, getattr(source, name))
     return view._getvalue()
 
@@ -397,10 +401,10 @@ def _lower_tile_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         element_index(builder, part_type, part)
         for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
     )
-    down = in_bounds(builder, i, view.rows, site(builder, f"a tile of {kind.parameter}", axis=0))
-    across = in_bounds(builder, j, view.cols, site(builder, f"a tile of {kind.parameter}", axis=1))
+    places = axis_sites(builder, f"a tile of {kind.parameter}", 2)
+    inside = axes_in_bounds(builder, [(i, view.rows), (j, view.cols)], places)
     offset = builder.add(builder.mul(i, view.stride), j)
-    return load_inside(context, builder, kind.dtype, view.data, offset, builder.and_(down, across))
+    return load_inside(context, builder, kind.dtype, view.data, offset, inside)
 
 
 @typing_registry.register_global(operator.setitem)
@@ -415,7 +419,7 @@ def offset_of(builder: Any, kind: Any, view: Any, index: Any) -> Any:
     return index if kind.contiguous else builder.mul(index, view.stride)
 
 
-def _indices(builder: Any, sig: Any, args: Any) -> list[Any]:
+def indices(builder: Any, sig: Any, args: Any) -> list[Any]:
     """Returns the arguments after the matrix as signed 64-bit numbers."""
     return [element_index(builder, kind, value) for kind, value in zip(sig.args[1:], args[1:], strict=True)]
 

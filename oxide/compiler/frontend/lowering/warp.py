@@ -75,7 +75,8 @@ def _is_value(name: str, kind: Any, integer: bool = False) -> bool:
     if isinstance(kind, allowed) and kind.bitwidth in (32, 64):
         return True
     wanted = "a 32- or 64-bit integer" if integer else "a 32- or 64-bit integer or float"
-    note(f"warp.{name} takes {wanted}, not {display(kind)}; convert it, as in i32(x)")
+    instead = "call it for each of z.real and z.imag" if isinstance(kind, types.Complex) else "convert it, as in i32(x)"
+    note(f"warp.{name} takes {wanted}, not {display(kind)}; {instead}")
     return False
 
 

@@ -1,0 +1,45 @@
+"""Monte Carlo integration of any function: it is an argument of the kernel.
+
+A thread's random numbers are a hash of the seed and its number (PCG's output function), so there is no state to keep.
+
+Original: numba-cuda, docs, Monte Carlo integration (tests/doc_examples/test_montecarlo.py), 33 lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from oxide import DisjointSlice, d2h, device, f32, kernel, thread, u32, zeros
+from oxide_kernels import ops
+
+
+@device
+def uniform(seed: u32, i: u32) -> f32:
+    """Returns a number in [0, 1) with 24 random bits."""
+    state = u32(u32(i * u32(0x9E3779B9) + seed) * u32(747796405) + u32(2891336453))
+    word = u32((u32(state >> (u32(state >> 28) + 4)) ^ state) * u32(277803737))
+    return f32(u32(u32(word >> 22) ^ word) >> 8) * f32(2.0**-24)
+
+
+@kernel(block=256)
+def evaluate(f: Callable[[f32], f32], seed: u32, low: f32, high: f32, values: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = values.get_mut(index)
+    if element is not None:
+        element.value = f(low + (high - low) * uniform(seed, u32(index.get())))
+
+
+def integral(f: Callable[[float], float], low: float, high: float, samples: int, seed: int = 42) -> float:
+    values = evaluate(f, seed, low, high, zeros(samples)).last()
+    return float(values.and_then(ops.reduce_sum).and_then(d2h).sync()) / samples * (high - low)
+
+
+def main() -> None:
+    found = integral(lambda x: 1 / x, 1, 2, 1_000_000)
+    print(f"the integral of 1/x from 1 to 2 is about {found:.5f} (the logarithm of 2 is {np.log(2):.5f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Python's ``cmath``, and NumPy's functions of complex numbers, in kernels: computed in the number's own precision.
+
+They take a c64 or c128, and real numbers too. The special values are those of C's Annex G and of Python, but nothing
+raises: ``cmath.log(0j)`` is ``-inf``.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from typing import Any
+
+import numpy as np
+
+from oxide.compiler.signature.device_function import device
+
+
+@device
+def exp(z: Any) -> Any:
+    w = complex(z)
+    x, y = w.real, w.imag
+    zero, size = type(x)(0), math.exp(x)
+    if y == zero:
+        return complex(size, y)
+    if math.isfinite(y):
+        if math.isinf(size) and math.isfinite(x):
+            # The factor alone overflows, and the parts may not.
+            root = math.exp(x * type(x)(0.5))
+            return complex(root * math.cos(y) * root, root * math.sin(y) * root)
+        return complex(size * math.cos(y), size * math.sin(y))
+    if math.isinf(x):
+        return complex(x, y - y) if x > zero else complex(size, math.copysign(size, y))
+    return complex(y - y, y - y)
+
+
+@device
+def log(z: Any) -> Any:
+    w = complex(z)
+    x, y = abs(w.real), abs(w.imag)
+    angle = math.atan2(w.imag, w.real)
+    one, half = type(x)(1), type(x)(0.5)
+    size = math.hypot(x, y)
+    if size > half and size < one + one:
+        # Near 1 the logarithm of the size would show the error of its rounding.
+        greater, less = max(x, y), min(x, y)
+        return complex(half * math.log1p((greater - one) * (greater + one) + less * less), angle)
+    is_small = size > type(x)(0) and size < type(x)(1e-30)
+    if is_small or (math.isinf(size) and math.isfinite(x) and math.isfinite(y)):
+        # A factor keeps the size finite, and that of a small number normal.
+        factor = type(x)(2.0**60) if is_small else half
+        return complex(math.log(math.hypot(factor * x, factor * y)) - math.log(factor), angle)
+    return complex(math.log(size), angle)
+
+
+@device
+def sqrt(z: Any) -> Any:
+    w = complex(z)
+    x, y = w.real, w.imag
+    zero, half = type(x)(0), type(x)(0.5)
+    if math.isinf(y):
+        return complex(abs(y), y)
+    if math.isnan(x):
+        return complex(x, x)
+    if math.isinf(x):
+        if x > zero:
+            return complex(x, y if math.isnan(y) else math.copysign(zero, y))
+        return complex(y if math.isnan(y) else zero, math.copysign(x, y))
+    if math.isnan(y):
+        return complex(y, y)
+    if x == zero and y == zero:
+        return complex(zero, y)
+    # A factor keeps the sum of size and real part finite, and the parts of a small number normal.
+    is_small = max(abs(x), abs(y)) < type(x)(1e-30)
+    factor = type(x)(2.0**60) if is_small else type(x)(0.0625)
+    back = type(x)(2.0**-30) if is_small else type(x)(4)
+    a, b = abs(x) * factor, abs(y) * factor
+    root = math.sqrt(half * (a + math.hypot(a, b)))
+    other = half * b / root * back
+    root = root * back
+    if x >= zero:
+        return complex(root, math.copysign(other, y))
+    return complex(other, math.copysign(root, y))
+
+
+@device
+def phase(z: Any) -> Any:
+    w = complex(z)
+    return math.atan2(w.imag, w.real)
+
+
+@device
+def polar(z: Any) -> Any:
+    w = complex(z)
+    return abs(w), math.atan2(w.imag, w.real)
+
+
+@device
+def rect(r: Any, phi: Any) -> Any:
+    return complex(r * math.cos(phi), r * math.sin(phi))
+
+
+@device
+def isfinite(z: Any) -> Any:
+    return math.isfinite(z.real) and math.isfinite(z.imag)
+
+
+@device
+def isinf(z: Any) -> Any:
+    return math.isinf(z.real) or math.isinf(z.imag)
+
+
+@device
+def isnan(z: Any) -> Any:
+    return math.isnan(z.real) or math.isnan(z.imag)
+
+
+@device
+def conjugate(z: Any) -> Any:
+    return z.conjugate()
+
+
+@device
+def real(z: Any) -> Any:
+    return z.real
+
+
+@device
+def imag(z: Any) -> Any:
+    return z.imag
+
+
+FUNCTIONS: dict[Any, Any] = {
+    cmath.exp: exp,
+    cmath.isfinite: isfinite,
+    cmath.isinf: isinf,
+    cmath.isnan: isnan,
+    cmath.log: log,
+    cmath.phase: phase,
+    cmath.polar: polar,
+    cmath.rect: rect,
+    cmath.sqrt: sqrt,
+}
+"""What a kernel calls where it names one of the functions of ``cmath``."""
+
+NUMPY: dict[Any, Any] = {np.conjugate: conjugate, np.real: real, np.imag: imag, np.angle: phase}
+"""What a kernel calls where it names one of NumPy's functions of complex numbers."""

@@ -1,0 +1,200 @@
+"""Every record that machine code and Python share, declared once: the ABI between the compiler, the driver and runtime.
+
+Python takes a record's description for NumPy or ctypes from its layout. IR takes the offsets: in ``.ll`` files
+``<fault.site>`` stands for the offset of the field ``site`` of the record ``fault``, ``<launch.block[1]>`` for that of
+an element, and ``<copy_row.sizeof>`` for the size (``compiler/ir/files.py``). ``fingerprint.py`` hashes this module, as
+kernels in the cache depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oxide.driver.layout import Layout
+
+FAULT: Final = Layout(
+    "fault",
+    claimed="u32",
+    site="u32",
+    kernel_id="u64",
+    index="i64",
+    length="u64",
+    block="u32[3]",
+    thread="u32[3]",
+    other_indices="i64[2]",
+    other_lengths="u64[2]",
+)
+"""A launch's fault. The host zeroes it and a kernel's first failed check fills it (``bounds/in_bounds.py``), on the CPU
+also a deadlock (``coroutines/schedule.ll``) and the sanitizer (``driver/cpu/sanitizer.py``). ``source/faults.py`` reads
+it. ``index`` and ``length`` are of the axis that the check is of; the other axes follow in their order. ``claimed``
+comes first: ``Driver.report`` tests the first four bytes."""
+
+LAUNCH: Final = Layout(
+    "launch",
+    grid="u32[3]",
+    block="u32[3]",
+    shared_bytes="u32",
+    seed="u32",
+    params="bytes",
+)
+"""A launch on the CPU device. The driver writes it (``driver/cpu/code.py``); a native kernel's entry reads it.
+``params`` are the packed parameters, which end with the fault record's address. ``seed``, unless it is 0, draws the
+order of threads."""
+
+COOPERATIVE: Final = Layout(
+    "cooperative",
+    LAUNCH,
+    blocks="address",
+    waiting="u32",
+    finished="u32",
+    least="u32",
+    greatest="u32",
+    abandon="u32",
+)
+"""A cooperative launch on the CPU device. The driver (``driver/cpu/cooperative.py``) and the kernel's entry
+(``coroutines/grid.ll``) both write and read it. ``blocks`` has a word for each block, null before the block begins.
+``waiting`` and ``finished`` count the blocks that reached the grid's barrier and their end in this pass. ``least`` and
+``greatest`` are of the barriers' places in the source. ``abandon`` ends all blocks."""
+
+# The sanitizer
+
+SANITIZED_REPORT: Final = Layout("sanitized_report", kind="i64", who="i64", address="i64", other="i64", start="i64")
+"""A finding: its kind, the access, its address, the earlier access of a race, and the start of the array if known.
+Sanitized code writes it (``sanitizer/runtime.ll``), and ``driver/cpu/sanitizer.py`` reads it."""
+
+SANITIZED_VIEW: Final = Layout(
+    "sanitized_view",
+    lo="i64",
+    hi="i64",
+    start="i64",
+    init="address",
+    cells="address",
+    shift="i64",
+    elements="address",
+)
+"""A parameter's memory: its first address and the address behind its last byte; of its allocation, the address, the
+shadow of values, the cells and the cell size as a shift; for a strided view the address of one byte for each byte of
+the view, 1 for bytes of elements, else null. ``driver/cpu/sanitizer.py`` writes it, and sanitized code reads it."""
+
+SANITIZED_ACCESS: Final = Layout("sanitized_access", time="i64", who="i64")
+"""An access in a cell. Sanitized code alone writes and reads it (``sanitizer/races.ll``)."""
+
+SANITIZED_CELL: Final = Layout(
+    "sanitized_cell",
+    write="i64[2]",
+    read="i64[2]",
+    other_read="i64[2]",
+    load="i64[2]",
+    atomic="i64[2]",
+    other_atomic="i64[2]",
+    known="i64",
+)
+"""The shadow of an element: a write, two reads, an atomic read and two atomic writes, each a ``sanitized_access``, and
+the time known on acquire. The driver allocates zeroed cells; sanitized code writes and reads them."""
+
+MAX_REPORTS: Final = 32
+THREADS: Final = 1024
+
+SANITIZED_STATE: Final = Layout(
+    "sanitized_state",
+    FAULT,
+    now="i64",  # counts accesses; 0 is before the first
+    running="i64",  # the running block; -1 before the first
+    barrier="i64",  # when the block last passed a barrier, or began
+    phase="i64",  # barriers that the block has passed
+    block_known="i64",  # the whole block knows everything up to this time, through atomics and a barrier
+    pending_known="i64",  # the value that block_known takes at the next barrier
+    grid_known="i64",  # when all blocks last met at the grid's barrier
+    reports="i64",
+    leaves="i64",  # whether the running thread must leave the kernel, if it may
+    views="address",
+    view_count="i64",
+    shared_cells="address",
+    shared_init="address",
+    shared_inits="address",  # in a cooperative launch, those of all blocks in a row; else null
+    shared_bytes="i64",
+    report=f"i64[{MAX_REPORTS * SANITIZED_REPORT.size // 8}]",
+    scratch="i64[64]@64",  # target of accesses that must not be made, vectors too
+    # Per thread: barriers passed; time of its last release; time that acquiring would make known; time known;
+    # time of its arrival at a synchronisation of its warp; for each lane of its warp, the time up to which that lane's
+    # accesses are ordered.
+    passed=f"i64[{THREADS}]",
+    released=f"i64[{THREADS}]",
+    acquired=f"i64[{THREADS}]",
+    known=f"i64[{THREADS}]",
+    arrived=f"i64[{THREADS}]",
+    seen=f"i64[{THREADS * 32}]",
+)
+"""The state of a sanitized launch, where the kernel expects its fault record. The driver prepares it and reads the
+findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it (``sanitizer/runtime.ll``)."""
+
+# Native functions of the runtime
+
+ALARM: Final = Layout("alarm", descriptor="i64", write="address")
+"""What wakes an event loop: a file descriptor and the C library's ``write``. ``loop/alarm.py`` writes it, ``alarm.ll``
+reads it."""
+
+COPY_ROW: Final = Layout("copy_row", destination="address", source="address", length="i64", copier="address")
+"""A copy within host memory. ``copier`` is the C library's ``memcpy`` for ``moves.ll``, a ``copy_pool`` for
+``copy_pool.ll``. ``host_memory/moves.py`` writes it, and these read it."""
+
+COPY_POOL: Final = Layout(
+    "copy_pool",
+    # Each in a cache line of its own: several threads change them.
+    generation="u32@64",
+    busy="u32@64",
+    open="u32@64",
+    next="i64@64",
+    inside="i64@64",
+    # Constants.
+    piece="i64@64",
+    memcpy="address",
+    syscall="address",
+    sched_yield="address",
+    futex="i64",
+    helpers="i64",
+    looks="i64",
+    # The copy at hand.
+    destination="address@64",
+    source="address",
+    length="i64",
+)
+"""Threads that copy together. ``host_memory/copy_pool.py`` writes the constants; ``copy_pool.ll`` writes and reads the
+rest."""
+
+CRASH_KERNEL: Final = Layout("crash_kernel", first="u64", end="u64", text="bytes", length="u64")
+"""A kernel's code, its end, and the line that names the kernel. ``awaiting/crash_reports.py`` writes it, and the signal
+handler in ``crash_reports.ll`` reads it."""
+
+CRASH_TABLE: Final = Layout(
+    "crash_table",
+    write="address",
+    sigaction="address",
+    counter_at="u64",
+    count="u64",
+    kernels="address",
+    before="address[32]",
+)
+"""What the signal handler knows: two functions of the C library, the offset of the program counter in a signal's
+context, the ``crash_kernel`` records, newest last, and by its number each signal's earlier action, or null.
+``awaiting/crash_reports.py`` writes it, ``crash_reports.ll`` reads it."""
+
+RECORDS: Final = {
+    layout.name: layout
+    for layout in (
+        FAULT,
+        LAUNCH,
+        COOPERATIVE,
+        SANITIZED_REPORT,
+        SANITIZED_VIEW,
+        SANITIZED_ACCESS,
+        SANITIZED_CELL,
+        SANITIZED_STATE,
+        ALARM,
+        COPY_ROW,
+        COPY_POOL,
+        CRASH_KERNEL,
+        CRASH_TABLE,
+    )
+}
+"""The records by name, for placeholders in IR."""
