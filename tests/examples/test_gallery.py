@@ -49,14 +49,14 @@ def test_vector_addition(n: int) -> None:
     assert np.array_equal(c, a + b)
 
 
-@pytest.mark.parametrize("n", [1, 2, 33, 301])
-def test_heat_equation(n: int) -> None:
+@pytest.mark.parametrize(("n", "steps"), [(1, 3), (2, 0), (33, 20), (301, 21)])
+def test_heat_equation(n: int, steps: int) -> None:
     rod = np.random.default_rng(n).random(n)
     wanted = rod.copy()
-    for _ in range(20):
+    for _ in range(steps):
         around = np.pad(wanted, 1)
         wanted = wanted + 0.25 * (around[:-2] - 2 * wanted + around[2:])
-    assert error(heat_equation.solve(rod, 20), wanted) < 1e-13
+    assert error(heat_equation.solve(rod, steps), wanted) < 1e-13
 
 
 @pytest.mark.parametrize("size", [(1, 1, 1), (5, 23, 7), (33, 17, 31), (16, 32, 16)])
