@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.typings import TypedFunction
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target
+from oxide.errors import LaunchError
 from oxide.messages import written
 
 if TYPE_CHECKING:
@@ -45,8 +47,14 @@ class Specialization:
         described = self.description = kernel.description
         self.parameters = parameters
         unknown: Unknown | None = None
+        self.typed: TypedFunction | None = None
+        """The types of the expressions of a kernel that is interpreted."""
+        self.waits = False
+        """True if a thread of a kernel that is interpreted may wait for another: none then leaves at a fault."""
+        self.suspends = self.cooperative = False
+        """True if its threads meet: those of a block or a warp, and those of the whole grid."""
         try:
-            self._entry = entry_of(described, parameters)
+            self._entry = None if described.interpreted else entry_of(described, parameters)
         except Unknown as error:
             self._entry, unknown = None, error
         kept = self._entry.facts() if self._entry is not None else None
@@ -55,7 +63,10 @@ class Specialization:
 
             begun = perf_counter()
             with placed_errors(described.name, described.function):
-                self._facts: Facts = _front_end(described, parameters)
+                if described.interpreted:
+                    self._facts: Facts = self._typed_facts()
+                else:
+                    self._facts = _front_end(described, parameters)
             _note_compiled(kernel, begun)
         else:
             self._facts = kept
@@ -67,7 +78,7 @@ class Specialization:
         self._codes: dict[Target, Code] = {}
         self._sanitized_sites: tuple[FaultSite, ...] = ()
         if kept is None:
-            if described.deny_checks:
+            if described.deny_checks and not described.interpreted:
                 from .checks_report import deny_checks_in_loops
 
                 deny_checks_in_loops(self)
@@ -188,6 +199,34 @@ class Specialization:
         """Packs words one after the other: a scalar, or an address and then a length for a slice."""
         return self._struct.pack(*words, fault_address)
 
+    def _typed_facts(self) -> Facts:
+        """Types a kernel that is interpreted. Raises ``CompileError``, and ``LaunchError`` for numba-cuda's semantics."""
+        from oxide.compiler.bounds.leaving import threads_may_wait
+        from oxide.compiler.check.breakpoints import debugged
+        from oxide.compiler.frontend.frontend import lower
+        from oxide.compiler.ir.portable import translate
+
+        kernel = self.description
+        with debugged():
+            uses, style = _style(kernel, self.parameters)
+            if style != "oxide":
+                raise not_typed(kernel.name)
+            lowered = lower(
+                kernel.name,
+                kernel.function,
+                self.parameters,
+                kernel.fastmath,
+                style,
+                fma=kernel.fma,
+                constants=uses.constants,
+                keeps_types=True,
+            )
+        self.typed = lowered.typed
+        portable = translate(kernel.function, lowered)
+        self.waits = threads_may_wait(portable, portable.module.defined)
+        self.suspends, self.cooperative = portable.suspends, portable.cooperative
+        return _facts_of(kernel, uses, style, portable, ())
+
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.description
         if target.kind == "native":
@@ -262,9 +301,6 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     from oxide.compiler.frontend.frontend import lower
     from oxide.compiler.ir.portable import translate
 
-    from .cache import Facts
-    from .description import LaunchNeeds
-
     uses, style = _style(kernel, parameters)
     lowered = lower(
         kernel.name, kernel.function, parameters, kernel.fastmath, style, fma=kernel.fma, constants=uses.constants
@@ -275,7 +311,23 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
         portable = leave_checks_out(portable)
     else:
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
-    portable = version_contiguous_loops(portable)
+    return _facts_of(kernel, uses, style, version_contiguous_loops(portable), placements)
+
+
+def not_typed(kernel: str) -> LaunchError:
+    """Returns the error for the interpretation of a kernel with numba-cuda's semantics."""
+    return LaunchError(
+        f"kernel {kernel} has numba-cuda's semantics, and only typed kernels are interpreted: annotate all of its "
+        "parameters with oxide's types and use oxide's functions, or launch it compiled"
+    )
+
+
+def _facts_of(
+    kernel: KernelDescription, uses: Uses, style: Style, portable: PortableKernel, placements: tuple[Placement, ...]
+) -> Facts:
+    from .cache import Facts
+    from .description import LaunchNeeds
+
     return Facts(
         needs=LaunchNeeds(
             index_1d=uses.index_1d,

@@ -83,6 +83,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     shaped,
     shared,
     tiles,
+    typings,
     vectors,
     view_loops,
     warp,
@@ -109,12 +110,14 @@ def lower(
     fma: bool = True,
     located: bool = False,
     constants: Mapping[int, str] | None = None,
+    keeps_types: bool = False,
 ) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in the user's terms.
 
     With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, loads, stores and
     calls carry their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the
-    kernel's name for it.
+    kernel's name for it. With ``keeps_types``, the result has the types of all expressions, for the interpreter; its
+    sites then have numbers of expressions for lines.
     """
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = full_traceback()  # read first: an invalid value raises its own error
@@ -126,12 +129,16 @@ def lower(
     session.fastmath = fastmath
     session.fma = fma and not fastmath  # fastmath lets LLVM choose
     session.located = located
+    session.typings = typings.Typings() if keeps_types else None
+    session.dispatchers = {}
     session.constants = constants or {}
     session.numba_style, session.overloads = style == "numba", style != "oxide"
     session.file, session.line, session.span = function.__code__.co_filename, 0, None
     try:
         with compiled_with(compile_function), without_waste():
             result = compile_function(function, args, types.void)
+        kept = session.typings
+        typed = None if kept is None else kept.of(function, args)
     except (OxideError, RecursionError):
         raise
     except Exception as error:
@@ -140,8 +147,11 @@ def lower(
         raise compile_error(name, function, failure, numba_style=session.numba_style) from (
             error if full or not expected else None
         )
+    finally:
+        session.typings = None
+        session.dispatchers = {}
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
-    return LoweredKernel(_modules(result.library), result.fndesc.llvm_func_name, tuple(sites), array_places)
+    return LoweredKernel(_modules(result.library), result.fndesc.llvm_func_name, tuple(sites), array_places, typed)
 
 
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:

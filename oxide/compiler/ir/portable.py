@@ -23,6 +23,7 @@ import llvmlite.binding as llvm
 
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located
+from oxide.compiler.source.typings import TypedFunction
 
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total, verifier
 from .local_memory import place_local_memory
@@ -41,6 +42,8 @@ class LoweredKernel:
     symbol: str
     sites: tuple[FaultSite, ...]
     array_places: Mapping[int, SourcePlace]
+    typed: TypedFunction | None = None
+    """The types of the kernel's expressions, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from .registry import session
 from .slices import RefType
 from .tiles import TileRefType
 from .types import display
+from .typings import KeepTypes
 
 
 class Place(numba_ir.Loc):  # type: ignore[misc]
@@ -319,6 +320,7 @@ def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
         result.append((kind, text))
         if kind is typed_passes.NopythonTypeInference:
             result.append((CheckReferences, "check what is bound to the names of references"))
+            result.append((KeepTypes, "keep the types for the interpreter"))
     return result
 
 
