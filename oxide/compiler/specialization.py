@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.typings import TypedFunction
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target
 from oxide.errors import LaunchError
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.check.check import Uses
     from oxide.compiler.frontend.frontend import Style
+    from oxide.compiler.interpreter.run import TypedKernel
     from oxide.compiler.ir.portable import PortableKernel
 
     from .cache import Facts
@@ -47,12 +47,12 @@ class Specialization:
         described = self.description = kernel.description
         self.parameters = parameters
         unknown: Unknown | None = None
-        self.typed: TypedFunction | None = None
-        """The types of the expressions of a kernel that is interpreted."""
-        self.waits = False
-        """True if a thread of a kernel that is interpreted may wait for another: none then leaves at a fault."""
-        self.suspends = self.cooperative = False
-        """True if its threads meet: those of a block or a warp, and those of the whole grid."""
+        self.typed: TypedKernel | None = None
+        """What the interpreter knows, of a kernel's interpreted form."""
+        self.interpreted: Any = None
+        """The ``InterpretedKernel``, once it was launched."""
+        self.cooperative = False
+        """True for an interpreted form whose threads of the whole grid meet."""
         try:
             self._entry = None if described.interpreted else entry_of(described, parameters)
         except Unknown as error:
@@ -204,6 +204,7 @@ class Specialization:
         from oxide.compiler.bounds.leaving import threads_may_wait
         from oxide.compiler.check.breakpoints import debugged
         from oxide.compiler.frontend.frontend import lower
+        from oxide.compiler.interpreter.run import TypedKernel
         from oxide.compiler.ir.portable import translate
 
         kernel = self.description
@@ -221,10 +222,18 @@ class Specialization:
                 constants=uses.constants,
                 keeps_types=True,
             )
-        self.typed = lowered.typed
         portable = translate(kernel.function, lowered)
-        self.waits = threads_may_wait(portable, portable.module.defined)
-        self.suspends, self.cooperative = portable.suspends, portable.cooperative
+        assert lowered.typed is not None, "the front end was asked for the types"
+        self.cooperative = portable.cooperative
+        self.typed = TypedKernel(
+            name=kernel.name,
+            function=lowered.typed,
+            parameters=self.parameters,
+            fma=kernel.fma and not kernel.fastmath,
+            goes_on=threads_may_wait(portable, portable.module.defined),
+            suspends=portable.suspends,
+            cooperative=portable.cooperative,
+        )
         return _facts_of(kernel, uses, style, portable, ())
 
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:

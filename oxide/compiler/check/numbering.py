@@ -47,6 +47,8 @@ def numbered(function: Callable[..., Any]) -> Numbered:
     lines = copy.deepcopy(without_breakpoints(function, definition))
     for node in _in_order(lines):
         number = getattr(node, "number", None) or numbers
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node.func.number = number  # type: ignore[attr-defined] # Python gives a method's call the attribute's line
         node.lineno = node.end_lineno = number  # type: ignore[attr-defined]
         node.col_offset, node.end_col_offset = 0, 1  # type: ignore[attr-defined]
     made = compiled(function, lines)

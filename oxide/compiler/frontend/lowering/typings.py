@@ -6,6 +6,7 @@ The functions are numbered (``check/numbering.py``): the line of an instruction 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ class _Keeper:
                     self._constant_array(number, value.value, self.typemap[name])
             case numba_ir.Expr(op="getattr"):
                 found = self.globals.get(value.value.name)
-                if found is not None and hasattr(found, value.attr):
+                if isinstance(found, ModuleType | type) and hasattr(found, value.attr):
                     self.globals[name] = outside = getattr(found, value.attr)
                     if isinstance(outside, bool | int | float | np.generic) and kind:
                         typed.constants.setdefault(number, outside)
