@@ -153,7 +153,7 @@ class _Keeper:
                 typed.operations.setdefault(number, []).append(_signature(self.calltypes[value]))
             case _:
                 pass
-        if kind and not name.startswith("$phi"):
+        if kind and not name.startswith("$phi") and not _is_phi(value):  # those are at the place of what follows
             typed.types.setdefault(number, kind)
 
     def _constant_array(self, number: int, array: Any, kind: Any) -> None:
