@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from traceback import format_exception
 
 import hypothesis
 import pytest
@@ -25,12 +26,16 @@ hypothesis.settings.register_profile("any time", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "any time")
 
+LARGEST_INTERPRETED = 20_000
+"""Accesses to memory, barriers and threads of a launch that ``--interpret`` interprets: a tenth of a second."""
+
 GPU_TESTS = Path(__file__).parent / "gpu"
 _device = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), help="the device of tests that run on any (cpu)")
+    parser.addoption("--interpret", action="store_true", help="interpret launches, and skip tests with large ones")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--device cuda: this machine has no CUDA device")
     os.environ["OXIDE_DEVICE"] = device
     config.stash[_device] = device
+    if config.getoption("--interpret"):
+        if device != "cpu":
+            raise pytest.UsageError("--interpret: the interpreter runs on the CPU device")
+        os.environ["OXIDE_INTERPRET"] = "1"
+        os.environ.setdefault("OXIDE_INTERPRET_LIMIT", str(LARGEST_INTERPRETED))
     # Cold at the start of a run, and neither read nor written by it: the user's own. Subprocesses inherit it.
     cache = tempfile.TemporaryDirectory(prefix="oxide-tests-")
     os.environ["OXIDE_CACHE_DIR"] = cache.name
@@ -51,6 +61,16 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("OXIDE_CACHE", "OXIDE_CACHE_LIMIT"):
         os.environ.pop(name, None)
     config.add_cleanup(cache.cleanup)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    try:
+        return (yield)
+    except Exception as error:
+        if item.config.getoption("--interpret") and "OXIDE_INTERPRET_LIMIT" in "".join(format_exception(error)):
+            pytest.skip("a launch is too large to be interpreted")
+        raise
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects

@@ -157,6 +157,8 @@ class Kernel:
         """The one specialization of a kernel that is not generic, once there is one."""
         self._unconfigured: Launcher | None = None
         self._interpreted: Kernel | None = None
+        self.redirected: Callable[[Kernel, object | None], Launcher] | None = None
+        """What configures launches instead of ``launches``, if they are all interpreted."""
 
     @property
     def default_block(self) -> Dim3 | None:
@@ -178,6 +180,8 @@ class Kernel:
         if launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
         try:
+            if self.redirected is not None:
+                return self.redirected(self, config)
             return launches.configured(self, config)
         except LaunchError as error:
             drop_frames(error)
@@ -225,7 +229,7 @@ class Kernel:
             found.description = replace(self.description, interpreted=True)
             found.launches = None if launches is None else launches.again()
             found._lock, found._specializations, found.only = threading.Lock(), {}, None
-            found._unconfigured = None
+            found._unconfigured = found.redirected = None
             self._interpreted = found
         return found
 

@@ -323,9 +323,17 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     return _facts_of(kernel, uses, style, version_contiguous_loops(portable), placements)
 
 
-def not_typed(kernel: str) -> LaunchError:
+class NotTyped(LaunchError):  # noqa: N818 - shown as a LaunchError
+    """Raised for the interpretation of a kernel with numba-cuda's semantics."""
+
+
+NotTyped.__name__ = NotTyped.__qualname__ = LaunchError.__name__
+NotTyped.__module__ = LaunchError.__module__
+
+
+def not_typed(kernel: str) -> NotTyped:
     """Returns the error for the interpretation of a kernel with numba-cuda's semantics."""
-    return LaunchError(
+    return NotTyped(
         f"kernel {kernel} has numba-cuda's semantics, and only typed kernels are interpreted: annotate all of its "
         "parameters with oxide's types and use oxide's functions, or launch it compiled"
     )

@@ -53,10 +53,10 @@ class Launch:
     """True if a thread goes on after a fault, as others may wait for it."""
     fault: Fault | None = None
     accesses: int | None = None
-    """How many more accesses to memory the launch may make; None if there is no limit."""
+    """How many more accesses, meetings and threads the launch may have; None if there is no limit."""
 
     def spend(self) -> None:
-        """Counts an access. Raises ``TooLong`` past the limit."""
+        """Counts an access, a meeting or a thread. Raises ``TooLong`` past the limit."""
         if self.accesses is not None:
             self.accesses -= 1
             if self.accesses < 0:
@@ -91,6 +91,7 @@ class Thread:
         self.local: dict[Any, Any] = {}
         """Its own arrays, by the place that declares them."""
         self.worker: Worker | None = None
+        launch.spend()
 
     @property
     def number(self) -> int:
@@ -130,6 +131,7 @@ class Thread:
     def meet(self, meeting: Meeting) -> Any:
         """Waits for the other threads of a meeting. Returns what it gives this thread."""
         assert self.worker is not None, "the front end knows which threads meet"
+        self.launch.spend()
         return self.worker.wait(meeting)
 
 

@@ -1,4 +1,4 @@
-"""Launches that are interpreted: ``k.interpret(…)``, and every launch of a typed kernel under ``OXIDE_INTERPRET=1``.
+"""Launches that are interpreted, by ``k.interpret(…)`` or under ``OXIDE_INTERPRET=1``.
 
 Such a launch waits until the device is past all that it depends on, and runs in the thread that submits it, so that a
 debugger has its own terminal. It leaves its first fault in the record that a compiled launch would fill, so the fault
@@ -21,7 +21,7 @@ from oxide.compiler.interpreter.threads import Fault, TooLong
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.source.faults import RECORD, FaultSite
 from oxide.driver.base import MAX_THREADS_PER_BLOCK
-from oxide.environment import whole_number, word
+from oxide.environment import whole_number
 from oxide.errors import LaunchError
 from oxide.language import slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
@@ -33,16 +33,10 @@ if TYPE_CHECKING:
     from oxide.runtime.launching.launch_config import LaunchConfig
     from oxide.runtime.submission.submission import ExecutionContext
 
-VARIABLE: Final = "OXIDE_INTERPRET"
 LIMIT: Final = "OXIDE_INTERPRET_LIMIT"
 
 MOST_THREADS: Final = 2**12
 """The most threads of a launch whose threads meet: each is a thread of Python."""
-
-
-def is_asked_for() -> bool:
-    """Returns whether ``OXIDE_INTERPRET=1`` asks for the interpretation of every launch."""
-    return word(VARIABLE, ("1",)) is not None
 
 
 def interpret(
