@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
-from oxide.compiler.signature.signature import Closed, NumbaParameter, UntypedParameter, default_values, parse_parameters
+from oxide.compiler.signature.signature import (
+    Closed,
+    NumbaParameter,
+    UntypedParameter,
+    default_values,
+    parse_parameters,
+)
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
@@ -216,12 +222,14 @@ class Kernel:
 
     @property
     def interpreted(self) -> Kernel:
-        """Returns the kernel's form whose launches are interpreted. Raises ``LaunchError`` for one that is not typed."""
+        """Returns the kernel's form whose launches are interpreted. Raises ``LaunchError`` if it is not typed."""
         if self.description.interpreted:
             return self
         found = self._interpreted
         if found is None:
-            if self.description.adopted or any(isinstance(p, UntypedParameter | NumbaParameter) for p in self.parameters):
+            if self.description.adopted or any(
+                isinstance(p, UntypedParameter | NumbaParameter) for p in self.parameters
+            ):
                 raise not_typed(self.name)
             launches: Any = self.launches
             found = object.__new__(Kernel)

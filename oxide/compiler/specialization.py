@@ -200,7 +200,7 @@ class Specialization:
         return self._struct.pack(*words, fault_address)
 
     def _typed_facts(self) -> Facts:
-        """Types a kernel that is interpreted. Raises ``CompileError``, and ``LaunchError`` for numba-cuda's semantics."""
+        """Types a kernel that is interpreted. Raises ``CompileError``, and ``NotTyped`` for numba-cuda's semantics."""
         from oxide.compiler.bounds.leaving import threads_may_wait
         from oxide.compiler.check.breakpoints import debugged
         from oxide.compiler.frontend.frontend import lower
@@ -323,7 +323,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     return _facts_of(kernel, uses, style, version_contiguous_loops(portable), placements)
 
 
-class NotTyped(LaunchError):  # noqa: N818 - shown as a LaunchError
+class NotTyped(LaunchError):
     """Raised for the interpretation of a kernel with numba-cuda's semantics."""
 
 

@@ -25,7 +25,7 @@ Key: TypeAlias = tuple[int, int]
 Maker: TypeAlias = Callable[[Call, Key], Callable[..., Any] | None]
 
 
-class Refused(Exception):  # noqa: N818 - becomes a LaunchError
+class Refused(Exception):
     """What the interpreter cannot do: the construct, and its place."""
 
     def __init__(self, what: str, file: str, line: int) -> None:
@@ -85,7 +85,7 @@ def _formatted(value: Any, spec: str) -> str:
         value, letter, spec = int(value), letter or "d", spec if letter else spec + "d"
     left = spec.startswith("<")
     flags = ("-" if left else "") + spec.lstrip("<>")
-    return f"%{flags}" % value
+    return str(f"%{flags}" % value)
 
 
 # Coordinates
@@ -158,9 +158,7 @@ def _all_of(result: Callable[[dict[int, Any]], Any]) -> Callable[[dict[int, Any]
     return combine
 
 
-def _of_lanes(
-    name: str, made: Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]], values: int = 1
-) -> Maker:
+def _of_lanes(name: str, made: Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]], values: int = 1) -> Maker:
     """Makes an operation of a warp: ``made`` returns what it gives each lane, for the type of the first value. Such an
     operation has ``values`` values and a mask behind them."""
 

@@ -23,7 +23,8 @@ from .threads import Thread, current, here
 Index: TypeAlias = int | tuple[int, ...]
 
 _DTYPES = {
-    **{f"{sign}{bits}": np.dtype(f"{word}{bits}") for sign, word in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
+    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(np.uint16),
     "f32": np.dtype(np.float32),
@@ -51,7 +52,9 @@ class Memory:
         kind = _DTYPES[dtype]
         if count == 0:
             return cls(dtype, np.empty(0, kind))
-        return cls(dtype, np.frombuffer((ctypes.c_char * (count * kind.itemsize)).from_address(address), kind))
+        return cls(
+            dtype, np.frombuffer(memoryview((ctypes.c_char * (count * kind.itemsize)).from_address(address)), kind)
+        )
 
     @classmethod
     def new(cls, dtype: str, count: int) -> Memory:
@@ -156,7 +159,8 @@ class BaseArray:
 
     @property
     def dtype(self) -> ScalarType:
-        return SCALARS[self.memory.dtype]
+        found: ScalarType = SCALARS[self.memory.dtype]
+        return found
 
     def __repr__(self) -> str:
         return f"<{self.shown}: {self.memory.array.reshape(self.shape)}>"
@@ -513,7 +517,8 @@ def shared_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
         assert elements.shape is not None
         memory = Memory.new(elements.dtype, math.prod(elements.shape))
         found = thread.shared[key] = BlockArray(elements, elements.shape, memory)
-    return found  # type: ignore[no-any-return]
+    array: BlockArray = found
+    return array
 
 
 def local_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
@@ -523,7 +528,8 @@ def local_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
     if found is None:
         memory = Memory.new(elements.dtype, math.prod(elements.shape))
         found = thread.local[key] = BlockArray(elements, elements.shape, memory)
-    return found  # type: ignore[no-any-return]
+    array: BlockArray = found
+    return array
 
 
 def dynamic_array(thread: Thread, elements: Elements) -> BlockArray:

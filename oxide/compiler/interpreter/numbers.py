@@ -64,7 +64,7 @@ ROUND: dict[str, Callable[[float], float]] = {"f16": _f16, "bf16": _bf16, "f32":
 
 def of_integer(kind: str, number: int) -> float:
     """Rounds an integer to a float type, once."""
-    size = abs(number)
+    size: int = abs(number)
     spare = size.bit_length() - 40
     if kind == "f64" or spare <= 0:
         return ROUND[kind](float(number))
@@ -78,7 +78,7 @@ def to_integer(kind: str, number: float) -> int:
         return 0
     if math.isinf(number):
         return GREATEST[kind] if number > 0 else LEAST[kind]
-    return min(max(int(number), LEAST[kind]), GREATEST[kind])
+    return int(min(max(int(number), LEAST[kind]), GREATEST[kind]))
 
 
 def _converter(kind: str) -> Convert:
@@ -87,7 +87,7 @@ def _converter(kind: str) -> Convert:
     if kind in FLOATS:
         rounded = ROUND[kind]
         return lambda value: rounded(value) if type(value) is float else of_integer(kind, int(value))
-    wrapped = WRAP[kind]
+    wrapped: Callable[[Any], int] = WRAP[kind]
     return lambda value: to_integer(kind, value) if type(value) is float else wrapped(int(value))
 
 
@@ -99,8 +99,10 @@ def conversion(source: str, target: str) -> Convert | None:
     """Returns the conversion of numbers of one type to another; None if each stays as it is."""
     if target == "" or source == target:
         return None
-    if source in INTEGERS and target in INTEGERS and LEAST[target] <= LEAST[source] <= GREATEST[source] <= (
-        GREATEST[target]
+    if (
+        source in INTEGERS
+        and target in INTEGERS
+        and LEAST[target] <= LEAST[source] <= GREATEST[source] <= (GREATEST[target])
     ):
         return None
     if source in FLOATS and target in FLOATS and (target == "f64" or (target == "f32" and source != "f64")):
@@ -194,6 +196,9 @@ _FLOAT: dict[str, Callable[[float, float], float]] = {
 }
 
 
+_UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
+
+
 @functools.cache
 def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any], Any] | None:
     """Returns an operator on numbers that have been converted to ``left`` and ``right``; None if there is none."""
@@ -230,12 +235,12 @@ def _shift(name: str, left: str, wrapped: Callable[[int], int]) -> Callable[[int
 def unary(name: str, result: str) -> Callable[[Any], Any] | None:
     """Returns an operator on a number that has been converted to its result's type; None if there is none."""
     if result in FLOATS:
-        return {"USub": operator.neg, "UAdd": operator.pos}.get(name)
+        return _UNARY.get(name) if name != "Invert" else None
     wrapped = WRAP.get(result)
-    of_integer_ = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}.get(name)
-    if wrapped is None or of_integer_ is None:
+    of_integers = _UNARY.get(name)
+    if wrapped is None or of_integers is None:
         return None
-    return lambda a: wrapped(of_integer_(a))
+    return lambda a: wrapped(of_integers(a))
 
 
 def bits_of(kind: str, value: Any) -> int:

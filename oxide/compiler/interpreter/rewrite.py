@@ -362,8 +362,8 @@ class _Rewriter(ast.NodeTransformer):
             target.slice = self._once(target.slice, before)
         old = _loaded(target)
         # Only the operator itself takes two numbers.
-        signature = next((each for each in signatures if len(each.arguments) == 2 and all(each.arguments)), signatures[0])
-        value = self._binary(node.op, old, node.value, signature, node)
+        of_two = [each for each in signatures if len(each.arguments) == 2 and all(each.arguments)]
+        value = self._binary(node.op, old, node.value, of_two[0] if of_two else signatures[0], node)
         if isinstance(target, ast.Attribute | ast.Subscript):
             target.ctx = ast.Store()
         made: ast.stmt = ast.copy_location(ast.Assign([target], value), node)
@@ -424,9 +424,7 @@ class _Rewriter(ast.NodeTransformer):
         new.keywords = keywords
         return new
 
-    def _native_call(
-        self, node: ast.Call, callee: Any, signature: Signature, arguments: list[ast.expr]
-    ) -> ast.expr:
+    def _native_call(self, node: ast.Call, callee: Any, signature: Signature, arguments: list[ast.expr]) -> ast.expr:
         """Returns the call of a compiled function of scalars, as its result is that of a library's own code."""
         kinds = signature.arguments
         shown = ast.unparse(node.func)
@@ -461,9 +459,10 @@ def _literal(value: Any) -> ast.expr:
 
 def _loaded(node: ast.expr) -> ast.expr:
     """Returns a copy of the target of an assignment that reads it."""
-    new = _copied(node)
-    new.ctx = ast.Load()  # type: ignore[attr-defined]
-    return new
+    new: Any = _copied(node)
+    new.ctx = ast.Load()
+    made: ast.expr = new
+    return made
 
 
 def _copied(node: Any) -> Any:

@@ -7,8 +7,11 @@ other in the thread that launches.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import sys
 import threading
+from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -22,7 +25,7 @@ MARK = "__oxide_interpreted__"
 """The global that marks the functions that are interpreted."""
 
 
-class Leave(BaseException):  # noqa: N818 - no error, and nothing in a kernel may catch it
+class Leave(BaseException):
     """Ends a thread of the kernel."""
 
 
@@ -154,18 +157,28 @@ def here() -> tuple[str, int]:
 
 @final
 class Worker:
-    """A thread of Python that runs one thread of the kernel, between two hand-overs."""
+    """A thread of Python that runs threads of the kernel one after the other, each between two hand-overs.
 
-    def __init__(self, thread: Thread, body: Callable[[], object], back: threading.Semaphore, trace: Any) -> None:
-        self.thread, self._body, self._back, self._trace = thread, body, back, trace
-        self._go = threading.Semaphore(0)
+    Two locks hand over: a worker waits for its own, and the thread that launches waits for ``back``.
+    """
+
+    def __init__(self, body: Callable[[], object], back: Any, trace: Any) -> None:
+        self._body, self._back, self._trace = body, back, trace
+        self._go = allocate_lock()
+        self._go.acquire()
+        self.thread: Thread
         self.meeting: Meeting | None = None
         self.given: Any = None
         self.error: BaseException | None = None
-        self.ended = self.stopped = False
-        thread.worker = self
-        self._os_thread = threading.Thread(target=self._run, name=f"oxide thread {thread.thread_idx}", daemon=True)
+        self.ended, self.stopped, self._closed = True, False, False
+        self._os_thread = threading.Thread(target=self._run, name="oxide thread", daemon=True)
         self._os_thread.start()
+
+    def begin(self, thread: Thread) -> Worker:
+        """Takes a new thread of the kernel, which ``step`` then runs."""
+        self.thread, thread.worker = thread, self
+        self.ended = False
+        return self
 
     def step(self) -> None:
         """Runs the thread up to its next meeting or to its end."""
@@ -173,26 +186,25 @@ class Worker:
         self._go.release()
         self._back.acquire()
 
-    def stop(self) -> None:
-        """Ends the thread where it waits."""
+    def close(self) -> None:
+        """Ends the thread where it waits, and the thread of Python."""
         self.stopped = True
         while not self.ended:
             self.step()
-        self._os_thread.join()
-
-    def join(self) -> None:
+        self._closed = True
+        self._go.release()
         self._os_thread.join()
 
     def interrupt(self) -> None:
-        """Has the thread, which runs, stop at its next line."""
-        import ctypes
-
+        """Has the thread, which runs, stop at its next line, and waits for that."""
         self.stopped = True
         number = self._os_thread.ident
         if number is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(number), ctypes.py_object(Leave))
+        self._back.acquire()
 
     def wait(self, meeting: Meeting) -> Any:
+        """Hands over until a meeting is complete. Returns what it gives."""
         self.meeting = meeting
         self._back.release()
         self._go.acquire()
@@ -201,22 +213,25 @@ class Worker:
         return self.given
 
     def _run(self) -> None:
-        self._go.acquire()
-        _local.thread = self.thread
-        try:
-            if not self.stopped:
-                if self._trace is not None and sys.gettrace() is None:
-                    sys.settrace(self._trace)
-                self._body()
-        except Leave:
-            pass
-        except BaseException as error:
-            self.error = error
-        finally:
-            sys.settrace(None)
-            self.ended = True
-            self.meeting = None
-            self._back.release()
+        while True:
+            self._go.acquire()
+            if self._closed:
+                return
+            _local.thread = self.thread
+            try:
+                if not self.stopped:
+                    if self._trace is not None and sys.gettrace() is None:
+                        sys.settrace(self._trace)
+                    self._body()
+            except Leave:
+                pass
+            except BaseException as error:
+                self.error = error
+            finally:
+                sys.settrace(None)
+                self.ended = True
+                self.meeting = None
+                self._back.release()
 
 
 def places(shape: Triple) -> Iterator[Triple]:
@@ -233,10 +248,8 @@ def run_alone(launch: Launch, body: Callable[[], object]) -> None:
             shared: dict[Any, Any] = {}
             for thread in places(launch.block):
                 _local.thread = Thread(launch, block, thread, shared)
-                try:
+                with contextlib.suppress(Leave):
                     body()
-                except Leave:
-                    pass
     finally:
         _local.thread = outer
 
@@ -244,20 +257,27 @@ def run_alone(launch: Launch, body: Callable[[], object]) -> None:
 def run_together(launch: Launch, body: Callable[[], object], *, cooperative: bool) -> None:
     """Runs the threads of a launch whose threads meet: block by block, or all blocks of a cooperative launch."""
     blocks = list(places(launch.grid))
-    for group in [blocks] if cooperative else [[block] for block in blocks]:
-        threads: list[Thread] = []
-        for block in group:
-            shared: dict[Any, Any] = {}
-            threads += [Thread(launch, block, thread, shared) for thread in places(launch.block)]
-        if not _run_group(launch, threads, body):
-            return
-
-
-def _run_group(launch: Launch, threads: Sequence[Thread], body: Callable[[], object]) -> bool:
-    """Runs threads that may meet to their ends. Returns False if they wait for one another for ever."""
-    back = threading.Semaphore(0)
+    back = allocate_lock()
+    back.acquire()
     trace = sys.gettrace()
-    workers = [Worker(thread, body, back, trace) for thread in threads]
+    workers: list[Worker] = []
+    try:
+        for group in [blocks] if cooperative else [[block] for block in blocks]:
+            threads: list[Thread] = []
+            for block in group:
+                shared: dict[Any, Any] = {}
+                threads += [Thread(launch, block, thread, shared) for thread in places(launch.block)]
+            while len(workers) < len(threads):
+                workers.append(Worker(body, back, trace))
+            if not _run_group(launch, [worker.begin(thread) for worker, thread in zip(workers, threads, strict=True)]):
+                return
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def _run_group(launch: Launch, workers: Sequence[Worker]) -> bool:
+    """Runs threads that may meet to their ends. Returns False if they wait for one another for ever."""
     running: Worker | None = None
     try:
         ready = list(workers)
@@ -275,15 +295,8 @@ def _run_group(launch: Launch, threads: Sequence[Thread], body: Callable[[], obj
         return True
     except BaseException:
         if running is not None and not running.ended and running.meeting is None:
-            running.interrupt()
-            back.acquire()
+            running.interrupt()  # Ctrl-C came while it ran
         raise
-    finally:
-        for worker in workers:
-            if not worker.ended:
-                worker.stop()
-            else:
-                worker.join()
 
 
 def _released(alive: Sequence[Worker]) -> list[Worker]:

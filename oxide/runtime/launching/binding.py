@@ -116,7 +116,8 @@ class Plan:
     """How the launches of a specialization bind their arguments."""
 
     __slots__ = (
-        "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short", "slots", "special", "warns"
+        "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short", "slots",
+        "special", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:

@@ -7,7 +7,6 @@ is raised where and when that of a compiled launch is.
 
 from __future__ import annotations
 
-import ctypes
 import linecache
 import math
 import struct
@@ -26,6 +25,7 @@ from oxide.errors import LaunchError
 from oxide.language import slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.memory import Allocation
+from oxide.runtime.host_memory.pinned import Block
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -103,7 +103,7 @@ def _record(fault: Fault, special: Specialization, context: ExecutionContext) ->
     sites = (fault.site,) if fault.other is None else (fault.site, fault.other)
     faulted: Any = _Faulted(special, sites)
     address = context.fault_address(faulted)
-    record = np.frombuffer((ctypes.c_char * RECORD.itemsize).from_address(address), RECORD)[0:1]
+    record = Block(address, RECORD.itemsize).memory.view(RECORD)
     record["site"] = 0
     record["index"] = fault.index if fault.other is None else 1
     record["length"], record["block"], record["thread"] = fault.length, fault.block, fault.thread
@@ -162,9 +162,10 @@ def _compiled(
     exec(compile(source, file, "exec", dont_inherit=True), outside)
     special = Kernel(outside["call"], fastmath=fastmath, sanitizable=False).specialize()
     function: Any = loaded_function(special, device)
-    memory = np.zeros(1, special.parameters[-1].dtype)
+    closed: Any = special.parameters
+    memory = np.zeros(1, closed[-1].dtype)
     address = memory.ctypes.data
-    converts = [parameter.convert for parameter in special.parameters[:-1]]
+    converts = [parameter.convert for parameter in closed[:-1]]
     bits = result == "bf16"
 
     def call(*args: Any) -> Any:
