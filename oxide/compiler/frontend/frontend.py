@@ -119,6 +119,7 @@ def lower(
     kernel's name for it. With ``keeps_types``, the result has the types of all expressions, for the interpreter; its
     sites then have numbers of expressions for lines.
     """
+    session.typings, session.dispatchers = typings.Typings() if keeps_types else None, {}  # the parameters' types ask
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = full_traceback()  # read first: an invalid value raises its own error
     session.notes.clear()
@@ -129,8 +130,6 @@ def lower(
     session.fastmath = fastmath
     session.fma = fma and not fastmath  # fastmath lets LLVM choose
     session.located = located
-    session.typings = typings.Typings() if keeps_types else None
-    session.dispatchers = {}
     session.constants = constants or {}
     session.numba_style, session.overloads = style == "numba", style != "oxide"
     session.file, session.line, session.span = function.__code__.co_filename, 0, None

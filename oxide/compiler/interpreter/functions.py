@@ -16,7 +16,7 @@ from oxide.language import atomic, debug, intrinsics, thread, views, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.unroll import unroll
 
-from .memory import ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
+from .memory import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
 from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, bits_of, divided, fused
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
@@ -341,6 +341,11 @@ def _dynamic(call: Call, key: Key) -> Callable[..., Any] | None:
     return None if made is None else lambda *args, **named: dynamic_array(current(), made)
 
 
+def _type(call: Call, key: Key) -> Callable[..., Any] | None:
+    kind = SCALARS.get(call.signature.arguments[0])
+    return None if kind is None else lambda value: kind
+
+
 def _popc(call: Call, key: Key) -> Callable[..., Any]:
     (kind,) = call.signature.arguments
     return _converted(call, lambda x: bits_of(kind, x).bit_count())
@@ -348,6 +353,7 @@ def _popc(call: Call, key: Key) -> Callable[..., Any]:
 
 _MAKERS: dict[Any, Maker] = {
     len: _simple(len),
+    type: _type,
     range: _range,
     unroll: _simple(lambda numbers: numbers),
     min: _extreme(min),

@@ -64,7 +64,7 @@ ROUND: dict[str, Callable[[float], float]] = {"f16": _f16, "bf16": _bf16, "f32":
 
 def of_integer(kind: str, number: int) -> float:
     """Rounds an integer to a float type, once."""
-    size: int = abs(number)
+    size = abs(number)
     spare = size.bit_length() - 40
     if kind == "f64" or spare <= 0:
         return ROUND[kind](float(number))
@@ -78,7 +78,7 @@ def to_integer(kind: str, number: float) -> int:
         return 0
     if math.isinf(number):
         return GREATEST[kind] if number > 0 else LEAST[kind]
-    return int(min(max(int(number), LEAST[kind]), GREATEST[kind]))
+    return min(max(int(number), LEAST[kind]), GREATEST[kind])
 
 
 def _converter(kind: str) -> Convert:
@@ -87,7 +87,7 @@ def _converter(kind: str) -> Convert:
     if kind in FLOATS:
         rounded = ROUND[kind]
         return lambda value: rounded(value) if type(value) is float else of_integer(kind, int(value))
-    wrapped: Callable[[Any], int] = WRAP[kind]
+    wrapped = WRAP[kind]
     return lambda value: to_integer(kind, value) if type(value) is float else wrapped(int(value))
 
 

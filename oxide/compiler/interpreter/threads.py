@@ -56,12 +56,12 @@ class Launch:
     """True if a thread goes on after a fault, as others may wait for it."""
     fault: Fault | None = None
     accesses: int | None = None
-    """How many more accesses, meetings and threads the launch may have; None if there is no limit."""
+    """How many more accesses the launch may make, and threads it may have; None if there is no limit."""
 
-    def spend(self) -> None:
-        """Counts an access, a meeting or a thread. Raises ``TooLong`` past the limit."""
+    def spend(self, accesses: int = 1) -> None:
+        """Counts an access or a thread, or the ``accesses`` that take as long. Raises ``TooLong`` past the limit."""
         if self.accesses is not None:
-            self.accesses -= 1
+            self.accesses -= accesses
             if self.accesses < 0:
                 raise TooLong
 
@@ -134,9 +134,12 @@ class Thread:
     def meet(self, meeting: Meeting) -> Any:
         """Waits for the other threads of a meeting. Returns what it gives this thread."""
         assert self.worker is not None, "the front end knows which threads meet"
-        self.launch.spend()
+        self.launch.spend(_ACCESSES_OF_MEETING)
         return self.worker.wait(meeting)
 
+
+_ACCESSES_OF_MEETING = 20
+"""The accesses to memory that take as long as two hand-overs between threads of Python."""
 
 _local = threading.local()
 
