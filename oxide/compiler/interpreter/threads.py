@@ -270,6 +270,7 @@ def run_together(launch: Launch, body: Callable[[], object], *, cooperative: boo
             for block in group:
                 shared: dict[Any, Any] = {}
                 threads += [Thread(launch, block, thread, shared) for thread in places(launch.block)]
+            launch.spend(_ACCESSES_OF_MEETING * len(threads))
             while len(workers) < len(threads):
                 workers.append(Worker(body, back, trace))
             if not _run_group(launch, [worker.begin(thread) for worker, thread in zip(workers, threads, strict=True)]):
