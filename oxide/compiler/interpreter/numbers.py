@@ -219,14 +219,14 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
     if wrapped is None:
         return None
     if name in ("LShift", "RShift"):
-        return _shift(name, left, wrapped)
+        return _shift(name, result, wrapped)
     of_integers = _INTEGER.get(name)
     return None if of_integers is None else lambda a, b: wrapped(of_integers(a, b))
 
 
-def _shift(name: str, left: str, wrapped: Callable[[int], int]) -> Callable[[int, int], int]:
+def _shift(name: str, result: str, wrapped: Callable[[int], int]) -> Callable[[int, int], int]:
     """Shifts as if one bit at a time. A count below 0 is a large unsigned number."""
-    bits = BITS[left]
+    bits = BITS[result]
     if name == "LShift":
         return lambda a, b: wrapped(a << b) if 0 <= b < bits else 0
     return lambda a, b: wrapped(a >> b) if 0 <= b < bits else (-1 if a < 0 else 0)
