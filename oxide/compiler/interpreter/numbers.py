@@ -20,8 +20,8 @@ SIGNED = ("i8", "i16", "i32", "i64")
 INTEGERS = (*SIGNED, "u8", "u16", "u32", "u64")
 FLOATS = ("f16", "bf16", "f32", "f64")
 BITS = {name: int(name[1:]) for name in INTEGERS} | {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "bool_": 8}
-LEAST = {name: -(2 ** (BITS[name] - 1)) if name in SIGNED else 0 for name in INTEGERS}
-GREATEST = {name: 2 ** (BITS[name] - (name in SIGNED)) - 1 for name in INTEGERS}
+LEAST: dict[str, int] = {name: -(2 ** (BITS[name] - 1)) if name in SIGNED else 0 for name in INTEGERS}
+GREATEST: dict[str, int] = {name: 2 ** (BITS[name] - (name in SIGNED)) - 1 for name in INTEGERS}
 
 
 def _wrapper(kind: str) -> Callable[[int], int]:
