@@ -29,6 +29,12 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "any time")
 LARGEST_INTERPRETED = 20_000
 """Accesses to memory, barriers and threads of a launch that ``--interpret`` interprets: a tenth of a second."""
 
+NOT_INTERPRETED = {
+    "OXIDE_INTERPRET_LIMIT": "a launch is too large to be interpreted",
+    "cannot be interpreted in a graph": "a graph holds compiled launches",
+}
+"""Words of the errors that ``--interpret`` takes for a reason to skip."""
+
 GPU_TESTS = Path(__file__).parent / "gpu"
 _device = pytest.StashKey[str]()
 
@@ -68,8 +74,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         return (yield)
     except Exception as error:
-        if item.config.getoption("--interpret") and "OXIDE_INTERPRET_LIMIT" in "".join(format_exception(error)):
-            pytest.skip("a launch is too large to be interpreted")
+        if item.config.getoption("--interpret"):
+            text = "".join(format_exception(error))
+            for words, reason in NOT_INTERPRETED.items():
+                if words in text:
+                    pytest.skip(reason)
         raise
 
 
@@ -78,6 +87,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if GPU_TESTS in item.path.parents:
             item.add_marker("gpu")
+        if config.getoption("--interpret") and "sanitized" in item.path.name:
+            item.add_marker(pytest.mark.skip(reason="the sanitizer is of compiled code"))
     if config.stash[_device] == "cuda":
         return
     reason = "they need the runtime on the GPU: -m gpu" if cuda_device_count() else "no CUDA device"
