@@ -174,5 +174,4 @@ def _compiled(
         value = memory.item(0)
         return struct.unpack("<f", (value << 16).to_bytes(4, "little"))[0] if bits else value
 
-    call.kept = special, memory  # type: ignore[attr-defined]
     return call

@@ -263,6 +263,14 @@ def test_a_graph_is_refused() -> None:
         reads_outside.interpret(*boxes).graph()
 
 
+def test_another_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes = zeros(8).sync(), zeros(4).sync()
+    operation = reads_outside.interpret(*boxes)
+    monkeypatch.setattr(type(oxide.devices()[0].driver), "name", "cuda")
+    with pytest.raises(LaunchError, match="set OXIDE_DEVICE=cpu"):
+        operation.sync()
+
+
 def test_a_launch_past_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OXIDE_INTERPRET_LIMIT", "5")
     with pytest.raises(LaunchError, match="OXIDE_INTERPRET_LIMIT"):
