@@ -33,6 +33,7 @@ digits: $(VENV)/.digits
 test: lint bench-quick
 	$(PYTEST) -m gpu
 	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile
+	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile --interpret tests/kernels
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

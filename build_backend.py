@@ -57,6 +57,8 @@ INTERPRETED = {
     "oxide/runtime/device/foreign_layout.py": "it judges objects of other libraries, of any type, for interop",
     "oxide/runtime/device/interop.py": "compiled, it loses errors that objects of other libraries raise",
     "oxide/runtime/launching/decorator.py": "it reads the frame of its caller, which a compiled function does not have",
+    "oxide/runtime/launching/interpreting.py": "it runs in a debugger, which sees the frames of Python alone",
+    "oxide/runtime/launching/interpreting_all.py": "it runs in a debugger, which sees the frames of Python alone",
     "oxide/runtime/operations/strided_copy.py": "its kernels: the kernel compiler reads the bytecode of functions",
     "oxide/driver/cuda/early.py": "it runs once, and its tests replace functions, which compiled callers do not see",
     "oxide/driver/cuda/graph.py": "its driver calls are tested with stand-ins for streams, which compiled code refuses",

@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from traceback import format_exception
 
 import hypothesis
 import pytest
@@ -25,12 +26,22 @@ hypothesis.settings.register_profile("any time", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "any time")
 
+LARGEST_INTERPRETED = 20_000
+"""Accesses to memory, barriers and threads of a launch that ``--interpret`` interprets: a tenth of a second."""
+
+NOT_INTERPRETED = {
+    "OXIDE_INTERPRET_LIMIT": "a launch is too large to be interpreted",
+    "cannot be interpreted in a graph": "a graph holds compiled launches",
+}
+"""Words of the errors that ``--interpret`` takes for a reason to skip."""
+
 GPU_TESTS = Path(__file__).parent / "gpu"
 _device = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), help="the device of tests that run on any (cpu)")
+    parser.addoption("--interpret", action="store_true", help="interpret launches, and skip tests with large ones")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +55,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--device cuda: this machine has no CUDA device")
     os.environ["OXIDE_DEVICE"] = device
     config.stash[_device] = device
+    if config.getoption("--interpret"):
+        if device != "cpu":
+            raise pytest.UsageError("--interpret: the interpreter runs on the CPU device")
+        os.environ["OXIDE_INTERPRET"] = "1"
+        os.environ.setdefault("OXIDE_INTERPRET_LIMIT", str(LARGEST_INTERPRETED))
     # Cold at the start of a run, and neither read nor written by it: the user's own. Subprocesses inherit it.
     cache = tempfile.TemporaryDirectory(prefix="oxide-tests-")
     os.environ["OXIDE_CACHE_DIR"] = cache.name
@@ -53,11 +69,26 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(cache.cleanup)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    try:
+        return (yield)
+    except Exception as error:
+        if item.config.getoption("--interpret"):
+            text = "".join(format_exception(error))
+            for words, reason in NOT_INTERPRETED.items():
+                if words in text:
+                    pytest.skip(reason)
+        raise
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if GPU_TESTS in item.path.parents:
             item.add_marker("gpu")
+        if config.getoption("--interpret") and "sanitized" in item.path.name:
+            item.add_marker(pytest.mark.skip(reason="the sanitizer is of compiled code"))
     if config.stash[_device] == "cuda":
         return
     reason = "they need the runtime on the GPU: -m gpu" if cuda_device_count() else "no CUDA device"

@@ -64,3 +64,5 @@ class KernelDescription:
     sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache
     sanitizable: bool
     """False for a kernel of oxide's own that may copy what nothing has written, as any copy may."""
+    interpreted: bool = field(default=False, metadata=APART)  # nothing interpreted is in the cache
+    """True for the form of a kernel whose launches are interpreted."""

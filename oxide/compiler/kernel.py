@@ -11,9 +11,16 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
-from oxide.compiler.signature.signature import Closed, UntypedParameter, default_values, parse_parameters
+from oxide.compiler.signature.signature import (
+    Closed,
+    NumbaParameter,
+    UntypedParameter,
+    default_values,
+    parse_parameters,
+)
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
@@ -22,7 +29,7 @@ from oxide.errors import ArgumentError, CompileError, LaunchError
 
 from .description import KernelDescription
 from .options import check_max_registers, check_unchecked, checked_block, checked_items
-from .specialization import Specialization
+from .specialization import Specialization, not_typed
 
 if TYPE_CHECKING:
     from oxide.compiler.signature.contracts import Contract
@@ -35,7 +42,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Kernel", "Launches"]
 
-Launcher = Callable[..., "DeviceOperation[tuple[Any, ...]]"]
+
+class Launcher(Protocol):
+    """A kernel with a launch configuration."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+        """Returns an operation that launches the kernel and yields the arguments."""
+
+    def interpret(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+        """Returns an operation that interprets the launch; see ``Kernel.interpret``."""
 
 
 class Launches(Protocol):
@@ -46,6 +61,9 @@ class Launches(Protocol):
     def configured(self) -> Callable[[Kernel, object | None], Launcher]:
         """Returns a function that takes a kernel and a launch configuration, which is the content of the brackets or
         None."""
+
+    def again(self) -> Launches:
+        """Returns such an object for another form of the kernel."""
 
     @without_frames
     def resources(
@@ -147,6 +165,9 @@ class Kernel:
         self.only: Specialization | None = None
         """The only specialization of a kernel that is not generic; None before ``specialize()`` has made it."""
         self._unconfigured: Launcher | None = None
+        self._interpreted: Kernel | None = None
+        self.redirected: Callable[[Kernel, object | None], Launcher] | None = None
+        """What configures launches instead of ``launches``, if they are all interpreted."""
 
     @property
     def default_block(self) -> Dim3 | None:
@@ -169,6 +190,8 @@ class Kernel:
         if launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
         try:
+            if self.redirected is not None:
+                return self.redirected(self, config)
             return launches.configured(self, config)
         except LaunchError as error:
             drop_frames(error)
@@ -187,6 +210,40 @@ class Kernel:
         except (CompileError, LaunchError) as error:
             drop_frames(error)
             raise
+
+    def interpret(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+        """Returns an operation that runs the kernel as plain Python in this process, thread by thread, for a debugger.
+
+        It does what a call does, with the same checks, results and faults: ``breakpoint()`` and a debugger work in the
+        kernel. ``kernel[grid, block].interpret(…)`` has a launch configuration. Runs on the CPU device only, and only
+        for typed kernels: ``LaunchError`` for others. ``OXIDE_INTERPRET=1`` has every launch interpreted.
+        """
+        try:
+            return self.interpreted(*args, **kwargs)
+        except (CompileError, LaunchError) as error:
+            drop_frames(error)
+            raise
+
+    @property
+    def interpreted(self) -> Kernel:
+        """Returns the kernel's form whose launches are interpreted. Raises ``LaunchError`` if it is not typed."""
+        if self.description.interpreted:
+            return self
+        found = self._interpreted
+        if found is None:
+            if self.description.adopted or any(
+                isinstance(p, UntypedParameter | NumbaParameter) for p in self.parameters
+            ):
+                raise not_typed(self.name)
+            launches: Any = self.launches
+            found = object.__new__(Kernel)
+            vars(found).update(vars(self))
+            found.description = replace(self.description, interpreted=True)
+            found.launches = None if launches is None else launches.again()
+            found._lock, found._specializations, found.only = threading.Lock(), {}, None
+            found._unconfigured = found.redirected = None
+            self._interpreted = found
+        return found
 
     if not TYPE_CHECKING:  # so that a type checker refuses unknown attributes
 

@@ -18,12 +18,14 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target
+from oxide.errors import LaunchError
 from oxide.messages import written
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.check.check import Uses
     from oxide.compiler.frontend.frontend import Style
+    from oxide.compiler.interpreter.run import TypedKernel
     from oxide.compiler.ir.portable import PortableKernel
 
     from .cache import Facts
@@ -46,8 +48,14 @@ class Specialization:
         described = self.description = kernel.description
         self.parameters = parameters
         unknown: Unknown | None = None
+        self.typed: TypedKernel | None = None
+        """What the interpreter knows, of a kernel's interpreted form."""
+        self.interpreted: Any = None
+        """The ``InterpretedKernel``, once it was launched."""
+        self.cooperative = False
+        """True for an interpreted form whose threads of the whole grid meet."""
         try:
-            self._entry = entry_of(described, parameters)
+            self._entry = None if described.interpreted else entry_of(described, parameters)
         except Unknown as error:
             self._entry, unknown = None, error
         kept = self._entry.facts() if self._entry is not None else None
@@ -56,7 +64,10 @@ class Specialization:
 
             begun = perf_counter()
             with placed_errors(described.name, described.function):
-                self._facts: Facts = _front_end(described, parameters)
+                if described.interpreted:
+                    self._facts: Facts = self._typed_facts()
+                else:
+                    self._facts = _front_end(described, parameters)
             _note_compiled(kernel, begun)
         else:
             self._facts = kept
@@ -68,7 +79,7 @@ class Specialization:
         self._codes: dict[Target, Code] = {}
         self._sanitized_sites: tuple[FaultSite, ...] = ()
         if kept is None:
-            if described.deny_checks:
+            if described.deny_checks and not described.interpreted:
                 from .checks_report import deny_checks_in_loops
 
                 deny_checks_in_loops(self)
@@ -190,6 +201,43 @@ class Specialization:
         """Packs words one after the other: a scalar, or an address and then a length for a slice."""
         return self._struct.pack(*words, fault_address)
 
+    def _typed_facts(self) -> Facts:
+        """Types a kernel that is interpreted. Raises ``CompileError``, and ``NotTyped`` for numba-cuda's semantics."""
+        from oxide.compiler.bounds.leaving import threads_may_wait
+        from oxide.compiler.check.breakpoints import debugged
+        from oxide.compiler.frontend.frontend import lower
+        from oxide.compiler.interpreter.run import TypedKernel
+        from oxide.compiler.ir.portable import translate
+
+        kernel = self.description
+        with debugged():
+            uses, style = _style(kernel, self.parameters)
+            if style != "oxide":
+                raise not_typed(kernel.name)
+            lowered = lower(
+                kernel.name,
+                kernel.function,
+                self.parameters,
+                kernel.fastmath,
+                style,
+                fma=kernel.fma,
+                constants=uses.constants,
+                keeps_types=True,
+            )
+        portable = translate(kernel.function, lowered)
+        assert lowered.typed is not None, "the front end was asked for the types"
+        self.cooperative = portable.cooperative
+        self.typed = TypedKernel(
+            name=kernel.name,
+            function=lowered.typed,
+            parameters=self.parameters,
+            fma=kernel.fma and not kernel.fastmath,
+            goes_on=threads_may_wait(portable, portable.module.defined),
+            suspends=portable.suspends,
+            cooperative=portable.cooperative,
+        )
+        return _facts_of(kernel, uses, style, portable, (), lowered.widenings)
+
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.description
         if target.kind == "native":
@@ -264,9 +312,6 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     from oxide.compiler.frontend.frontend import lower
     from oxide.compiler.ir.portable import translate
 
-    from .cache import Facts
-    from .description import LaunchNeeds
-
     uses, style = _style(kernel, parameters)
     lowered = lower(
         kernel.name, kernel.function, parameters, kernel.fastmath, style, fma=kernel.fma, constants=uses.constants
@@ -278,6 +323,36 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     else:
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
+    return _facts_of(kernel, uses, style, portable, placements, lowered.widenings)
+
+
+class NotTyped(LaunchError):
+    """Raised for the interpretation of a kernel with numba-cuda's semantics."""
+
+
+NotTyped.__name__ = NotTyped.__qualname__ = LaunchError.__name__
+NotTyped.__module__ = LaunchError.__module__
+
+
+def not_typed(kernel: str) -> NotTyped:
+    """Returns the error for the interpretation of a kernel with numba-cuda's semantics."""
+    return NotTyped(
+        f"kernel {kernel} has numba-cuda's semantics, and only typed kernels are interpreted: annotate all of its "
+        "parameters with oxide's types and use oxide's functions, or launch it compiled"
+    )
+
+
+def _facts_of(
+    kernel: KernelDescription,
+    uses: Uses,
+    style: Style,
+    portable: PortableKernel,
+    placements: tuple[Placement, ...],
+    widenings: tuple[Widening, ...],
+) -> Facts:
+    from .cache import Facts
+    from .description import LaunchNeeds
+
     return Facts(
         needs=LaunchNeeds(
             index_1d=uses.index_1d,
@@ -287,7 +362,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
             dynamic_shared=portable.shared.dynamic,
         ),
         sites=portable.sites,
-        widenings=lowered.widenings,
+        widenings=widenings,
         portable=lambda: portable,
         placements=lambda: placements,
     )

@@ -1,10 +1,10 @@
 """``python -m tests.fuzz --seconds N``: random kernels against a reference that is not oxide.
 
-Each case is a random program (``generate``), compiled with its checks, without them and under the sanitizer, launched
-several times, and compared with what the reference interpreter says (``interpret``, ``run``). ``--processes P`` runs
-cases in P processes; one that dies or hangs is a finding with the seed of its case. With ``--device cuda`` every case
-runs on the GPU and on the CPU device. Where ``ptxas`` is on the PATH, or ``--ptxas`` says where, it assembles the PTX
-of every case. ``--case SEED`` runs one case again and shows it.
+Each case is a random program (``generate``), compiled with its checks, without them and under the sanitizer, and
+interpreted by oxide itself (``k.interpret``), launched several times, and compared with what the reference interpreter
+says (``interpret``, ``run``). ``--processes P`` runs cases in P processes; one that dies or hangs is a finding with the
+seed of its case. With ``--device cuda`` every case runs on the GPU and on the CPU device. Where ``ptxas`` is on the
+PATH, or ``--ptxas`` says where, it assembles the PTX of every case. ``--case SEED`` runs one case again and shows it.
 
 A finding is printed with its seed, its source, made smaller, and its inputs, and written to ``--save``. The last line
 counts cases, launches, launches with faults, and findings; the exit status is 1 if there are findings.

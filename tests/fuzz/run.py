@@ -106,6 +106,7 @@ def run_case(seed: int, settings: Settings, counts: Counts) -> None:
     names += ["sanitized"] if rng.random() < 0.3 else []
     devices = ("cuda", "cpu") if settings.device == "cuda" else ("cpu",)
     ways = [Way(name, device) for name in names for device in devices if (name, device) != ("sanitized", "cuda")]
+    ways.append(Way("interpreted", "cpu"))
     ways += [Way("ptx", "cuda")] if settings.ptxas is not None or rng.random() < 0.1 else []
     check(program, launches_of(program, seed, settings.launches), ways, settings, counts)
 
@@ -138,7 +139,7 @@ def check(program: Program, launches: list[Launch], ways: list[Way], settings: S
                     counts.launches += 1
                     counts.faulting += outcome is not None and bool(outcome.faults)
                     try:
-                        _launch_and_compare(program, k, launch, outcome, module)
+                        _launch_and_compare(program, k, launch, outcome, module, interpreted=way.name == "interpreted")
                     except Finding as finding:
                         finding.launch = launch
                         raise
@@ -157,6 +158,7 @@ _OF_WAYS: dict[str, dict[str, Any]] = {
     "checked": {},
     "unchecked": {"unchecked": True},
     "sanitized": {"sanitize": ("memory", "race")},
+    "interpreted": {},
     "ptx": {},
 }
 
@@ -194,7 +196,9 @@ def _on(device: str, settings: Settings) -> Iterator[None]:
         yield
 
 
-def _launch_and_compare(program: Program, k: Kernel, launch: Launch, outcome: Outcome, module: ModuleType) -> None:
+def _launch_and_compare(
+    program: Program, k: Kernel, launch: Launch, outcome: Outcome, module: ModuleType, *, interpreted: bool
+) -> None:
     arguments, boxes, before = [], {}, {}
     for parameter in program.parameters:
         given = launch.arguments[parameter.name]
@@ -212,7 +216,8 @@ def _launch_and_compare(program: Program, k: Kernel, launch: Launch, outcome: Ou
             arguments.append(given)
     fault: KernelFault | None = None
     try:
-        k[launch.grid, launch.block](*arguments).sync()
+        configured = k[launch.grid, launch.block]
+        (configured.interpret if interpreted else configured)(*arguments).sync()
     except KernelFault as error:
         fault = error
     except oxide.CompileError:

@@ -140,9 +140,14 @@ def allocating(numba_style: bool) -> str:
     return "LocalArray(shape, dtype) or SharedArray(shape, dtype), with a constant shape"
 
 
+INTERPRET = "run k.interpret(…) for a kernel k, or set OXIDE_INTERPRET=1"
+
+
 def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool = False) -> str:
     """Returns why a kernel cannot use an object from outside it, and what to do. ``shown`` is the object's name
     there."""
+    if getattr(value, "__name__", "") == "set_trace":
+        return f"{shown} stops no kernel: write breakpoint() here, and {INTERPRET}"
     dtype = dtype_name(value)
     if dtype is not None and not numba_style:
         return f"{shown} is NumPy's: in a kernel the type is {dtype}"
@@ -181,7 +186,7 @@ def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool 
 
 def of_builtin(shown: str, name: str) -> str:
     """Returns the error for a builtin that kernels do not have."""
-    instead = BUILTINS.get(name)
+    instead = f"to stop here, {INTERPRET}" if name == "breakpoint" else BUILTINS.get(name)
     return f"{shown} is not supported in kernels" + (f": {instead}" if instead else "")
 
 

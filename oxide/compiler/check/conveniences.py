@@ -30,6 +30,7 @@ from oxide.errors import CompileError
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice
 
+from .breakpoints import is_debugged, without_breakpoints
 from .print_formats import FORMAT, formatted, is_text
 
 N = TypeVar("N", bound=ast.AST)
@@ -37,12 +38,16 @@ N = TypeVar("N", bound=ast.AST)
 _plain: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
 """The functions without conveniences. None stands for one that has none: a table's value must not keep its key."""
 
+_without_breakpoints: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
+"""The same functions as they are read for the interpreter."""
+
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the function without conveniences, or as its file has it if it uses none or has no source."""
-    found = _plain.get(function)
+    known = _without_breakpoints if is_debugged() else _plain
+    found = known.get(function)
     if found is None:
-        found = _plain.set(function, (_rewritten(as_written(function)),))
+        found = known.set(function, (_rewritten(as_written(function)),))
     return found[0] or as_written(function)
 
 
@@ -51,25 +56,36 @@ def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
     if not isinstance(function, FunctionType):
         return None
     try:
-        original, indent = parse_definition(function)
+        definition, changed = plain_definition(function)
     except CompileError:
         return None  # the check says that there is no source
-    definition = copy.deepcopy(original)
-    rewriter = _Rewriter(function, definition)
-    definition.body = rewriter.block(definition.body)
-    if not rewriter.changed:
+    if is_debugged():
+        definition, changed = without_breakpoints(function, definition), True
+    if not changed:
         return None
-    for node in ast.walk(definition):
-        if isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword | ast.pattern):
-            node.col_offset += indent
-            node.end_col_offset = (node.end_col_offset or 0) + indent
-    made = _compiled(function, definition)
+    made = compiled(function, definition)
     trees.set(made, definition)
     return made
 
 
-def _compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionType:
-    """Returns a function of the definition's code, in the original's module and with its closure."""
+def plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
+    """Returns a new syntax tree of the function without conveniences, with the lines and columns of its file, and
+    whether it used any. Raises ``CompileError`` if the source cannot be read."""
+    original, indent = parse_definition(function)
+    definition = copy.deepcopy(original)
+    rewriter = _Rewriter(function, definition)
+    definition.body = rewriter.block(definition.body)
+    shifted: set[int] = set()  # the rewriter may use a node at several places
+    for node in ast.walk(definition):
+        if id(node) not in shifted and isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword | ast.pattern):
+            shifted.add(id(node))
+            node.col_offset += indent
+            node.end_col_offset = (node.end_col_offset or 0) + indent
+    return definition, rewriter.changed
+
+
+def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionType:
+    """Returns a function of a definition's code, in the original's module and with its closure."""
     code = function.__code__
     inner = copy.copy(definition)
     # A decorator keeps the first line. It is never run, as no more than the code is taken from the module.

@@ -89,6 +89,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     shaped_views,
     shared,
     tiles,
+    typings,
     vectors,
     view_loops,
     warp,
@@ -115,13 +116,16 @@ def lower(
     fma: bool = True,
     located: bool = False,
     constants: Mapping[int, str] | None = None,
+    keeps_types: bool = False,
 ) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in the user's terms.
 
     With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, loads, stores and
     calls carry their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the
-    kernel's name for it.
+    kernel's name for it. With ``keeps_types``, the result has the types of all expressions, for the interpreter; its
+    sites then have numbers of expressions for lines.
     """
+    session.typings, session.dispatchers = typings.Typings() if keeps_types else None, {}  # the parameters' types ask
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = full_traceback()  # read first: an invalid value raises its own error
     session.notes.clear()
@@ -138,6 +142,8 @@ def lower(
     try:
         with compiled_with(compile_function), without_waste():
             result = compile_function(function, args, types.void)
+        kept = session.typings
+        typed = None if kept is None else kept.of(function, args)
     except (OxideError, RecursionError):
         raise
     except Exception as error:
@@ -146,10 +152,15 @@ def lower(
         raise compile_error(name, function, failure, numba_style=session.numba_style) from (
             error if full or not expected else None
         )
+    finally:
+        session.typings = None
+        session.dispatchers = {}
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = _libraries(result.library)
     widenings = sorted({each for library in libraries.values() for each in _widenings.get(library) or ()})
-    return LoweredKernel(tuple(libraries), result.fndesc.llvm_func_name, tuple(sites), array_places, tuple(widenings))
+    return LoweredKernel(
+        tuple(libraries), result.fndesc.llvm_func_name, tuple(sites), array_places, tuple(widenings), typed
+    )
 
 
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:

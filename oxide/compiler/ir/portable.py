@@ -23,6 +23,7 @@ import llvmlite.binding as llvm
 
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located
+from oxide.compiler.source.typings import TypedFunction
 from oxide.compiler.source.widening import Widening
 
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total, verifier
@@ -44,6 +45,8 @@ class LoweredKernel:
     sites: tuple[FaultSite, ...]
     array_places: Mapping[int, SourcePlace]
     widenings: tuple[Widening, ...] = ()
+    typed: TypedFunction | None = None
+    """The types of the kernel's expressions, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,11 +114,13 @@ class Plan:
     """The bindings of a specialization's parameters, shared by its launches."""
 
     __slots__ = (
-        "end", "fitting", "holds", "needs", "outputs", "reached", "reference", "short", "slots", "special", "warns"
+        "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short", "slots",
+        "special", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
         self.special: Any = special
+        self.interpreted: bool = special.description.interpreted
         self.reference: Any = special.reference
         formats = "@"
         self.slots: list[Slot] = []

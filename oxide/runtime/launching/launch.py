@@ -59,7 +59,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._arguments = arguments
         self._plan = plan
         special = self._specialization = plan.special
-        self._binding = bind(plan, arguments)
+        self._binding = None if plan.interpreted else bind(plan, arguments)
         if self._binding is None and (other := take_strides(special, arguments)) is not special:
             plan = self._plan = _launches_of(kernel).plan_of(other)
             special = self._specialization = other
@@ -183,6 +183,11 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             self._check_shape(config)
             self._check_reach(results)
         specialization = take_strides(specialization, results)
+        if self._plan.interpreted:
+            from oxide.runtime.launching.interpreting import interpret
+
+            interpret(specialization, context, values, config, reads, writes)
+            return tuple(results)
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
         grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
@@ -363,6 +368,14 @@ class ConfiguredKernel:
             drop_frames(error)
             raise
 
+    def interpret(self, *args: Any, **kwargs: Any) -> KernelLaunch:
+        """Returns an operation that interprets the launch; see ``Kernel.interpret``."""
+        try:
+            return ConfiguredKernel(self._kernel.interpreted, self._config)(*args, **kwargs)
+        except (CompileError, LaunchError) as error:
+            drop_frames(error)
+            raise
+
     def __reduce__(self) -> tuple[Any, ...]:
         return ConfiguredKernel, (self._kernel, self._config)
 
@@ -387,6 +400,10 @@ class KernelLaunches:
         """The only plan of a kernel that is not generic, once it was launched. A launch then needs no look-up."""
         self._plans: dict[Specialization, Plan] = {}
         self._by_kinds: dict[tuple[Any, ...], Plan] = {}  # keyed by the kinds of the arguments that determine the types
+
+    def again(self) -> KernelLaunches:
+        """Returns a new object, for another form of the kernel."""
+        return KernelLaunches()
 
     def resources(
         self, special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
@@ -420,7 +437,8 @@ class KernelLaunches:
         """Returns the plan of a specialization, made at its first launch."""
         plan = self._plans.get(special)
         if plan is None:
-            announce(special)
+            if not special.description.interpreted:
+                announce(special)
             plan = self._plans[special] = Plan(special)
         return plan
 

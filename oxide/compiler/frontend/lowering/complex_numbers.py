@@ -55,8 +55,8 @@ class PythonComplex(types.Complex):  # type: ignore[misc]
 
 register_model(PythonComplex)(core_models.ComplexModel)
 
-_LITERAL = PythonComplex()
-_KINDS = (types.complex64, types.complex128, _LITERAL)
+COMPLEX_LITERAL = PythonComplex()
+_KINDS = (types.complex64, types.complex128, COMPLEX_LITERAL)
 
 _ARITHMETIC = {
     operator.add: operator.add,
@@ -98,7 +98,7 @@ def in_kernels(value: Any) -> Any:
 
 def type_of_constant(value: Any) -> Any:
     """Returns the type of a complex number that a kernel names or writes, or None for any other value."""
-    return _LITERAL if type(value) is complex else None
+    return COMPLEX_LITERAL if type(value) is complex else None
 
 
 def as_numbas(kind: Any) -> Any:
@@ -128,7 +128,7 @@ def _common(args: Iterable[Any]) -> Any:
     """Returns the complex type that numbers have in common, by NumPy's rules of promotion."""
     typed = [types.unliteral(argument) for argument in args if not _is_literal(argument)]
     if not typed:
-        return _LITERAL
+        return COMPLEX_LITERAL
     found = np.result_type(*[np.float16 if isinstance(kind, HalfType) else np.dtype(str(kind)) for kind in typed])
     single = found in (np.float16, np.float32, np.complex64)
     return types.complex64 if single else types.complex128

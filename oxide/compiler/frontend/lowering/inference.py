@@ -36,6 +36,7 @@ from .registry import session
 from .slices import RefType
 from .tiles import TileRefType
 from .types import display
+from .typings import KeepTypes
 from .widening import RecordWidening
 
 
@@ -321,6 +322,7 @@ def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
         if kind is typed_passes.NopythonTypeInference:
             result.append((CheckReferences, "check what is bound to the names of references"))
             result.append((RecordWidening, "record arithmetic that is wider than its operands"))
+            result.append((KeepTypes, "keep the types for the interpreter"))
     return result
 
 

@@ -86,6 +86,13 @@ def twin_of(value: Any) -> Any:
     return twins[variant]
 
 
+def _read(function: Any) -> Any:
+    """Returns a function as numba reads it."""
+    if session.numba_style:
+        return as_written(function)
+    return plain(function) if session.typings is None else session.typings.numbered(function)
+
+
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
     """Makes every dispatcher of numba's compile with ``compile_function``, or refuse if ``session.overloads`` is off.
@@ -112,9 +119,7 @@ def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
     original, as_found = CUDADispatcher.compile_device, vars(FunctionIdentity)["from_function"]
     read = FunctionIdentity.from_function
     CUDADispatcher.compile_device = compile_device
-    FunctionIdentity.from_function = staticmethod(
-        lambda function: read(as_written(function) if session.numba_style else plain(function))
-    )
+    FunctionIdentity.from_function = staticmethod(lambda function: read(_read(function)))
     try:
         yield
     finally:

@@ -41,6 +41,10 @@ class Session:
     notes: list[str] = field(default_factory=list)
     constants: Mapping[int, str] = field(default_factory=dict)
     """The kernel's names for the arrays outside it, by ``id``."""
+    typings: Any = None
+    """The ``Typings`` that types are kept in for the interpreter, or None."""
+    dispatchers: dict[int, Any] = field(default_factory=dict)
+    """The dispatchers of device functions while types are kept: each kernel then has its own."""
     failures: list[Failure] = field(default_factory=list)
     """Failures to compile functions, the innermost first."""
     widenings: list[Widening] = field(default_factory=list)

@@ -1,0 +1,53 @@
+"""``breakpoint()`` in functions that are read for the interpreter: the front end reads them as if they had none."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import contextvars
+import copy
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any, final
+
+from oxide.compiler.source.source import closure_values
+
+_debugged: contextvars.ContextVar[bool] = contextvars.ContextVar("debugged", default=False)
+
+
+def without_breakpoints(function: FunctionType, definition: ast.FunctionDef) -> ast.FunctionDef:
+    """Returns a copy of a definition in which ``pass`` stands for each statement that calls the builtin
+    ``breakpoint``."""
+    outer = {**vars(builtins), **function.__globals__, **dict(closure_values(function))}
+    return _Breakpoints(outer).visit(copy.deepcopy(definition))  # type: ignore[no-any-return]
+
+
+def is_debugged() -> bool:
+    """Returns whether functions are now read for the interpreter, which has ``breakpoint()``."""
+    return _debugged.get()
+
+
+@contextlib.contextmanager
+def debugged() -> Iterator[None]:
+    """Has functions read for the interpreter: as if they had no ``breakpoint()``."""
+    token = _debugged.set(True)
+    try:
+        yield
+    finally:
+        _debugged.reset(token)
+
+
+@final
+class _Breakpoints(ast.NodeTransformer):
+    def __init__(self, outer: dict[str, Any]) -> None:
+        self._outer = outer
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        match node.value:
+            case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if self._outer.get(name) is breakpoint:
+                made = ast.copy_location(ast.Pass(), node)
+                if hasattr(node, "number"):
+                    made.number = node.number  # type: ignore[attr-defined]
+                return made
+        return node

@@ -1,0 +1,205 @@
+"""Keeps the types that inference found, for the interpreter (``compiler/source/typings.py``).
+
+The functions are numbered (``check/numbering.py``): the line of an instruction is the number of its expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numba.cuda import compiler as numba_compiler
+from numba.cuda import types
+from numba.cuda.core import ir as numba_ir
+from numba.cuda.core.compiler_machinery import AnalysisPass
+
+from oxide.compiler.check.numbering import Numbered, numbered
+from oxide.compiler.source.typings import Call, Elements, Signature, TypedFunction
+
+from .complex_numbers import COMPLEX_LITERAL
+from .constant import ConstantArrayType
+from .function import DeviceDispatcher, FunctionValueType
+from .registry import session
+from .shared import BlockArrayType
+from .types import NUMBA_TYPES, OPEN
+
+_NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64", COMPLEX_LITERAL: "c128"}
+
+
+class Typings:
+    """The typed functions of one kernel."""
+
+    def __init__(self) -> None:
+        self._numbered: dict[int, tuple[Callable[..., Any], Numbered]] = {}
+        self._by_made: dict[int, Numbered] = {}
+        self._functions: dict[tuple[int, tuple[Any, ...]], TypedFunction] = {}
+
+    def numbered(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the numbered function to compile for a function."""
+        found = self._numbered.get(id(function))
+        if found is None:
+            found = self._numbered[id(function)] = function, numbered(function)
+            self._by_made[id(found[1].made)] = found[1]
+        return found[1].made
+
+    def of(self, function: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction:
+        """Returns the entry of a function, as its file has it, for the types of its arguments."""
+        self.numbered(function)
+        whole = self._numbered[id(function)][1]
+        key = id(whole), tuple(map(types.unliteral, args))
+        if key not in self._functions:
+            self._functions[key] = TypedFunction(whole.original, whole.definition)
+        return self._functions[key]
+
+    def of_numbered(self, made: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction | None:
+        """Returns the entry of a numbered function; None for a function of numba's."""
+        whole = self._by_made.get(id(made))
+        if whole is None:
+            return None
+        key = id(whole), tuple(map(types.unliteral, args))
+        if key not in self._functions:
+            self._functions[key] = TypedFunction(whole.original, whole.definition)
+        return self._functions[key]
+
+
+def name_of(kind: Any) -> str:
+    """Returns oxide's name of a scalar type, "" for any other."""
+    return _NAMES.get(types.unliteral(kind), "")
+
+
+def _signature(found: Any) -> Signature:
+    return Signature(tuple(map(name_of, found.args)), name_of(found.return_type))
+
+
+class KeepTypes(AnalysisPass):  # type: ignore[misc]
+    """Records the types of a function's expressions if the session keeps them."""
+
+    _name = "oxide_keep_types"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        kept = session.typings
+        if kept is None:
+            return False
+        typed = kept.of_numbered(state.func_id.func, state.args)
+        if typed is not None:
+            _Keeper(state, kept, typed).keep()
+        return False
+
+
+class _Keeper:
+    def __init__(self, state: Any, kept: Any, typed: TypedFunction) -> None:
+        self.state, self.kept, self.typed = state, kept, typed
+        self.typemap, self.calltypes = state.typemap, state.calltypes
+        self.places: dict[str, int] = {}
+        """The expression that makes each unnamed value."""
+        self.globals: dict[str, Any] = {}
+        """The outside value of each unnamed value."""
+        self.into: dict[str, str] = {}
+        """The variable that joins each variable with others."""
+
+    def keep(self) -> None:
+        typed = self.typed
+        typed.parameters = tuple(map(name_of, self.state.args))
+        typed.result = name_of(self.state.return_type)
+        statements = [s for _, block in sorted(self.state.func_ir.blocks.items()) for s in block.body]
+        for statement in statements:
+            if isinstance(statement, numba_ir.Assign):
+                self._assignment(statement)
+        for statement in statements:
+            if isinstance(statement, numba_ir.Assign) and _is_phi(statement.value):
+                for each in statement.value.incoming_values:
+                    self.into[each.name] = statement.target.name
+        for statement in statements:
+            if isinstance(statement, numba_ir.Assign) and statement.target.name.startswith("$phi"):
+                self._join(statement)
+
+    def _assignment(self, statement: Any) -> None:
+        number, value, name = statement.loc.line, statement.value, statement.target.name
+        kind, typed = name_of(self.typemap[name]), self.typed
+        if not name.startswith("$"):
+            known = typed.variables.setdefault(statement.target.unversioned_name, set())
+            known.add(kind)
+            if isinstance(value, numba_ir.Var):
+                known.add(name_of(self.typemap[value.name]))
+            if isinstance(value, numba_ir.Expr | numba_ir.Const | numba_ir.Global | numba_ir.FreeVar):
+                number = value.loc.line
+        elif isinstance(value, numba_ir.Var) and value.name.startswith("$") and value.name in self.globals:
+            self.globals[name] = self.globals[value.name]
+        self.places.setdefault(name, number)
+        match value:
+            case numba_ir.Arg():
+                return
+            case numba_ir.Const() | numba_ir.Global() | numba_ir.FreeVar():
+                self.globals[name] = value.value
+                if isinstance(value.value, bool | int | float | np.generic) and kind:
+                    typed.constants.setdefault(number, value.value)
+                elif isinstance(value.value, np.ndarray):
+                    self._constant_array(number, value.value, self.typemap[name])
+            case numba_ir.Expr(op="getattr"):
+                found = self.globals.get(value.value.name)
+                if isinstance(found, ModuleType | type) and hasattr(found, value.attr):
+                    self.globals[name] = outside = getattr(found, value.attr)
+                    if isinstance(outside, bool | int | float | np.generic) and kind:
+                        typed.constants.setdefault(number, outside)
+                    elif isinstance(outside, np.ndarray):
+                        self._constant_array(number, outside, self.typemap[name])
+            case numba_ir.Expr(op="call"):
+                self._call(number, value)
+            case numba_ir.Expr() if value in self.calltypes and self.calltypes[value] is not None:
+                typed.operations.setdefault(number, []).append(_signature(self.calltypes[value]))
+            case _:
+                pass
+        if kind and not name.startswith("$phi") and not _is_phi(value):  # those are at the place of what follows
+            typed.types.setdefault(number, kind)
+
+    def _constant_array(self, number: int, array: Any, kind: Any) -> None:
+        if isinstance(kind, ConstantArrayType):
+            self.typed.constants[number] = array
+            self.typed.arrays[number] = Elements(kind.shape, name_of(kind.dtype), kind.shown)
+
+    def _call(self, number: int, expression: Any) -> None:
+        kind, found = self.typemap[expression.func.name], self.calltypes[expression]
+        call = Call(_signature(found))
+        if isinstance(kind, types.NumberClass):
+            call.callee = name_of(kind.dtype)
+        elif isinstance(kind, FunctionValueType):
+            dispatcher = kind.dispatcher
+            wanted = kind._wanted(found.args)
+            call.callee, call.captures = self.kept.of(dispatcher.py_func, wanted), True
+        elif isinstance(kind, types.Dispatcher) and isinstance(kind.dispatcher, DeviceDispatcher):
+            call.callee = self.kept.of(kind.dispatcher.py_func, found.args)
+        elif isinstance(kind, types.RecursiveCall):
+            call.callee = self.kept.of(kind.dispatcher_type.dispatcher.py_func, found.args)
+        elif isinstance(kind, types.Function):
+            call.callee = kind.typing_key
+        elif isinstance(kind, types.BoundFunction):
+            call.callee = None
+        else:
+            call.callee = self.globals.get(expression.func.name)
+        made = found.return_type
+        if isinstance(made, BlockArrayType):
+            call.made = Elements(made.shape, name_of(made.dtype), made.shown)
+        self.typed.calls.setdefault(number, call)
+
+    def _join(self, statement: Any) -> None:
+        value = statement.value
+        if isinstance(value, numba_ir.Var) and value.name in self.places:
+            name, seen = statement.target.name, set[str]()
+            while name in self.into and name not in seen:
+                seen.add(name)
+                name = self.into[name]
+            kind = name_of(self.typemap[name])
+            if kind:
+                self.typed.joined[self.places[value.name]] = kind
+
+
+def _is_phi(value: Any) -> bool:
+    return isinstance(value, numba_ir.Expr) and value.op == "phi"
+
+
+numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(KeepTypes)

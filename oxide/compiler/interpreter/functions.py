@@ -1,0 +1,411 @@
+"""The functions of the kernel language, and Python's own, as the interpreter calls them."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from string import Formatter
+from typing import Any, TypeAlias, final
+
+from oxide.compiler.check.print_formats import FORMAT
+from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.typings import Call
+from oxide.language import atomic, debug, intrinsics, thread, views, warp
+from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.unroll import unroll
+
+from .memory import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
+from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, bits_of, divided, fused
+from .threads import Leave, Meeting, current, here
+from .views import MatrixView, zip_exact
+
+Key: TypeAlias = tuple[int, int]
+Maker: TypeAlias = Callable[[Call, Key], Callable[..., Any] | None]
+
+
+class Refused(Exception):
+    """What the interpreter cannot do: the construct, and its place."""
+
+    def __init__(self, what: str, file: str, line: int) -> None:
+        super().__init__(what)
+        self.what, self.file, self.line = what, file, line
+
+
+def helper_for(callee: Any, call: Call, key: Key) -> Callable[..., Any] | None:
+    """Returns the function that stands for a call; None if there is none. ``key`` is the same for one place."""
+    try:
+        maker = _MAKERS.get(callee)
+    except TypeError:  # an object that cannot be hashed
+        return None
+    return None if maker is None else maker(call, key)
+
+
+# Statements
+
+
+def fail(message: str) -> None:
+    """Ends the thread at a failed assertion."""
+    current().fail(message)
+
+
+def is_none(value: Any) -> bool:
+    """Returns whether a reference, a view, a tile or a thread index is None."""
+    return value is None or bool(getattr(value, "is_none", False))
+
+
+def print_line(*items: Any) -> None:
+    """Prints a line as a kernel does: floats as ``%f``."""
+    if items and isinstance(items[0], str) and items[0].startswith(FORMAT):
+        text, values = "", iter(items[1:])
+        for literal, _, spec, _ in Formatter().parse(items[0].removeprefix(FORMAT)):
+            text += literal
+            if spec is not None:
+                text += _formatted(next(values), spec)
+    else:
+        text = " ".join(_formatted(item, "") for item in items)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _formatted(value: Any, spec: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return f"({', '.join(_formatted(each, '') for each in value)}{',' * (len(value) == 1)})"
+    if not spec:
+        return f"{value:f}" if isinstance(value, float) else str(value)
+    letter = spec[-1] if spec[-1].isalpha() else ""
+    if letter in ("e", "E", "f", "F", "g", "G"):
+        value = float(value)
+    elif isinstance(value, float):
+        letter, spec = "f", spec + "f"
+    else:
+        value, letter, spec = int(value), letter or "d", spec if letter else spec + "d"
+    left = spec.startswith("<")
+    flags = ("-" if left else "") + spec.lstrip("<>")
+    return str(f"%{flags}" % value)
+
+
+# Coordinates
+
+
+@final
+class Coordinates:
+    """``thread_idx``, ``block_idx``, ``block_dim`` or ``grid_dim`` of the running thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _of(self, axis: int) -> int:
+        running = current()
+        values = {
+            "thread_idx": running.thread_idx,
+            "block_idx": running.block_idx,
+            "block_dim": running.launch.block,
+            "grid_dim": running.launch.grid,
+        }
+        return values[self._name][axis]
+
+    @property
+    def x(self) -> int:
+        return self._of(0)
+
+    @property
+    def y(self) -> int:
+        return self._of(1)
+
+    @property
+    def z(self) -> int:
+        return self._of(2)
+
+    def __repr__(self) -> str:
+        return f"<{self._name} ({self.x}, {self.y}, {self.z})>"
+
+
+def _index_2d(width: int) -> ThreadIndex:
+    running = current()
+    width = WRAP["i64"](width)
+    row, col = running.place(1), running.place(0)
+    inside = 0 <= col < width < 2**36 and row < 2**26
+    return ThreadIndex(row * width + col if inside else -1, width)
+
+
+# Meetings
+
+
+def _block_barrier(name: str, combine: Callable[[dict[int, Any]], Any]) -> Maker:
+    def maker(call: Call, key: Key) -> Callable[..., Any]:
+        def meet(condition: Any = None) -> Any:
+            return current().meet(Meeting("block", FaultSite(name, *here()), bool(condition), combine))
+
+        return meet
+
+    return maker
+
+
+def _sync_grid(call: Call, key: Key) -> Callable[..., Any]:
+    return lambda: current().meet(Meeting("grid", FaultSite("sync_grid()", *here()), None, lambda brought: None))
+
+
+def _all_of(result: Callable[[dict[int, Any]], Any]) -> Callable[[dict[int, Any]], dict[int, Any]]:
+    """Returns what gives each lane the same result."""
+
+    def combine(brought: dict[int, Any]) -> dict[int, Any]:
+        return dict.fromkeys(brought, result(brought))
+
+    return combine
+
+
+def _of_lanes(name: str, made: Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]], values: int = 1) -> Maker:
+    """Makes an operation of a warp: ``made`` returns what it gives each lane, for the type of the first value. Such an
+    operation has ``values`` values and a mask behind them."""
+
+    def maker(call: Call, key: Key) -> Callable[..., Any]:
+        kinds = call.signature.arguments
+        combine = made(kinds[0] if kinds else "")
+        converts = [CONVERT[kind] for kind in kinds[:values]]
+
+        def meet(*args: Any, **named: Any) -> Any:
+            given = [*args, *named.values()]
+            brought = [to(value) for to, value in zip(converts, given, strict=False)]
+            mask = given[values] & warp.FULL_MASK if len(given) > values else warp.FULL_MASK
+            site = FaultSite(f"warp.{name}()", *here())
+            value = brought[0] if values == 1 else tuple(brought)
+            return current().meet(Meeting("warp", site, value, combine, mask))
+
+        return meet
+
+    return maker
+
+
+def _shuffle(source: Callable[[int, int], int]) -> Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]]:
+    def made(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
+        def combine(brought: dict[int, Any]) -> dict[int, Any]:
+            return {lane: brought.get(source(lane, by), brought[lane])[0] for lane, (_, by) in brought.items()}
+
+        return combine
+
+    return made
+
+
+def _up(lane: int, by: int) -> int:
+    return lane - by if 0 <= by <= lane else lane
+
+
+def _down(lane: int, by: int) -> int:
+    return lane + by if by >= 0 and lane + by < warp.SIZE else lane
+
+
+def _mask_of(lanes: Any) -> int:
+    return sum(1 << lane for lane in lanes)
+
+
+def _match_any(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
+    def combine(brought: dict[int, Any]) -> dict[int, Any]:
+        bits = {lane: bits_of(kind, value) for lane, value in brought.items()}
+        return {lane: _mask_of(other for other in bits if bits[other] == own) for lane, own in bits.items()}
+
+    return combine
+
+
+def _match_all(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
+    return _all_of(
+        lambda brought: _mask_of(brought) if len({bits_of(kind, value) for value in brought.values()}) == 1 else 0
+    )
+
+
+def _reduction(operation: Callable[[Any, Any], Any]) -> Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]]:
+    """Combines the values from the lowest lane to the highest, as the CPU device does."""
+
+    def made(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
+        rounded = ROUND[kind] if kind in FLOATS else WRAP[kind]
+
+        def result(brought: dict[int, Any]) -> Any:
+            first, *others = [brought[lane] for lane in sorted(brought)]
+            for each in others:
+                first = rounded(operation(first, each))
+            return first
+
+        return _all_of(result)
+
+    return made
+
+
+# Python's functions
+
+
+def _converted(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function whose arguments are converted to the types of the call's signature."""
+    converts = [CONVERT.get(kind) for kind in call.signature.arguments]
+
+    def called(*args: Any) -> Any:
+        return function(
+            *(arg if to is None else to(arg) for arg, to in zip(args, converts, strict=False)), *args[len(converts) :]
+        )
+
+    return called
+
+
+def _to_result(call: Call, key: Key) -> Callable[..., Any] | None:
+    return CONVERT.get(call.signature.result)
+
+
+def _extreme(function: Callable[..., Any]) -> Maker:
+    def maker(call: Call, key: Key) -> Callable[..., Any] | None:
+        kinds = call.signature.arguments
+        if len(kinds) < 2 or not call.signature.result or not all(kinds):
+            return None
+        to = CONVERT[call.signature.result]
+        return _converted(call, lambda *args: to(function(*args)))
+
+    return maker
+
+
+def _range(call: Call, key: Key) -> Callable[..., Any]:
+    def made(*bounds: int) -> range:
+        if len(bounds) == 3 and bounds[2] == 0:
+            raise Leave
+        return range(*bounds)
+
+    return _converted(call, made)
+
+
+def _divmod(call: Call, key: Key) -> Callable[..., Any] | None:
+    kinds = set(call.signature.arguments)
+    if len(kinds) != 1 or not (kinds <= {*INTEGERS, *FLOATS}):
+        return None
+    (kind,) = kinds
+    if kind in FLOATS:
+        return _converted(call, lambda a, b: divided(kind, a, b))
+    wrapped = WRAP[kind]
+    return _converted(call, lambda a, b: (wrapped(a // b), a % b) if b else (0, 0))
+
+
+def _abs(call: Call, key: Key) -> Callable[..., Any] | None:
+    kind = call.signature.result
+    if kind in INTEGERS:
+        wrapped = WRAP[kind]
+        return _converted(call, lambda a: wrapped(abs(a)))
+    return _converted(call, abs) if kind in FLOATS else None
+
+
+def _fma(call: Call, key: Key) -> Callable[..., Any] | None:
+    kind = call.signature.result
+    return _converted(call, lambda a, b, c: fused(kind, a, b, c)) if kind in ("f32", "f64") else None
+
+
+def _square_root(call: Call, key: Key) -> Callable[..., Any] | None:
+    kind = call.signature.result
+    if kind not in FLOATS:
+        return None
+    rounded = ROUND[kind]
+    return _converted(call, lambda a: rounded(math.sqrt(a) if a >= 0.0 else a if a == 0.0 else math.nan))
+
+
+def _saturating(sign: int) -> Maker:
+    def maker(call: Call, key: Key) -> Callable[..., Any] | None:
+        kind = call.signature.result
+        if kind not in INTEGERS:
+            return None
+        low, high = LEAST[kind], GREATEST[kind]
+        return _converted(call, lambda a, b: min(max(a + sign * b, low), high))
+
+    return maker
+
+
+def _simple(function: Callable[..., Any]) -> Maker:
+    return lambda call, key: function
+
+
+def _nothing(*args: Any, **named: Any) -> None:
+    pass
+
+
+def _shared(call: Call, key: Key) -> Callable[..., Any] | None:
+    made = call.made
+    return None if made is None else lambda *args, **named: shared_array(current(), key, made)
+
+
+def _local(call: Call, key: Key) -> Callable[..., Any] | None:
+    made = call.made
+    if made is None:
+        return None
+    # Each call of a function has its own array. The frame stays in the key, so that no other one has its address.
+    return lambda *args, **named: local_array(current(), (sys._getframe(1), *key), made)
+
+
+def _dynamic(call: Call, key: Key) -> Callable[..., Any] | None:
+    made = call.made
+    return None if made is None else lambda *args, **named: dynamic_array(current(), made)
+
+
+def _type(call: Call, key: Key) -> Callable[..., Any] | None:
+    kind = SCALARS.get(call.signature.arguments[0])
+    return None if kind is None else lambda value: kind
+
+
+def _popc(call: Call, key: Key) -> Callable[..., Any]:
+    (kind,) = call.signature.arguments
+    return _converted(call, lambda x: bits_of(kind, x).bit_count())
+
+
+_MAKERS: dict[Any, Maker] = {
+    len: _simple(len),
+    type: _type,
+    range: _range,
+    unroll: _simple(lambda numbers: numbers),
+    min: _extreme(min),
+    max: _extreme(max),
+    abs: _abs,
+    divmod: _divmod,
+    int: _to_result,
+    float: _to_result,
+    bool: _to_result,
+    math.sqrt: _square_root,
+    math.fabs: _abs,
+    intrinsics.fma: _fma,
+    intrinsics.saturating_add: _saturating(1),
+    intrinsics.saturating_sub: _saturating(-1),
+    intrinsics.popc: _popc,
+    thread.index_1d: _simple(lambda: ThreadIndex(current().place(0))),
+    thread.index_2d: _simple(_index_2d),
+    thread.index_2d_row: _simple(lambda: current().place(1)),
+    thread.index_2d_col: _simple(lambda: current().place(0)),
+    thread.nanosleep: _simple(_nothing),
+    thread.sync_threads: _block_barrier("sync_threads()", lambda brought: None),
+    thread.sync_threads_count: _block_barrier("sync_threads_count()", lambda brought: sum(brought.values())),
+    thread.sync_threads_and: _block_barrier("sync_threads_and()", lambda brought: all(brought.values())),
+    thread.sync_threads_or: _block_barrier("sync_threads_or()", lambda brought: any(brought.values())),
+    thread.sync_grid: _sync_grid,
+    warp.lane_id: _simple(lambda: current().number % warp.SIZE),
+    warp.warp_id: _simple(lambda: current().number // warp.SIZE),
+    warp.active_mask: _simple(lambda: 1 << current().number % warp.SIZE),
+    warp.sync: _of_lanes("sync", lambda kind: _all_of(lambda brought: None), values=0),
+    warp.shuffle: _of_lanes("shuffle", _shuffle(lambda lane, by: by % warp.SIZE), values=2),
+    warp.shuffle_up: _of_lanes("shuffle_up", _shuffle(_up), values=2),
+    warp.shuffle_down: _of_lanes("shuffle_down", _shuffle(_down), values=2),
+    warp.shuffle_xor: _of_lanes("shuffle_xor", _shuffle(lambda lane, by: lane ^ by), values=2),
+    warp.all: _of_lanes("all", lambda kind: _all_of(lambda brought: all(brought.values()))),
+    warp.any: _of_lanes("any", lambda kind: _all_of(lambda brought: any(brought.values()))),
+    warp.ballot: _of_lanes(
+        "ballot", lambda kind: _all_of(lambda brought: _mask_of(lane for lane, each in brought.items() if each))
+    ),
+    warp.match_any: _of_lanes("match_any", _match_any),
+    warp.match_all: _of_lanes("match_all", _match_all),
+    warp.reduce_add: _of_lanes("reduce_add", _reduction(lambda a, b: a + b)),
+    warp.reduce_min: _of_lanes("reduce_min", _reduction(least)),
+    warp.reduce_max: _of_lanes("reduce_max", _reduction(greatest)),
+    warp.reduce_and: _of_lanes("reduce_and", _reduction(lambda a, b: a & b)),
+    warp.reduce_or: _of_lanes("reduce_or", _reduction(lambda a, b: a | b)),
+    warp.reduce_xor: _of_lanes("reduce_xor", _reduction(lambda a, b: a ^ b)),
+    atomic.fence: _simple(_nothing),
+    debug.clock64: _simple(time.perf_counter_ns),
+    debug.trap: _simple(lambda: fail("debug.trap() was reached")),
+    SharedArray: _shared,
+    LocalArray: _local,
+    DynamicSharedArray: _dynamic,
+    views.MatrixView: _simple(MatrixView),
+    views.zip_exact: _simple(zip_exact),
+}

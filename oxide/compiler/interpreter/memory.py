@@ -1,0 +1,593 @@
+"""The arrays of a kernel that is interpreted: slices of all kinds, and shared, local and constant arrays.
+
+Each has the methods and attributes that kernels use, and checks an access as compiled code does. An access that
+compiled code does not check is checked here too: it would read other memory, which no debugger should.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, TypeAlias, final
+
+import numpy as np
+
+from oxide.compiler.source.typings import Elements
+from oxide.language.types import ScalarType
+
+from .numbers import BITS, CONVERT, FLOATS, bits_of
+from .threads import Thread, current, here
+from .views import TileView, VectorView, line_of, tile_of
+
+Index: TypeAlias = int | tuple[int, ...]
+
+_DTYPES = {
+    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(np.uint16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "bool_": np.dtype(np.bool_),
+}  # fmt: skip
+
+
+@final
+class Memory:
+    """Elements of one type, row after row: ``array`` holds them as the device does."""
+
+    __slots__ = ("address", "array", "convert", "dtype", "is_bf16")
+
+    def __init__(self, dtype: str, array: np.ndarray[Any, Any]) -> None:
+        self.dtype = dtype
+        self.array = array
+        self.address: int = array.ctypes.data
+        self.is_bf16 = dtype == "bf16"
+        self.convert = CONVERT[dtype]
+
+    @classmethod
+    def at(cls, dtype: str, address: int, count: int) -> Memory:
+        """Returns the elements at an address of the host."""
+        kind = _DTYPES[dtype]
+        if count == 0:
+            return cls(dtype, np.empty(0, kind))
+        return cls(
+            dtype, np.frombuffer(memoryview((ctypes.c_char * (count * kind.itemsize)).from_address(address)), kind)
+        )
+
+    @classmethod
+    def new(cls, dtype: str, count: int) -> Memory:
+        """Returns new elements, all 0."""
+        return cls(dtype, np.zeros(count, _DTYPES[dtype]))
+
+    @property
+    def zero(self) -> Any:
+        return False if self.dtype == "bool_" else 0.0 if self.dtype in FLOATS else 0
+
+    def get(self, place: int) -> Any:
+        current().launch.spend()
+        value = self.array.item(place)
+        if self.is_bf16:
+            return struct.unpack("<f", (value << 16).to_bytes(4, "little"))[0]
+        return value
+
+    def set(self, place: int, value: Any) -> None:
+        current().launch.spend()
+        value = self.convert(value)
+        self.array[place] = bits_of("bf16", value) if self.is_bf16 else value
+
+
+class _Atomics:
+    """The atomic methods. One thread runs at a time, so each is a read and a write."""
+
+    memory: Memory
+
+    def _place(self, index: Index) -> int | None:
+        raise NotImplementedError
+
+    def _change(self, index: Index, new: Any, value: Any) -> Any:
+        place, memory = self._place(index), self.memory
+        value = memory.convert(value)
+        if place is None:
+            return memory.zero
+        old = memory.get(place)
+        memory.set(place, new(old, value))
+        return old
+
+    def fetch_add(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, lambda old, by: old + by, value)
+
+    def fetch_sub(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, lambda old, by: old - by, value)
+
+    def fetch_min(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, least, value)
+
+    def fetch_max(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, greatest, value)
+
+    def fetch_and(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, lambda old, by: old & by, value)
+
+    def fetch_or(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, lambda old, by: old | by, value)
+
+    def fetch_xor(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, lambda old, by: old ^ by, value)
+
+    def exchange(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, lambda old, by: by, value)
+
+    def store(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> None:
+        self._change(index, lambda old, by: by, value)
+
+    def load(self, index: Index, ordering: Any = None, scope: Any = None) -> Any:
+        place = self._place(index)
+        return self.memory.zero if place is None else self.memory.get(place)
+
+    def compare_exchange(self, index: Index, expected: Any, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        memory = self.memory
+        expected = memory.convert(expected)
+
+        def new(old: Any, by: Any) -> Any:
+            return by if bits_of(memory.dtype, old) == bits_of(memory.dtype, expected) else old
+
+        return self._change(index, new, value)
+
+
+def least(a: Any, b: Any) -> Any:
+    """Returns the lesser of two numbers: of a NaN and a number, the number."""
+    return b if a != a or b < a else a
+
+
+def greatest(a: Any, b: Any) -> Any:
+    return b if a != a or b > a else a
+
+
+def others_of(index: Sequence[int], shape: Sequence[int], axis: int) -> tuple[tuple[int, int], ...]:
+    """Returns the indices and lengths of the other axes than one."""
+    return tuple(pair for other, pair in enumerate(zip(index, shape, strict=True)) if other != axis)
+
+
+class BaseArray:
+    """The base of all arrays: checked access, axis by axis."""
+
+    memory: Memory
+    shape: tuple[int, ...]
+    shown: str
+    """The name of the array in faults."""
+    checked: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def dtype(self) -> ScalarType:
+        found: ScalarType = SCALARS[self.memory.dtype]
+        return found
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}: {self.memory.array.reshape(self.shape)}>"
+
+    def _place(self, index: Index) -> int | None:
+        """Returns the place of an element in row-major order; None, and a fault, outside."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if len(self.shape) != len(parts):  # a shared array's index of one axis may be written as a tuple
+            raise TypeError(f"{self.shown} has {len(self.shape)} axes, and the index {len(parts)}")
+        place, inside = 0, True
+        for axis, (part, length) in enumerate(zip(parts, self.shape, strict=True)):
+            if not 0 <= part < length:
+                named = axis if len(parts) > 1 or self._has_axes else None
+                current().outside(self.shown, part, length, named, others=others_of(parts, self.shape, axis))
+                inside = False
+            place = place * length + part
+        return place if inside else None
+
+    _has_axes = False
+
+    def _get(self, index: Index) -> Any:
+        place = self._place(index)
+        return self.memory.zero if place is None else self.memory.get(place)
+
+    def _set(self, index: Index, value: Any) -> None:
+        place = self._place(index)
+        if place is not None:
+            self.memory.set(place, value)
+
+    # Vectors
+
+    def _vector(self, index: Index, count: int, name: str) -> int | None:
+        """Returns the place of a vector's first element; None, and a fault, if it may not be moved."""
+        first = self._place(index)
+        *others, last = index if isinstance(index, tuple) else (index,)
+        end = last + count - 1
+        if self._has_axes:
+            inside = 0 <= end < self.shape[-1]
+            if not inside:
+                current().outside(self.shown, end, self.shape[-1], len(self.shape) - 1)
+        else:
+            inside = self._place((*others, end) if others else end) is not None
+        if first is None or not inside:
+            return None
+        size = self.memory.array.itemsize
+        alignment = min(count * size, 16)
+        # Compiled code has the arrays of a block at multiples of 16 bytes.
+        address = first * size + (0 if isinstance(self, BlockArray) else self.memory.address)
+        if address % alignment:
+            current().mistake(
+                self.shown,
+                f"{self.shown}.{name}(…) needs an address that is a multiple of {alignment} bytes; test "
+                f"is_aligned(…) first, and give it an index that is a multiple of {count}",
+            )
+            return None
+        return first
+
+    def _load(self, index: Index, count: int) -> tuple[Any, ...]:
+        first = self._vector(index, count, f"load{count}")
+        if first is None:
+            return (self.memory.zero,) * count
+        return tuple(self.memory.get(first + place) for place in range(count))
+
+    def _store(self, index: Index, *values: Any) -> None:
+        first = self._vector(index, len(values), f"store{len(values)}")
+        if first is not None:
+            for place, value in enumerate(values):
+                self.memory.set(first + place, value)
+
+
+class _VectorReads(BaseArray):
+    def load2(self, index: Index) -> tuple[Any, ...]:
+        return self._load(index, 2)
+
+    def load4(self, index: Index) -> tuple[Any, ...]:
+        return self._load(index, 4)
+
+
+class _VectorWrites(_VectorReads):
+    def store2(self, index: Index, a: Any, b: Any) -> None:
+        self._store(index, a, b)
+
+    def store4(self, index: Index, a: Any, b: Any, c: Any, d: Any) -> None:
+        self._store(index, a, b, c, d)
+
+
+class _Parameter(BaseArray):
+    """A slice that is a kernel's parameter."""
+
+    def __init__(self, memory: Memory, shape: tuple[int, ...], shown: str) -> None:
+        self.memory, self.shape, self.shown = memory, shape, shown
+        self._has_axes = len(shape) > 1
+
+    def is_aligned(self, count: int) -> bool:
+        alignment = min(count * self.memory.array.itemsize, 16)
+        whole = not self._has_axes or self.shape[-1] % count == 0
+        return self.memory.address % alignment == 0 and whole
+
+
+@final
+class Slice(_Parameter, _VectorReads):
+    def __getitem__(self, index: Index) -> Any:
+        return self._get(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self)))
+
+    def row(self, i: int) -> VectorView:
+        return line_of(self, i, 0)
+
+    def col(self, j: int) -> VectorView:
+        return line_of(self, j, 1)
+
+    def tile(self, row: int, col: int, rows: int, cols: int) -> TileView:
+        return tile_of(self, row, col, rows, cols)
+
+    @property
+    def flat(self) -> Slice:
+        return Slice(self.memory, (math.prod(self.shape),), self.shown)
+
+    @property
+    def unchecked(self) -> Raw:
+        return Raw(self.memory, self.shape, self.shown)
+
+
+@final
+class Raw(_Parameter, _VectorWrites):
+    """A slice without its rules: ``unchecked``, ``unchecked_mut`` and ``streaming``."""
+
+    def __getitem__(self, index: Index) -> Any:
+        return self._get(index)
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        self._set(index, value)
+
+    @property
+    def streaming(self) -> Raw:
+        return self
+
+
+@final
+class Scatter(_Parameter):
+    def __setitem__(self, index: Index, value: Any) -> None:
+        self._set(index, value)
+
+
+@final
+class AtomicSlice(_Parameter, _Atomics):
+    pass
+
+
+@final
+class DisjointSlice(_Parameter):
+    def __init__(self, memory: Memory, shape: tuple[int, ...], shown: str, tile: tuple[int, ...]) -> None:
+        super().__init__(memory, shape, shown)
+        self.tile = tile
+
+    @property
+    def scatter(self) -> Scatter:
+        return Scatter(self.memory, self.shape, self.shown)
+
+    @property
+    def unchecked_mut(self) -> Raw:
+        return Raw(self.memory, self.shape, self.shown)
+
+    def get_mut(self, index: ThreadIndex) -> Any:
+        if self.tile:
+            return self._whole_tile(index)
+        if len(self.shape) == 2 and index.width is not None:
+            thread = current()
+            return PlaceRef(self, thread.place(1), thread.place(0), here())
+        return Ref(self, index.number, here())
+
+    def _grid(self, index: ThreadIndex) -> tuple[int, int, int]:
+        """Returns the first row and column of this thread's tile, and the output's width."""
+        thread = current()
+        assert index.width is not None
+        width = self.shape[1] if len(self.shape) == 2 else index.width
+        return thread.place(1) * self.tile[0], thread.place(0) * self.tile[1], width
+
+    def _whole_tile(self, index: ThreadIndex) -> TileRef:
+        what, length = f"a tile of {self.shown}", math.prod(self.shape)
+        if len(self.tile) == 1:
+            (size,) = self.tile
+            site = f"the tiles of {self.shown}"
+            return TileRef(self, what, index.number * size, self.tile, size, (index.number, length // size, site))
+        row, col, width = self._grid(index)
+        good = index.number >= 0 and col + self.tile[1] <= width
+        last = (row + self.tile[0]) * width - 1 if good else -1
+        return TileRef(self, what, row * width + col, self.tile, width, (last, length, self.shown))
+
+    def get_remainder(self, index: ThreadIndex) -> TileRef:
+        what, length = f"a remainder of {self.shown}", math.prod(self.shape)
+        if len(self.tile) == 1:
+            (size,) = self.tile
+            count = length % size if index.number == length // size else 0
+            return TileRef(self, what, length - length % size, (count,), size, None)
+        row, col, width = self._grid(index)
+        height = min(length // (width or 1) - row, self.tile[0])
+        breadth = min(width - col, self.tile[1])
+        there = height > 0 and breadth > 0 and (height < self.tile[0] or breadth < self.tile[1])
+        return TileRef(self, what, row * width + col, (height, breadth) if there else (0, 0), width, None)
+
+
+@final
+class ThreadIndex:
+    """A ``ThreadIndex``, or None if its number is negative. ``width`` is that of ``index_2d``."""
+
+    __slots__ = ("number", "width")
+
+    def __init__(self, number: int, width: int | None = None) -> None:
+        self.number, self.width = number, width
+
+    def get(self) -> int:
+        return self.number
+
+    @property
+    def is_none(self) -> bool:
+        return self.number < 0
+
+    def __repr__(self) -> str:
+        return "<ThreadIndex: None>" if self.is_none else f"<ThreadIndex {self.number}>"
+
+
+class Ref:
+    """An element of an output, or None. Its fault is at the place that got it."""
+
+    __slots__ = ("_index", "_output", "_place")
+
+    def __init__(self, output: DisjointSlice, index: int, place: tuple[str, int]) -> None:
+        self._output, self._index, self._place = output, index, place
+
+    @property
+    def is_none(self) -> bool:
+        return not 0 <= self._index < math.prod(self._output.shape)
+
+    def _inside(self) -> int | None:
+        if self.is_none:
+            current().outside(self._output.shown, self._index, math.prod(self._output.shape), place=self._place)
+            return None
+        return self._index
+
+    @property
+    def value(self) -> Any:
+        place = self._inside()
+        return self._output.memory.zero if place is None else self._output.memory.get(place)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        place = self._inside()
+        if place is not None:
+            self._output.memory.set(place, value)
+
+    def __repr__(self) -> str:
+        if self.is_none:
+            return f"<Ref of {self._output.shown}: None>"
+        return f"<Ref of {self._output.shown}[{self._index}]: {self._output.memory.array[self._index]}>"
+
+
+@final
+class PlaceRef(Ref):
+    """An element of an output of two axes, by row and column."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, output: DisjointSlice, row: int, col: int, place: tuple[str, int]) -> None:
+        super().__init__(output, row * output.shape[1] + col, place)
+        self._at = row, col
+
+    @property
+    def is_none(self) -> bool:
+        return not all(part < length for part, length in zip(self._at, self._output.shape, strict=True))
+
+    def _inside(self) -> int | None:
+        for axis, (part, length) in enumerate(zip(self._at, self._output.shape, strict=True)):
+            if part >= length:
+                others = others_of(self._at, self._output.shape, axis)
+                current().outside(self._output.shown, part, length, axis, self._place, others)
+        return None if self.is_none else self._index
+
+
+@final
+class TileRef:
+    """A thread's tile of an output, or None. ``limit`` is the index that must be below a length, and the name of the
+    fault if it is not; None for a remainder."""
+
+    def __init__(
+        self,
+        output: DisjointSlice,
+        what: str,
+        first: int,
+        sides: tuple[int, ...],
+        width: int,
+        limit: tuple[int, int, str] | None,
+    ) -> None:
+        self._memory, self._what, self._first = output.memory, what, first
+        self._sides, self._width, self._limit = sides, width, limit
+        self._place_got = here()
+
+    @property
+    def is_none(self) -> bool:
+        if self._limit is None:
+            return self._sides[-1] == 0
+        return not 0 <= self._limit[0] < self._limit[1]
+
+    def _report(self) -> bool:
+        """Returns whether the tile may be used; else it is a fault."""
+        if self._limit is not None and self.is_none:
+            current().outside(self._limit[2], self._limit[0], self._limit[1], place=self._place_got)
+            return False
+        return True
+
+    def _report_size(self) -> None:
+        if self._limit is None and self.is_none:
+            current().outside(self._what, 0, 0, place=self._place_got)
+        self._report()
+
+    def __len__(self) -> int:
+        self._report_size()
+        return self._sides[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        self._report_size()
+        return self._sides
+
+    def _place(self, index: Index) -> int | None:
+        parts = index if isinstance(index, tuple) else (index,)
+        inside = self._report()
+        for axis, (part, side) in enumerate(zip(parts, self._sides, strict=True)):
+            if not 0 <= part < side:
+                others = others_of(parts, self._sides, axis)
+                current().outside(self._what, part, side, axis if len(parts) > 1 else None, others=others)
+                inside = False
+        if not inside:
+            return None
+        return self._first + (parts[0] if len(parts) == 1 else parts[0] * self._width + parts[1])
+
+    def __getitem__(self, index: Index) -> Any:
+        place = self._place(index)
+        return self._memory.zero if place is None else self._memory.get(place)
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        place = self._place(index)
+        if place is not None:
+            self._memory.set(place, value)
+
+    def __repr__(self) -> str:
+        return f"<{self._what}{': None' if self.is_none else ''}>"
+
+
+@final
+class BlockArray(_VectorWrites, _Atomics):
+    """A shared or a local array."""
+
+    def __init__(self, elements: Elements, shape: tuple[int, ...], memory: Memory) -> None:
+        self.memory, self.shape, self.shown = memory, shape, elements.shown
+
+    def __getitem__(self, index: Index) -> Any:
+        return self._get(index)
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        self._set(index, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self)))
+
+
+def shared_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
+    """Returns the block's array that is declared at one place."""
+    found = thread.shared.get(key)
+    if found is None:
+        assert elements.shape is not None
+        memory = Memory.new(elements.dtype, math.prod(elements.shape))
+        found = thread.shared[key] = BlockArray(elements, elements.shape, memory)
+    array: BlockArray = found
+    return array
+
+
+def local_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
+    """Returns the thread's array that is declared at one place."""
+    assert elements.shape is not None
+    found = thread.local.get(key)
+    if found is None:
+        memory = Memory.new(elements.dtype, math.prod(elements.shape))
+        found = thread.local[key] = BlockArray(elements, elements.shape, memory)
+    array: BlockArray = found
+    return array
+
+
+def dynamic_array(thread: Thread, elements: Elements) -> BlockArray:
+    """Returns the block's dynamic shared memory as elements of a type."""
+    size = thread.launch.shared_bytes
+    whole = thread.shared.get("dynamic")
+    if whole is None:
+        whole = thread.shared["dynamic"] = np.zeros(-(-size // 16) * 16, np.uint8)
+    kind = _DTYPES[elements.dtype]
+    count = size // kind.itemsize
+    return BlockArray(elements, (count,), Memory(elements.dtype, whole[: count * kind.itemsize].view(kind)))
+
+
+@final
+class ConstantArray(BaseArray):
+    """A NumPy array outside the kernel."""
+
+    def __init__(self, array: np.ndarray[Any, Any], elements: Elements) -> None:
+        plain = np.ascontiguousarray(array)
+        self.memory = Memory(elements.dtype, plain.reshape(-1).view(_DTYPES[elements.dtype]))
+        self.shape, self.shown = array.shape, elements.shown
+
+    def __getitem__(self, index: Index) -> Any:
+        return self._get(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self)))
+
+
+def _scalars() -> dict[str, Any]:
+    from oxide.language import types
+
+    return {name: getattr(types, name) for name in BITS}
+
+
+SCALARS: dict[str, Any] = _scalars()

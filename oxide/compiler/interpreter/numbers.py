@@ -1,0 +1,257 @@
+"""The numbers of kernels in Python's own: conversions, and operators for the types that the front end found.
+
+An integer is an ``int`` in its type's range, a float of any width a ``float`` that its type holds. So a debugger shows
+ordinary numbers. Each result is computed exactly, or in a double where that rounds to the same, and rounded once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import operator
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+SIGNED = ("i8", "i16", "i32", "i64")
+INTEGERS = (*SIGNED, "u8", "u16", "u32", "u64")
+FLOATS = ("f16", "bf16", "f32", "f64")
+BITS = {name: int(name[1:]) for name in INTEGERS} | {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "bool_": 8}
+LEAST: dict[str, int] = {name: -(2 ** (BITS[name] - 1)) if name in SIGNED else 0 for name in INTEGERS}
+GREATEST: dict[str, int] = {name: 2 ** (BITS[name] - (name in SIGNED)) - 1 for name in INTEGERS}
+
+
+def _wrapper(kind: str) -> Callable[[int], int]:
+    mask = (1 << BITS[kind]) - 1
+    if kind not in SIGNED:
+        return lambda number: number & mask
+    half = 1 << (BITS[kind] - 1)
+    return lambda number: ((number + half) & mask) - half
+
+
+WRAP = {kind: _wrapper(kind) for kind in INTEGERS}
+"""Of each integer type, the number of the type that is congruent to a number."""
+
+
+def _f16(number: float) -> float:
+    try:
+        return float(struct.unpack("e", struct.pack("e", number))[0])
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def _bf16(number: float) -> float:
+    if number != number or math.isinf(number) or number == 0.0:
+        return number
+    unit = max(math.frexp(number)[1] - 8, -133)
+    # Below half of the least number the result is 0, and ldexp could not scale the number back exactly.
+    if unit == -133 and abs(number) <= math.ldexp(1.0, -134):
+        return math.copysign(0.0, number)
+    rounded = math.ldexp(round(math.ldexp(number, -unit)), unit)
+    return math.copysign(math.inf, number) if abs(rounded) > math.ldexp(255, 120) else rounded
+
+
+def _f32(number: float) -> float:
+    return ctypes.c_float(number).value
+
+
+ROUND: dict[str, Callable[[float], float]] = {"f16": _f16, "bf16": _bf16, "f32": _f32, "f64": float}
+"""Of each float type, the nearest number of the type, ties to even."""
+
+
+def of_integer(kind: str, number: int) -> float:
+    """Rounds an integer to a float type, once."""
+    size = abs(number)
+    spare = size.bit_length() - 40
+    if kind == "f64" or spare <= 0:
+        return ROUND[kind](float(number))
+    kept = (size >> spare) | bool(size & ((1 << spare) - 1))  # 40 bits and whether there are more decide any rounding
+    return ROUND[kind](math.copysign(math.ldexp(float(kept), spare), number))
+
+
+def to_integer(kind: str, number: float) -> int:
+    """Converts a float: towards zero, held in the type's range; 0 of a NaN."""
+    if number != number:
+        return 0
+    if math.isinf(number):
+        return GREATEST[kind] if number > 0 else LEAST[kind]
+    return min(max(int(number), LEAST[kind]), GREATEST[kind])
+
+
+def _converter(kind: str) -> Convert:
+    if kind == "bool_":
+        return lambda value: value != 0
+    if kind in FLOATS:
+        rounded = ROUND[kind]
+        return lambda value: rounded(value) if type(value) is float else of_integer(kind, int(value))
+    wrapped = WRAP[kind]
+    return lambda value: to_integer(kind, value) if type(value) is float else wrapped(int(value))
+
+
+CONVERT: dict[str, Convert] = {kind: _converter(kind) for kind in (*INTEGERS, *FLOATS, "bool_")}
+"""Of each type, the conversion of a number of any type to it."""
+
+
+def conversion(source: str, target: str) -> Convert | None:
+    """Returns the conversion of numbers of one type to another; None if each stays as it is."""
+    if target == "" or source == target:
+        return None
+    if (
+        source in INTEGERS
+        and target in INTEGERS
+        and LEAST[target] <= LEAST[source] <= GREATEST[source] <= (GREATEST[target])
+    ):
+        return None
+    if source in FLOATS and target in FLOATS and (target == "f64" or (target == "f32" and source != "f64")):
+        return None
+    return CONVERT[target]
+
+
+def divide(a: float, b: float) -> float:
+    """Divides in doubles."""
+    if b == 0.0:
+        return math.nan if a != a or a == 0.0 else math.copysign(math.inf, a) * math.copysign(1.0, b)
+    return a / b
+
+
+def fused(kind: str, a: float, b: float, c: float) -> float:
+    """Returns ``a * b + c``, rounded once to ``f32`` or ``f64``."""
+    if a != a or b != b or c != c:
+        return math.nan
+    if math.isinf(a) or math.isinf(b):
+        return a * b + c
+    if math.isinf(c):
+        return c
+    if a == 0.0 or b == 0.0:
+        return a * b + c
+    if kind == "f32":
+        product = a * b  # exact: 24 bits times 24
+        total = product + c
+        rest = total - product
+        error = (product - (total - rest)) + (c - rest)
+        if error != 0.0:
+            # Rounded to odd, the double keeps what a second rounding needs.
+            (bits,) = struct.unpack("q", struct.pack("d", total))
+            if not bits & 1:
+                total = math.nextafter(total, math.copysign(math.inf, error))
+        return _f32(total)
+    (a_top, a_bottom), (b_top, b_bottom), (c_top, c_bottom) = (each.as_integer_ratio() for each in (a, b, c))
+    top = a_top * b_top * c_bottom + c_top * a_bottom * b_bottom
+    if top == 0:
+        return 0.0
+    try:
+        return top / (a_bottom * b_bottom * c_bottom)  # of two ints: rounded once
+    except OverflowError:
+        return math.inf if top > 0 else -math.inf
+
+
+def divided(kind: str, a: float, b: float) -> tuple[float, float]:
+    """Returns ``a // b`` and ``a % b`` of floats as Python computes them, in a type's own arithmetic."""
+    rounded = ROUND[kind]
+    if a != a or b != b or math.isinf(a) or b == 0.0:
+        return (rounded(divide(a, b)) if b == 0.0 else math.nan), math.nan
+    rest = math.fmod(a, b)
+    division = rounded(divide(rounded(a - rest), b))
+    if rest:
+        if (b < 0) != (rest < 0):
+            rest = rounded(rest + b)
+            division = rounded(division - 1.0)
+    else:
+        rest = math.copysign(0.0, b)
+    if division:
+        floor = float(math.floor(division)) if not math.isinf(division) else division
+        if division - floor > 0.5:
+            floor = rounded(floor + 1.0)
+    else:
+        floor = math.copysign(0.0, divide(a, b))
+    return floor, rest
+
+
+def power(a: int, exponent: int) -> int:
+    """Returns an integer's power modulo 2**64; of a negative exponent the integer part, and 0 of the base 0."""
+    if exponent < 0:
+        return (1 if exponent % 2 == 0 else a) if a in (1, -1) else 0
+    return pow(a, exponent, 2**64)
+
+
+_INTEGER: dict[str, Callable[[int, int], int]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mult": operator.mul,
+    "BitAnd": operator.and_,
+    "BitOr": operator.or_,
+    "BitXor": operator.xor,
+    "FloorDiv": lambda a, b: a // b if b else 0,
+    "Mod": lambda a, b: a % b if b else 0,
+    "Pow": power,
+}
+_FLOAT: dict[str, Callable[[float, float], float]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mult": operator.mul,
+    "Div": divide,
+}
+
+
+_UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
+
+
+@functools.cache
+def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any], Any] | None:
+    """Returns an operator on numbers that have been converted to ``left`` and ``right``; None if there is none."""
+    if result in FLOATS:
+        if name in ("FloorDiv", "Mod"):
+            place = int(name == "Mod")
+            return lambda a, b: divided(result, a, b)[place]
+        of_floats = _FLOAT.get(name)
+        if of_floats is None:
+            return None
+        if result == "f64":
+            return of_floats
+        rounded = ROUND[result]
+        return lambda a, b: rounded(of_floats(a, b))
+    if result == "bool_":
+        return _INTEGER[name] if name in ("BitAnd", "BitOr", "BitXor") else None
+    wrapped = WRAP.get(result)
+    if wrapped is None:
+        return None
+    if name in ("LShift", "RShift"):
+        return _shift(name, result, wrapped)
+    of_integers = _INTEGER.get(name)
+    return None if of_integers is None else lambda a, b: wrapped(of_integers(a, b))
+
+
+def _shift(name: str, result: str, wrapped: Callable[[int], int]) -> Callable[[int, int], int]:
+    """Shifts as if one bit at a time. A count below 0 is a large unsigned number."""
+    bits = BITS[result]
+    if name == "LShift":
+        return lambda a, b: wrapped(a << b) if 0 <= b < bits else 0
+    return lambda a, b: wrapped(a >> b) if 0 <= b < bits else (-1 if a < 0 else 0)
+
+
+def unary(name: str, result: str) -> Callable[[Any], Any] | None:
+    """Returns an operator on a number that has been converted to its result's type; None if there is none."""
+    if result in FLOATS:
+        return _UNARY.get(name) if name != "Invert" else None
+    wrapped = WRAP.get(result)
+    of_integers = _UNARY.get(name)
+    if wrapped is None or of_integers is None:
+        return None
+    return lambda a: wrapped(of_integers(a))
+
+
+def bits_of(kind: str, value: Any) -> int:
+    """Returns the bits of a number as an unsigned integer."""
+    match kind:
+        case "f16":
+            return int.from_bytes(struct.pack("<e", value), "little")
+        case "bf16":
+            return int.from_bytes(struct.pack("<f", value), "little") >> 16
+        case "f32":
+            return int.from_bytes(struct.pack("<f", value), "little")
+        case "f64":
+            return int.from_bytes(struct.pack("<d", value), "little")
+    return int(value) & ((1 << BITS[kind]) - 1)

@@ -1,0 +1,502 @@
+"""Rewrites a typed function as Python that computes with the numbers of kernels.
+
+Each operator and call of the kernel's language becomes a call of a helper, which is a global of the new function;
+names, statements and places stay. So a debugger shows the function as it is written, with its own variables.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Iterable
+from itertools import chain
+from types import FunctionType, ModuleType
+from typing import Any, Final, final
+
+import numpy as np
+
+from oxide.compiler.check.conveniences import compiled
+from oxide.compiler.source.source import closure_values
+from oxide.compiler.source.typings import Signature, TypedFunction
+from oxide.language import debug, thread
+
+from .functions import Coordinates, Refused, fail, helper_for, is_none, print_line
+from .memory import ConstantArray
+from .numbers import CONVERT, FLOATS, INTEGERS, Convert, binary, conversion, fused, unary
+from .threads import MARK
+
+Native = Callable[[str, dict[str, Any], tuple[str, ...], str], Callable[..., Any]]
+"""Returns a compiled function of scalars: for an expression of ``x0``, ``x1``, …, the outside objects that it names,
+the types of the arguments, and that of the result."""
+
+_UNKNOWN: Final = object()
+
+
+@final
+class Interpreter:
+    """The functions of one kernel, rewritten when they are first called."""
+
+    def __init__(self, kernel: str, *, fma: bool, native: Native) -> None:
+        self.kernel, self.fma, self.native = kernel, fma, native
+        self._functions: dict[int, tuple[TypedFunction, Callable[..., Any]]] = {}
+        self._pending: list[TypedFunction] = []
+
+    def function(self, typed: TypedFunction) -> Callable[..., Any]:
+        """Returns a function rewritten, with all that it calls. Raises ``Refused``."""
+        self.callee(typed)
+        while self._pending:
+            each = self._pending.pop()
+            _refuse_complex(each)
+            self._functions[id(each)] = each, _Rewriter(self, each).function()
+        return self._functions[id(typed)][1]
+
+    def callee(self, typed: TypedFunction) -> Callable[..., Any]:
+        """Returns a device function to be called with arguments of any number type: it converts them and its result."""
+        if id(typed) not in self._functions:
+            self._functions[id(typed)] = typed, _unready
+            self._pending.append(typed)
+        names = [argument.arg for argument in typed.definition.args.args]
+        converts = [CONVERT.get(kind) for kind in typed.parameters]
+        result = CONVERT.get(typed.result)
+        entry = self._functions
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = [*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
+            values = [value if to is None else to(value) for value, to in zip(given, converts, strict=True)]
+            returned = entry[id(typed)][1](*values)
+            return returned if result is None else result(returned)
+
+        return call
+
+
+def _refuse_complex(typed: TypedFunction) -> None:
+    kinds = {*typed.parameters, typed.result, *typed.types.values(), *chain.from_iterable(typed.variables.values())}
+    if kinds & {"c64", "c128"}:
+        name, code = typed.original.__name__, typed.original.__code__
+        raise Refused(f"{name}, which computes with complex numbers,", code.co_filename, code.co_firstlineno)
+
+
+def _unready(*args: Any) -> Any:
+    raise RuntimeError("a function is called before all are rewritten")
+
+
+@final
+class FunctionValue:
+    """A function that the kernel was given: the numbers that it captures. Its code follows from the call."""
+
+    def __init__(self, captures: tuple[Any, ...]) -> None:
+        self.captures = captures
+
+
+@final
+class _Rewriter(ast.NodeTransformer):
+    """Rewrites one function."""
+
+    def __init__(self, interpreter: Interpreter, typed: TypedFunction) -> None:
+        self.interpreter, self.typed = interpreter, typed
+        function = typed.original
+        self.file = function.__code__.co_filename
+        self.helpers: dict[str, Any] = {MARK: True}
+        self._names: dict[Any, str] = {}
+        self._kept: list[Any] = []
+        self._numbers = 0
+        self.outer: dict[str, Any] = {**vars(builtins), **function.__globals__, **dict(closure_values(function))}
+        definition = typed.definition
+        self.locals = {argument.arg for argument in definition.args.args}
+        for node in ast.walk(definition):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.locals.add(node.id)
+
+    def function(self) -> Callable[..., Any]:
+        original = self.typed.original
+        definition = self.visit(_copied(self.typed.definition))
+        ast.fix_missing_locations(definition)
+        made = compiled(original, definition)
+        names = {**original.__globals__, **self.helpers}
+        return FunctionType(made.__code__, names, made.__name__, None, made.__closure__)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.body = [part for each in node.body for part in self._statements(each)]
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                setattr(node, field, [part for each in value for part in self._statements(each)])
+            elif isinstance(value, list):
+                value[:] = [self.visit(each) if isinstance(each, ast.AST) else each for each in value]
+            elif isinstance(value, ast.AST):
+                setattr(node, field, self.visit(value))
+        return node
+
+    def _statements(self, node: ast.stmt) -> list[ast.stmt]:
+        new: Any = self.visit(node)
+        return new if isinstance(new, list) else [new]
+
+    # Helpers
+
+    def _helper(self, value: Any, name: str, key: Any = None) -> ast.expr:
+        """Returns the name of a global that holds a helper."""
+        known = self._names.get(key) if key is not None else None
+        if known is None:
+            self._numbers += 1
+            known = f"_oxide_{name}_{self._numbers}"
+            self.helpers[known] = value
+            if key is not None:
+                self._names[key] = known
+        return ast.Name(known, ast.Load())
+
+    def _call(self, value: Any, name: str, arguments: Iterable[ast.expr], place: ast.AST, key: Any = None) -> ast.expr:
+        called = ast.copy_location(self._helper(value, name, key), place)
+        return ast.copy_location(ast.Call(called, list(arguments), []), place)
+
+    def kind(self, node: ast.AST) -> str:
+        """Returns the type of an expression; "" if it is no scalar or not known."""
+        return self.typed.types.get(_number(node), "")
+
+    def _converted(self, new: ast.expr, convert: Convert | None, kind: str) -> ast.expr:
+        return new if convert is None else self._call(convert, f"as_{kind}", [new], new, ("convert", kind))
+
+    def _joined(self, node: ast.expr) -> ast.expr:
+        """Returns an operand of a conditional expression, converted to the type of the whole."""
+        kind = self.typed.joined.get(_number(node), "")
+        return self._converted(self.visit(node), conversion(self.kind(node), kind) if kind else None, kind)
+
+    def refuse(self, node: ast.AST, what: str) -> Refused:
+        return Refused(what, self.file, getattr(node, "lineno", 0))
+
+    def resolve(self, node: ast.expr) -> Any:
+        """Returns the outside object that an expression names, or ``_UNKNOWN``."""
+        if isinstance(node, ast.Name):
+            return _UNKNOWN if node.id in self.locals else self.outer.get(node.id, _UNKNOWN)
+        if isinstance(node, ast.Attribute):
+            base = self.resolve(node.value)
+            if base is _UNKNOWN or isinstance(base, thread.Coordinates):
+                return _UNKNOWN
+            return getattr(base, node.attr, _UNKNOWN)
+        return _UNKNOWN
+
+    # Names and numbers
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        kind = self.kind(node)
+        if kind and isinstance(node.value, bool | int | float):
+            return ast.copy_location(_literal(CONVERT[kind](node.value)), node)
+        return node
+
+    def _outside(self, node: ast.expr) -> ast.expr | None:
+        """Returns what stands for an outside number, array or coordinate; None for anything else."""
+        number = _number(node)
+        if number in self.typed.arrays:
+            array = ConstantArray(self.typed.constants[number], self.typed.arrays[number])
+            return ast.copy_location(self._helper(array, "array", ("array", id(self.typed.constants[number]))), node)
+        if number in self.typed.constants and (kind := self.kind(node)):
+            value = self.typed.constants[number]
+            return ast.copy_location(_literal(CONVERT[kind](_plain(value))), node)
+        found = self.resolve(node)
+        if isinstance(found, thread.Coordinates):
+            return ast.copy_location(self._helper(Coordinates(found.name), found.name, found.name), node)
+        return None
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if not isinstance(node.ctx, ast.Load):
+            return node
+        if node.id not in self.locals:
+            return self._outside(node) or node
+        kind = self.kind(node)
+        if kind and self.typed.variables.get(node.id, {kind}) != {kind}:
+            return self._converted(node, CONVERT[kind], kind)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.ctx, ast.Load):
+            found = self._outside(node)
+            if found is not None:
+                return found
+            if self.resolve(node) is not _UNKNOWN:
+                return node  # of a module, whose names stay
+        node.value = self.visit(node.value)
+        return node
+
+    # Operators
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        number = _number(node)
+        if number in self.typed.constants and (kind := self.kind(node)):
+            return ast.copy_location(_literal(CONVERT[kind](_plain(self.typed.constants[number]))), node)
+        signatures = self.typed.operations.get(number)
+        if not signatures:
+            return self.generic_visit(node)  # never reached
+        return self._binary(node.op, node.left, node.right, signatures[0], node)
+
+    def _binary(
+        self, op: ast.operator, left: ast.expr, right: ast.expr, signature: Signature, node: ast.AST
+    ) -> ast.expr:
+        """Returns the call that computes an operator."""
+        name, result = type(op).__name__, signature.result
+        if name in ("Add", "Sub") and (found := self._fused(name, left, right, signature, node)) is not None:
+            return found
+        first, second = signature.arguments
+        left_kind, right_kind = self.kind(left), self.kind(right)
+        base = binary(name, first, second, result)
+        new_left, new_right = self.visit(left), self.visit(right)
+        if base is None:
+            return self._native_operator(op, (new_left, left_kind), (new_right, right_kind), signature, node)
+        to_left, to_right = (
+            conversion(left_kind, first) if left_kind else CONVERT.get(first),
+            conversion(right_kind, second) if right_kind else CONVERT.get(second),
+        )
+        key = "binary", name, first, second, result
+        arguments = self._converted(new_left, to_left, first), self._converted(new_right, to_right, second)
+        return self._call(base, name.lower(), arguments, node, key)
+
+    def _native_operator(
+        self,
+        op: ast.operator,
+        left: tuple[ast.expr, str],
+        right: tuple[ast.expr, str],
+        signature: Signature,
+        node: ast.AST,
+    ) -> ast.expr:
+        operands = [left, right]
+        if not (signature.result and left[1] and right[1]):
+            raise self.refuse(node, f"the operator of {ast.unparse(node)}")
+        texts, kinds, given = list[str](), list[str](), list[ast.expr]()
+        for each, kind in operands:
+            if isinstance(each, ast.Constant):
+                texts.append(repr(each.value))
+            else:
+                texts.append(f"x{len(kinds)}")
+                kinds.append(kind)
+                given.append(each)
+        symbol = _SYMBOLS[type(op).__name__]
+        text = f"({texts[0]}) {symbol} ({texts[1]})"
+        called = self.interpreter.native(text, {}, tuple(kinds), signature.result)
+        return self._call(called, type(op).__name__.lower(), given, node)
+
+    def _fused(
+        self, name: str, left: ast.expr, right: ast.expr, signature: Signature, node: ast.AST
+    ) -> ast.expr | None:
+        """Returns a sum that contains a product as a fused multiply-add, by the rules of ``contraction``."""
+        kind = signature.result
+        if not self.interpreter.fma or kind not in ("f32", "f64") or set(signature.arguments) != {kind}:
+            return None
+        if not _has_conditions(right) and (product := self._product(left, kind)) is not None:
+            a, b = product
+            c = self._operand(right, kind)
+            made = _fused_left(kind, -1.0 if name == "Sub" else 1.0)
+            return self._call(made, "fma", [a, b, c], node, ("fma", kind, name))
+        if (product := self._product(right, kind)) is not None:
+            a, b = product
+            c = self._operand(left, kind)
+            made = _fused_right(kind, -1.0 if name == "Sub" else 1.0)
+            return self._call(made, "fma", [c, a, b], node, ("fma of right", kind, name))
+        return None
+
+    def _product(self, node: ast.expr, kind: str) -> tuple[ast.expr, ast.expr] | None:
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and self.kind(node) == kind):
+            return None
+        signatures = self.typed.operations.get(_number(node))
+        if not signatures or signatures[0].result != kind:
+            return None
+        first, second = signatures[0].arguments
+        return self._operand(node.left, first), self._operand(node.right, second)
+
+    def _operand(self, node: ast.expr, kind: str) -> ast.expr:
+        own = self.kind(node)
+        return self._converted(self.visit(node), conversion(own, kind) if own else CONVERT.get(kind), kind)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        number = _number(node)
+        if isinstance(node.op, ast.Not):
+            node.operand = self.visit(node.operand)
+            return node
+        if number in self.typed.constants and (kind := self.kind(node)):
+            return ast.copy_location(_literal(CONVERT[kind](_plain(self.typed.constants[number]))), node)
+        signatures = self.typed.operations.get(number)
+        if not signatures:
+            return self.generic_visit(node)
+        (first,), result, name = signatures[0].arguments, signatures[0].result, type(node.op).__name__
+        of_number = unary(name, result)
+        if of_number is None:
+            raise self.refuse(node, f"the operator of {ast.unparse(node)}")
+        return self._call(of_number, name.lower(), [self._operand(node.operand, first)], node, (name, result))
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        match node:
+            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
+                found = self._call(is_none, "is_none", [self.visit(left)], node, "is none")
+                if isinstance(op, ast.IsNot):
+                    return ast.copy_location(ast.UnaryOp(ast.Not(), found), node)
+                return found
+        signatures = self.typed.operations.get(_number(node), [])
+        operands = [node.left, *node.comparators]
+        wanted: list[set[str]] = [set() for _ in operands]
+        for place, signature in enumerate(signatures[: len(node.ops)]):
+            # Integers compare by their numbers, whatever their types.
+            if any(kind in FLOATS for kind in signature.arguments):
+                for side, kind in enumerate(signature.arguments):
+                    if conversion(self.kind(operands[place + side]), kind) is not None:
+                        wanted[place + side].add(kind)
+        if any(len(kinds) > 1 for kinds in wanted):
+            raise self.refuse(node, f"the comparison {ast.unparse(node)} of several types; compare them two at a time")
+        new = [
+            self._converted(self.visit(operand), CONVERT[next(iter(kinds))] if kinds else None, "".join(kinds))
+            for operand, kinds in zip(operands, wanted, strict=True)
+        ]
+        node.left, node.comparators = new[0], new[1:]
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        node.values = [self._joined(each) for each in node.values]
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        node.test = self.visit(node.test)
+        node.body, node.orelse = self._joined(node.body), self._joined(node.orelse)
+        return node
+
+    # Statements
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.stmt]:
+        signatures = self.typed.operations.get(_number(node))
+        if not signatures:
+            return node  # never reached
+        before: list[ast.stmt] = []
+        target = node.target
+        if isinstance(target, ast.Attribute):
+            target.value = self._once(target.value, before)
+        elif isinstance(target, ast.Subscript):
+            target.value = self._once(target.value, before)
+            target.slice = self._once(target.slice, before)
+        old = _loaded(target)
+        # Only the operator itself takes two numbers.
+        of_two = [each for each in signatures if len(each.arguments) == 2 and all(each.arguments)]
+        value = self._binary(node.op, old, node.value, of_two[0] if of_two else signatures[0], node)
+        if isinstance(target, ast.Attribute | ast.Subscript):
+            target.ctx = ast.Store()
+        made: ast.stmt = ast.copy_location(ast.Assign([target], value), node)
+        return [*before, made] if before else made
+
+    def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
+        """Returns an expression that has the node's value at the statement's beginning."""
+        new: ast.expr = self.visit(node)
+        if isinstance(new, ast.Name | ast.Constant):
+            return new
+        self._numbers += 1
+        name = f"_oxide_{self._numbers}"
+        before.append(ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], new), node))
+        ast.fix_missing_locations(before[-1])
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        message = node.msg or ast.Constant("")
+        failed = ast.Expr(self._call(fail, "fail", [message], node, "fail"))
+        unless = ast.copy_location(ast.UnaryOp(ast.Not(), self.visit(node.test)), node.test)
+        made = ast.copy_location(ast.If(unless, [ast.copy_location(failed, node)], []), node)
+        return ast.fix_missing_locations(made)
+
+    # Calls
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        found = self.resolve(node.func)
+        if found is print:
+            return self._call(print_line, "print", [self.visit(each) for each in node.args], node, "print")
+        if found is debug.breakpoint:
+            return ast.copy_location(ast.Call(self._helper(breakpoint, "breakpoint", "breakpoint"), [], []), node)
+        call = self.typed.calls.get(_number(node))
+        if call is None or found is breakpoint:
+            return self.generic_visit(node)
+        arguments = [self.visit(each) for each in node.args]
+        keywords = [ast.copy_location(ast.keyword(each.arg, self.visit(each.value)), each) for each in node.keywords]
+        callee = call.callee
+        if isinstance(callee, TypedFunction):
+            called = self.interpreter.callee(callee)
+            if call.captures:
+                arguments.insert(0, self.visit(node.func))
+                called = _with_captures(called)
+            new: ast.expr = self._call(called, callee.original.__name__, arguments, node)
+        elif isinstance(callee, str) and callee:
+            new = self._call(CONVERT[callee], f"as_{callee}", arguments, node, ("convert", callee))
+        elif callee is None:
+            node.func, node.args, node.keywords = self.visit(node.func), arguments, keywords
+            return node
+        else:
+            made = helper_for(callee, call, (id(self.typed), _number(node)))
+            if made is None and isinstance(callee, type) and issubclass(callee, tuple):
+                node.args, node.keywords = arguments, keywords
+                return node
+            if made is None:
+                return self._native_call(node, callee, call.signature, arguments)
+            new = self._call(made, getattr(callee, "__name__", "call"), arguments, node)
+        assert isinstance(new, ast.Call)
+        new.keywords = keywords
+        return new
+
+    def _native_call(self, node: ast.Call, callee: Any, signature: Signature, arguments: list[ast.expr]) -> ast.expr:
+        """Returns the call of a compiled function of scalars, as its result is that of a library's own code."""
+        kinds = signature.arguments
+        shown = ast.unparse(node.func)
+        fits = not node.keywords and len(arguments) == len(kinds) and all(kinds) and bool(signature.result)
+        if not fits or isinstance(callee, ModuleType) or not callable(callee):
+            raise self.refuse(node, f"{shown}(…)")
+        texts, given, passed = list[str](), list[ast.expr](), list[str]()
+        for argument, kind in zip(arguments, kinds, strict=True):
+            if isinstance(argument, ast.Constant) and kind in INTEGERS:
+                texts.append(repr(argument.value))
+            else:
+                texts.append(f"x{len(passed)}")
+                passed.append(kind)
+                given.append(argument)
+        # As many numbers as a function of any type has: NumPy's names are those of math.
+        text = f"called({', '.join(texts)})"
+        called = self.interpreter.native(text, {"called": callee}, tuple(passed), signature.result)
+        return self._call(called, getattr(callee, "__name__", "call"), given, node)
+
+
+def _number(node: ast.AST) -> int:
+    return getattr(node, "number", 0)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _literal(value: Any) -> ast.expr:
+    return ast.Constant(value)
+
+
+def _loaded(node: ast.expr) -> ast.expr:
+    """Returns a copy of the target of an assignment that reads it."""
+    new: Any = _copied(node)
+    new.ctx = ast.Load()
+    made: ast.expr = new
+    return made
+
+
+def _copied(node: Any) -> Any:
+    import copy
+
+    return copy.deepcopy(node)
+
+
+def _has_conditions(node: ast.expr) -> bool:
+    return any(
+        isinstance(each, ast.IfExp | ast.BoolOp) or (isinstance(each, ast.Compare) and len(each.ops) > 1)
+        for each in ast.walk(node)
+    )
+
+
+def _fused_left(kind: str, sign: float) -> Callable[[float, float, float], float]:
+    return (lambda a, b, c: fused(kind, a, b, c)) if sign > 0 else (lambda a, b, c: fused(kind, a, b, -c))
+
+
+def _fused_right(kind: str, sign: float) -> Callable[[float, float, float], float]:
+    return (lambda c, a, b: fused(kind, a, b, c)) if sign > 0 else (lambda c, a, b: fused(kind, -a, b, c))
+
+
+def _with_captures(called: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda value, *args: called(*args, *value.captures)
+
+
+_SYMBOLS = {"Pow": "**", "Div": "/", "FloorDiv": "//", "Mod": "%", "Add": "+", "Sub": "-", "Mult": "*"}

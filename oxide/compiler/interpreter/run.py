@@ -1,0 +1,122 @@
+"""Runs a launch of a kernel that is interpreted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from oxide.compiler.signature.generic_parameters import Lifted
+from oxide.compiler.signature.signature import Closed, Parameter
+from oxide.compiler.signature.tuples import Fields
+from oxide.compiler.source.source import located_in
+from oxide.compiler.source.typings import TypedFunction
+from oxide.errors import LaunchError
+
+from .functions import Refused
+from .memory import AtomicSlice, DisjointSlice, Memory, Slice
+from .numbers import CONVERT, FLOATS
+from .rewrite import FunctionValue, Interpreter, Native
+from .threads import Fault, Launch, Triple, run_alone, run_together
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TypedKernel:
+    """What the interpreter knows of a kernel for certain types."""
+
+    name: str
+    function: TypedFunction
+    parameters: tuple[Closed, ...]
+    fma: bool
+    """True if products are fused into sums."""
+    goes_on: bool
+    """True if a thread goes on after a fault, as others may wait for it."""
+    suspends: bool
+    """True if the threads of a block or a warp meet."""
+    cooperative: bool
+    """True if the threads of the grid meet."""
+
+
+@final
+class InterpretedKernel:
+    """A kernel for certain types as Python functions."""
+
+    def __init__(self, kernel: TypedKernel, native: Native) -> None:
+        """Rewrites the kernel and all that it calls. Raises ``LaunchError`` for what cannot be interpreted."""
+        self._kernel = kernel
+        interpreter = Interpreter(kernel.name, fma=kernel.fma, native=native)
+        try:
+            self._function: Callable[..., Any] = interpreter.function(kernel.function)
+        except Refused as refused:
+            found = located_in(refused.file, refused.line, f"{refused.what} cannot be interpreted; launch it compiled")
+            raise LaunchError(f"kernel {kernel.name}: {found}") from None
+
+    def run(
+        self,
+        values: Sequence[Any],
+        grid: Triple,
+        block: Triple,
+        shared_bytes: int,
+        *,
+        limit: int | None = None,
+    ) -> Fault | None:
+        """Runs a launch to its end. Returns its first fault.
+
+        ``values`` are in the order of the parameters: a number, the numbers of a tuple or of a function, or an address
+        and the lengths of a slice's axes. ``limit`` bounds the accesses to memory: ``TooLong`` past it.
+        """
+        kernel = self._kernel
+        launch = Launch(grid, block, shared_bytes, kernel.goes_on)
+        launch.accesses = limit
+        parameters = kernel.parameters
+        arguments = [_argument(parameter, value) for parameter, value in zip(parameters, values, strict=True)]
+        function = self._function
+
+        def body() -> None:
+            function(*arguments)
+
+        if kernel.suspends or kernel.cooperative:
+            run_together(launch, body, cooperative=kernel.cooperative)
+        else:
+            run_alone(launch, body)
+        return launch.fault
+
+
+def _argument(parameter: Closed, value: Any) -> Any:
+    assert isinstance(parameter, Parameter), "numba-cuda's arrays are refused before"
+    if isinstance(parameter.lifted, Lifted):
+        numbers = zip(parameter.lifted.parts, value, strict=True)
+        return FunctionValue(tuple(_number(part, number) for part, number in numbers))
+    if parameter.lifted is not None:
+        assert isinstance(parameter.lifted, Fields), "complex numbers are refused before"
+        return _tuple(parameter.lifted, iter(value))
+    if parameter.kind == "scalar":
+        return _number(parameter, value)
+    address, *shape = value
+    memory = Memory.at(parameter.scalar.name, address, math.prod(shape))
+    if parameter.kind == "slice":
+        return Slice(memory, tuple(shape), parameter.name)
+    if parameter.kind == "atomic":
+        return AtomicSlice(memory, tuple(shape), parameter.name)
+    return DisjointSlice(memory, tuple(shape), parameter.name, parameter.tile)
+
+
+def _number(parameter: Parameter, word: Any) -> Any:
+    """Returns a number as the interpreter has it. The word of an ``f16`` or ``bf16`` is its bits."""
+    kind = parameter.scalar.name
+    if kind in ("f16", "bf16"):
+        import numpy as np
+
+        bits = np.uint16(word)
+        return float(bits.view(np.float16)) if kind == "f16" else float((np.uint32(bits) << 16).view(np.float32))
+    return CONVERT[kind](float(word) if kind in FLOATS else int(word))
+
+
+def _tuple(fields: Fields, words: Iterator[Any]) -> Any:
+    elements = [
+        _tuple(element.lifted, words) if isinstance(element.lifted, Fields) else _number(element, next(words))
+        for element in fields.elements
+    ]
+    return fields.made_of(*elements) if fields.names else tuple(elements)

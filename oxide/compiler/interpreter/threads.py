@@ -1,0 +1,396 @@
+"""Threads of a launch that is interpreted: where the running one is, its faults, and the meetings of several.
+
+Each thread of a block whose threads meet is a thread of Python, of which one runs at a time: it hands over where it
+waits. So a debugger stops in it as in any function, at any depth of calls. Threads that never meet run one after the
+other in the thread that launches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+from _thread import allocate_lock
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from oxide.compiler.source.divergence import DIVERGENT
+from oxide.compiler.source.faults import FaultSite
+
+Triple: TypeAlias = tuple[int, int, int]
+
+MARK = "__oxide_interpreted__"
+"""The global that marks the functions that are interpreted."""
+
+
+class Leave(BaseException):
+    """Ends a thread of the kernel."""
+
+
+@final
+@dataclass(slots=True)
+class Fault:
+    """The first fault of a launch, as its record holds it."""
+
+    site: FaultSite
+    index: int = 0
+    length: int = 0
+    block: Triple = (0, 0, 0)
+    thread: Triple = (0, 0, 0)
+    claimed: int = 1
+    other: FaultSite | None = None
+    """The second place of threads that wait for one another for ever; ``length`` says how they do."""
+    others: tuple[tuple[int, int], ...] = ()
+    """The index and the length of each other axis of the access."""
+
+
+@final
+@dataclass(slots=True)
+class Launch:
+    """A launch while it runs."""
+
+    grid: Triple
+    block: Triple
+    shared_bytes: int
+    goes_on: bool
+    """True if a thread goes on after a fault, as others may wait for it."""
+    fault: Fault | None = None
+    accesses: int | None = None
+    """How many more accesses the launch may make, and threads it may have; None if there is no limit."""
+
+    def spend(self, accesses: int = 1) -> None:
+        """Counts an access or a thread, or the ``accesses`` that take as long. Raises ``TooLong`` past the limit."""
+        if self.accesses is not None:
+            self.accesses -= accesses
+            if self.accesses < 0:
+                raise TooLong
+
+
+class TooLong(Exception):
+    """Raised by a launch that makes more accesses than the limit allows."""
+
+
+@final
+class Meeting:
+    """What a thread waits for: ``kind`` is "block", "grid" or "warp", ``value`` what it brings."""
+
+    __slots__ = ("combine", "kind", "mask", "site", "value")
+
+    def __init__(
+        self, kind: str, site: FaultSite, value: Any, combine: Callable[[dict[int, Any]], Any], mask: int = 0
+    ) -> None:
+        self.kind, self.site, self.value, self.combine, self.mask = kind, site, value, combine, mask
+
+
+@final
+class Thread:
+    """A thread of the kernel."""
+
+    def __init__(self, launch: Launch, block: Triple, thread: Triple, shared: dict[Any, Any]) -> None:
+        self.launch = launch
+        self.block_idx, self.thread_idx = block, thread
+        self.shared = shared
+        """The shared arrays of its block."""
+        self.local: dict[Any, Any] = {}
+        """Its own arrays, by the place that declares them."""
+        self.worker: Worker | None = None
+        launch.spend()
+
+    @property
+    def number(self) -> int:
+        """The thread's number in its block, x fastest."""
+        (x, y, z), (width, height, _) = self.thread_idx, self.launch.block
+        return x + width * (y + height * z)
+
+    def place(self, axis: int) -> int:
+        """Returns the thread's position in the launch along an axis."""
+        return self.block_idx[axis] * self.launch.block[axis] + self.thread_idx[axis]
+
+    def outside(
+        self,
+        parameter: str,
+        index: int,
+        length: int,
+        axis: int | None = None,
+        place: tuple[str, int] | None = None,
+        others: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """Records an access outside. The thread leaves, or goes on if others may wait for it."""
+        site = FaultSite(parameter, *(place or here()), None, axis, 1 + len(others))
+        found = tuple((_wrapped(each), size) for each, size in others)
+        self._record(Fault(site, _wrapped(index), length, others=found))
+        if not self.launch.goes_on:
+            raise Leave
+
+    def mistake(self, what: str, problem: str) -> None:
+        """Records a fault without an index, after which the thread leaves, or goes on if others may wait for it."""
+        self._record(Fault(FaultSite(what, *here(), problem)))
+        if not self.launch.goes_on:
+            raise Leave
+
+    def fail(self, message: str) -> None:
+        """Records a failed assertion and leaves."""
+        self._record(Fault(FaultSite("", *here(), message)))
+        raise Leave
+
+    def _record(self, fault: Fault) -> None:
+        if self.launch.fault is None:
+            fault.block, fault.thread = self.block_idx, self.thread_idx
+            self.launch.fault = fault
+
+    def meet(self, meeting: Meeting) -> Any:
+        """Waits for the other threads of a meeting. Returns what it gives this thread."""
+        assert self.worker is not None, "the front end knows which threads meet"
+        self.launch.spend(_ACCESSES_OF_MEETING)
+        return self.worker.wait(meeting)
+
+
+def _wrapped(index: int) -> int:
+    return ((index + 2**63) & (2**64 - 1)) - 2**63
+
+
+_ACCESSES_OF_MEETING = 20
+"""The accesses to memory that take as long as two hand-overs between threads of Python."""
+
+_local = threading.local()
+
+
+def current() -> Thread:
+    """Returns the kernel's thread that runs in this thread of Python."""
+    found: Thread = _local.thread
+    return found
+
+
+def here() -> tuple[str, int]:
+    """Returns the file and line of the kernel that run."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and MARK not in frame.f_globals:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+@final
+class Worker:
+    """A thread of Python that runs threads of the kernel one after the other, each between two hand-overs.
+
+    Two locks hand over: a worker waits for its own, and the thread that launches waits for ``back``.
+    """
+
+    def __init__(self, body: Callable[[], object], back: Any, trace: Any) -> None:
+        self._body, self._back, self._trace = body, back, trace
+        self._go = allocate_lock()
+        self._go.acquire()
+        self.thread: Thread
+        self.meeting: Meeting | None = None
+        self.given: Any = None
+        self.error: BaseException | None = None
+        self.ended, self.stopped, self._closed = True, False, False
+        self._os_thread = threading.Thread(target=self._run, name="oxide thread", daemon=True)
+        self._os_thread.start()
+
+    def begin(self, thread: Thread) -> Worker:
+        """Takes a new thread of the kernel, which ``step`` then runs."""
+        self.thread, thread.worker = thread, self
+        self.ended = False
+        return self
+
+    def step(self) -> None:
+        """Runs the thread up to its next meeting or to its end."""
+        self.meeting = None
+        self._go.release()
+        self._back.acquire()
+
+    def close(self) -> None:
+        """Ends the thread where it waits, and the thread of Python."""
+        self.stopped = True
+        while not self.ended:
+            self.step()
+        self._closed = True
+        self._go.release()
+        self._os_thread.join()
+
+    def interrupt(self) -> None:
+        """Has the thread, which runs, stop at its next line, and waits for that."""
+        self.stopped = True
+        number = self._os_thread.ident
+        if number is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(number), ctypes.py_object(Leave))
+        self._back.acquire()
+
+    def wait(self, meeting: Meeting) -> Any:
+        """Hands over until a meeting is complete. Returns what it gives."""
+        self.meeting = meeting
+        self._back.release()
+        self._go.acquire()
+        if self.stopped:
+            raise Leave
+        return self.given
+
+    def _run(self) -> None:
+        while True:
+            self._go.acquire()
+            if self._closed:
+                return
+            _local.thread = self.thread
+            try:
+                if not self.stopped:
+                    if self._trace is not None and sys.gettrace() is None:
+                        sys.settrace(self._trace)
+                    self._body()
+            except Leave:
+                pass
+            except BaseException as error:
+                self.error = error
+            finally:
+                sys.settrace(None)
+                self.ended = True
+                self.meeting = None
+                self._back.release()
+
+
+def places(shape: Triple) -> Iterator[Triple]:
+    """Yields the positions of a grid or a block, x fastest."""
+    x, y, z = shape
+    return ((i, j, k) for k in range(z) for j in range(y) for i in range(x))
+
+
+def run_alone(launch: Launch, body: Callable[[], object]) -> None:
+    """Runs the threads of a launch one after the other in this thread of Python."""
+    outer = getattr(_local, "thread", None)
+    try:
+        for block in places(launch.grid):
+            shared: dict[Any, Any] = {}
+            for thread in places(launch.block):
+                _local.thread = Thread(launch, block, thread, shared)
+                with contextlib.suppress(Leave):
+                    body()
+    finally:
+        _local.thread = outer
+
+
+def run_together(launch: Launch, body: Callable[[], object], *, cooperative: bool) -> None:
+    """Runs the threads of a launch whose threads meet: block by block, or all blocks of a cooperative launch."""
+    blocks = list(places(launch.grid))
+    back = allocate_lock()
+    back.acquire()
+    trace = sys.gettrace()
+    workers: list[Worker] = []
+    try:
+        for group in [blocks] if cooperative else [[block] for block in blocks]:
+            threads: list[Thread] = []
+            for block in group:
+                shared: dict[Any, Any] = {}
+                threads += [Thread(launch, block, thread, shared) for thread in places(launch.block)]
+            launch.spend(_ACCESSES_OF_MEETING * len(threads))
+            while len(workers) < len(threads):
+                workers.append(Worker(body, back, trace))
+            if not _run_group(launch, [worker.begin(thread) for worker, thread in zip(workers, threads, strict=True)]):
+                return
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def _run_group(launch: Launch, workers: Sequence[Worker]) -> bool:
+    """Runs threads that may meet to their ends. Returns False if they wait for one another for ever."""
+    running: Worker | None = None
+    try:
+        ready = list(workers)
+        while ready:
+            for running in ready:
+                running.step()
+                if running.error is not None:
+                    raise running.error
+            running = None
+            alive = [worker for worker in workers if not worker.ended]
+            ready = _released(alive)
+            if alive and not ready:
+                _record_divergence(launch, alive, len(alive) < len(workers))
+                return False
+        return True
+    except BaseException:
+        if running is not None and not running.ended and running.meeting is None:
+            running.interrupt()  # Ctrl-C came while it ran
+        raise
+
+
+def _released(alive: Sequence[Worker]) -> list[Worker]:
+    """Gives the threads whose meetings are complete what they are given. Returns them."""
+    ready: list[Worker] = []
+    if alive and all(_kind(worker) == "grid" for worker in alive) and _one_site(alive):
+        return _give(alive)
+    blocks: dict[Triple, list[Worker]] = {}
+    for worker in alive:
+        blocks.setdefault(worker.thread.block_idx, []).append(worker)
+    for block in blocks.values():
+        if all(_kind(worker) == "block" for worker in block) and _one_site(block):
+            ready += _give(block)
+            continue
+        warps: dict[int, list[Worker]] = {}
+        for worker in block:
+            warps.setdefault(worker.thread.number // 32, []).append(worker)
+        for warp in warps.values():
+            ready += _released_lanes(warp)
+    return ready
+
+
+def _released_lanes(warp: Sequence[Worker]) -> list[Worker]:
+    """Gives the lanes of a warp whose operation all lanes of its mask have come to what they are given."""
+    ready: list[Worker] = []
+    left = [worker for worker in warp if _kind(worker) == "warp"]
+    while left:
+        first = left[0].meeting
+        assert first is not None
+        named = [worker for worker in warp if first.mask >> (worker.thread.number % 32) & 1]
+        same = [worker for worker in left if worker.meeting is not None and _is_same(worker.meeting, first)]
+        if set(named) == set(same):
+            ready += _give(same)
+        left = [worker for worker in left if worker not in same]
+    return ready
+
+
+def _is_same(meeting: Meeting, other: Meeting) -> bool:
+    return (meeting.site.parameter, meeting.mask) == (other.site.parameter, other.mask)
+
+
+def _give(workers: Sequence[Worker]) -> list[Worker]:
+    meetings = [worker.meeting for worker in workers]
+    first = meetings[0]
+    assert first is not None
+    brought = {
+        worker.thread.number % 32 if first.kind == "warp" else place: worker.meeting.value
+        for place, worker in enumerate(workers)
+        if worker.meeting is not None
+    }
+    result = first.combine(brought)
+    for worker in workers:
+        worker.given = result[worker.thread.number % 32] if first.kind == "warp" else result
+    return list(workers)
+
+
+def _kind(worker: Worker) -> str:
+    return "" if worker.meeting is None else worker.meeting.kind
+
+
+def _one_site(workers: Iterable[Worker]) -> bool:
+    return len({worker.meeting.site for worker in workers if worker.meeting is not None}) == 1
+
+
+def _record_divergence(launch: Launch, alive: Sequence[Worker], some_ended: bool) -> None:
+    """Records that threads wait for one another for ever."""
+    if launch.fault is not None:
+        return
+    sites = list(dict.fromkeys(worker.meeting.site for worker in alive if worker.meeting is not None))
+    lanes = [worker for worker in alive if _kind(worker) == "warp"]
+    block = (lanes or alive)[0].thread.block_idx
+    if lanes:
+        assert lanes[0].meeting is not None
+        first = lanes[0].meeting.site
+        others = [site for site in sites if site != first]
+        launch.fault = Fault(first, 0, 1, block, claimed=DIVERGENT, other=others[0] if others else first)
+    elif some_ended and len(sites) == 1:
+        launch.fault = Fault(sites[0], 0, 2, block, claimed=DIVERGENT, other=sites[0])
+    else:
+        launch.fault = Fault(sites[0], 0, 0, block, claimed=DIVERGENT, other=sites[-1])
