@@ -5,7 +5,7 @@ each last use, and lowers each ``del`` and each assignment to a load of the old 
 nothing, so nothing reads any of it. numba also gives colour to the text of each internal error, of which inference
 catches dozens, and times each pass for its event log.
 
-None of this changes what LLVM makes of a kernel: it removed the loads and stores as dead.
+The machine code stays the same: LLVM used to remove those loads and stores as dead.
 """
 
 from __future__ import annotations

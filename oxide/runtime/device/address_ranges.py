@@ -37,7 +37,8 @@ class Known:
 
 @final
 class AddressRanges:
-    """The allocations that other libraries know, for as long as each is held. The ranges are disjoint and sorted."""
+    """Finds allocations shared with other libraries by their address. An entry lives as long as its ``Known`` is held.
+    The ranges are disjoint and sorted."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a finaliser may run while it is held

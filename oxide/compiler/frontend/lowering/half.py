@@ -195,7 +195,8 @@ def _lower_extreme_of_several(function: Any) -> None:
 
 
 def _register_type(function: Any) -> None:
-    """Registers the typing of a function: lowering asks the function itself for its signature again."""
+    """Registers the typing of a function. numba's lowering of an operator needs it: it resolves the operator's
+    signature again from the types of the operands."""
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]

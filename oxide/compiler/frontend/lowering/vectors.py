@@ -319,7 +319,8 @@ for _kind in (UncheckedMutSliceType, StreamingType, BlockArrayType, ShapedSliceT
 
 
 def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple[Any, Any]:
-    """Returns whether a vector may be moved, and the address of its first element."""
+    """Emits the checks of a vector access, of bounds and alignment. Returns whether the vector may be loaded or stored,
+    and the address of its first element."""
     kind, index_type = sig.args[:2]
     last = ir.Constant(_WORD, _METHODS[name] - 1)
     alignment = _alignment(context, kind.dtype, _METHODS[name])
