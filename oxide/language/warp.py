@@ -80,8 +80,8 @@ def match_all(value: float, mask: int = FULL_MASK) -> int:
 
 
 def active_mask() -> int:
-    """Returns the lanes that execute this call together, as a ``u32``. The device decides which do: use it to share
-    work among those lanes, never to find out which lanes took a branch."""
+    """Returns the lanes that execute this call together, as a ``u32``. The device decides which lanes those are: use
+    them to share work, never to find out which lanes took a branch."""
     _only_in_a_kernel("active_mask")
 
 
