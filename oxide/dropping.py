@@ -128,7 +128,8 @@ _is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p).value 
 
 @final
 class WeakTable(Generic[K, V]):
-    """A table keyed by the identity of objects that hash by identity. An entry lives as long as its object."""
+    """A table with weak references to objects as keys. The objects must hash by identity. An entry lives as long as its
+    object."""
 
     __slots__ = ("entries",)
 

@@ -163,7 +163,7 @@ def _launch(
 
 def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
     """Returns device functions for rows that belong to ``threads`` threads. Each thread holds ``held`` times four
-    elements, which are neighbours and move as vectors unless ``form`` is "any"."""
+    elements, which are neighbours and are loaded and stored as vectors unless ``form`` is "any"."""
     aligned, whole = form != "any", form == "whole"
     in_block, steps = _block(threads, held) // threads, min(threads, 32).bit_length() - 1
 

@@ -1,4 +1,4 @@
-"""The description of a kernel: what ``@kernel`` was given, checked, and nothing that is found out later.
+"""The description of a kernel: the arguments of ``@kernel``, checked, and nothing that compilation finds out later.
 
 The kernel, its specializations, their fingerprint, the cache and the report of the checks all read this one object. It
 is frozen: two specializations of a kernel cannot see different options.
@@ -24,7 +24,7 @@ APART: Final[Mapping[str, bool]] = {"apart": True}
 @final
 @dataclass(frozen=True, slots=True)
 class LaunchNeeds:
-    """What the text of a kernel demands of its launches."""
+    """The demands of a kernel's text on its launches."""
 
     index_1d: bool
     """It calls ``thread.index_1d()``, so a launch has one axis."""
@@ -50,7 +50,7 @@ class KernelDescription:
     adopted: bool
     """True for a numba-cuda kernel, made by ``kernel(dispatcher)``."""
     signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # the parameters' types follow from them
-    """The explicit signatures of an adopted kernel, or none: arguments are converted to those of one."""
+    """The explicit signatures of an adopted kernel, or none. Arguments are converted to the types of one signature."""
     default_block: Dim3 | None
     items_per_thread: Dim3
     fastmath: bool

@@ -330,7 +330,8 @@ def _signatures(dispatcher: Any) -> list[Any]:
 
 
 def _fields(value: Any) -> list[tuple[str, Any]] | None:
-    """What a plain record of fields holds, by name: a dataclass, a namespace, or an annotation or layout of oxide's."""
+    """Returns the contents of a plain record of fields, by name: a dataclass, a namespace, or an annotation or layout
+    of oxide's."""
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(kind)]

@@ -45,7 +45,7 @@ def checked_items(function: Callable[..., Any], name: str, items: int | tuple[in
 
 
 def check_unchecked(function: Callable[..., Any], name: str, unchecked: bool, deny_checks: bool) -> None:
-    """Refuses ``unchecked`` together with ``deny_checks``: each says what becomes of the bounds checks."""
+    """Refuses ``unchecked`` together with ``deny_checks``: each option alone decides how bounds checks are treated."""
     if unchecked and deny_checks:
         raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
 

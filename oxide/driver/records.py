@@ -131,8 +131,8 @@ findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it (``sa
 # Native functions of the runtime
 
 ALARM: Final = Layout("alarm", descriptor="i64", write="address")
-"""What wakes an event loop: a file descriptor and the C library's ``write``. ``loop/alarm.py`` writes it, ``alarm.ll``
-reads it."""
+"""The means to wake an event loop: a file descriptor and the C library's ``write``. ``loop/alarm.py`` writes it,
+``alarm.ll`` reads it."""
 
 COPY_ROW: Final = Layout("copy_row", destination="address", source="address", length="i64", copier="address")
 """A copy within host memory. ``copier`` is the C library's ``memcpy`` for ``moves.ll``, a ``copy_pool`` for
@@ -175,7 +175,7 @@ CRASH_TABLE: Final = Layout(
     kernels="address",
     before="address[32]",
 )
-"""What the signal handler knows: two functions of the C library, the offset of the program counter in a signal's
+"""The data of the signal handler: two functions of the C library, the offset of the program counter in a signal's
 context, the ``crash_kernel`` records, newest last, and by its number each signal's earlier action, or null.
 ``awaiting/crash_reports.py`` writes it, ``crash_reports.ll`` reads it."""
 

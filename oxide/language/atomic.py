@@ -6,10 +6,10 @@ ordinary reads and writes, counts are lost::
     counts[i] = counts[i] + 1      # two threads read 5, both write 6: refused, an AtomicSlice has no [...]
     counts.fetch_add(i, 1)         # 7
 
-The default ``ordering`` is ``RELAXED``: the element is right, but nothing is said about other memory. ``RELEASE`` makes
-this thread's earlier writes visible to a thread that sees the new value with ``ACQUIRE``. The default ``scope`` is
-``DEVICE``: all threads of the launch. ``BLOCK`` is enough among the threads of a block, and may be faster. ``SYSTEM``
-reaches other devices and the host. Both are constants. The terms are those of C++ and CUDA.
+The default ``ordering`` is ``RELAXED``: the element is right, but the order of accesses to other memory is undefined.
+``RELEASE`` makes this thread's earlier writes visible to a thread that sees the new value with ``ACQUIRE``. The default
+``scope`` is ``DEVICE``: all threads of the launch. ``BLOCK`` is enough among the threads of a block, and may be faster.
+``SYSTEM`` reaches other devices and the host. Both are constants. The terms are those of C++ and CUDA.
 """
 
 from __future__ import annotations
@@ -77,11 +77,13 @@ class AtomicAccess(Generic[T]):
         _only_in_a_kernel("fetch_sub")
 
     def fetch_min(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Keeps the lesser; returns the old value. Of a NaN and a number, the number is kept."""
+        """Stores the lesser of the element and ``value``; returns the old value. Of a NaN and a number, the number is
+        kept."""
         _only_in_a_kernel("fetch_min")
 
     def fetch_max(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Keeps the greater; returns the old value. Of a NaN and a number, the number is kept."""
+        """Stores the greater of the element and ``value``; returns the old value. Of a NaN and a number, the number is
+        kept."""
         _only_in_a_kernel("fetch_max")
 
     def fetch_and(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:

@@ -36,7 +36,7 @@ class _Parameterized:
 
 
 class _Reads(VectorReads[T, Index], Alignment):
-    """What slices to read have in common, whatever their axes."""
+    """The common base of read-only slices, for any number of axes."""
 
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""

@@ -154,10 +154,10 @@ class Scatter(Generic[T, Index]):
     """The type of ``c.scatter`` of an output: ``c.scatter[i] = value`` writes the element at any index, and
     ``c.scatter[row, col] = value`` that of a ``DisjointSlice2``.
 
-    An index outside the slice is a fault, and nothing is written. That the indices of two threads differ is the
-    program's promise: the sanitizer finds two threads that write one element without an order between them (``kind``
-    ``"race"``). It cannot be read, as the element may be another thread's. Use an ``AtomicSlice`` to add to an element
-    of several threads.
+    An index outside the slice is a fault, and nothing is written. The program must ensure that the indices of two
+    threads differ: the sanitizer finds two threads that write one element without an order between them (``kind``
+    ``"race"``). ``scatter`` has no reads, because the element may be another thread's. Use an ``AtomicSlice`` to add to
+    an element of several threads.
     """
 
     def __init__(self) -> None:

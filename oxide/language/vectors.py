@@ -1,8 +1,8 @@
-"""Vectors: ``load2``, ``load4``, ``store2`` and ``store4``, which move several neighbouring elements at once.
+"""Vectors: ``load2``, ``load4``, ``store2`` and ``store4``, which load or store several neighbouring elements at once.
 
-A GPU moves up to 16 bytes a thread in one instruction, and a memory-bound kernel needs that to reach the memory's
-bandwidth. The hardware requires an address that is a multiple of the vector's size, so that is checked as the bounds
-are. CUDA's ``float4`` requires the same, and leaves a violation undefined::
+On a GPU, one instruction loads or stores up to 16 bytes a thread, and a memory-bound kernel needs such instructions to
+reach the memory's bandwidth. The hardware requires an address that is a multiple of the vector's size, so that is
+checked as the bounds are. CUDA's ``float4`` requires the same, and leaves a violation undefined::
 
     x0, x1, x2, x3 = a.load4(4 * i)
 

@@ -2,10 +2,10 @@
 
 The lanes of a warp are consecutive threads of the block, x fastest. Every function takes a ``mask``, by default all 32
 lanes: bit i stands for lane i. Each lane that the mask names and that has not returned must make the same call with the
-same mask, and waits for the others to make it. A result that a returned lane is part of is undefined on a GPU, and
-found by the sanitizer. If a lane can never come, the CPU device reports a ``BarrierError``; a GPU does not. If a
-block's size is not a multiple of 32, the missing lanes of its last warp are not waited for. The terms and the semantics
-are those of CUDA's ``__shfl_sync`` and related functions.
+same mask, and waits for the others to make it. If the mask names a lane that has returned, the result is undefined on a
+GPU; the sanitizer reports it. If a lane can never make the call, the CPU device reports a ``BarrierError``; a GPU does
+not. If a block's size is not a multiple of 32, the missing lanes of its last warp are not waited for. The terms and the
+semantics are those of CUDA's ``__shfl_sync`` and related functions.
 
 Values are 32- or 64-bit integers and floats. These are declarations: the compiler gives them their meaning inside a
 kernel.
@@ -80,8 +80,8 @@ def match_all(value: float, mask: int = FULL_MASK) -> int:
 
 
 def active_mask() -> int:
-    """Returns the lanes that execute this call together, as a ``u32``. The device decides which do: use it to share
-    work among those lanes, never to find out which lanes took a branch."""
+    """Returns the lanes that execute this call together, as a ``u32``. The device decides which lanes those are: use
+    them to share work, never to find out which lanes took a branch."""
     _only_in_a_kernel("active_mask")
 
 

@@ -78,7 +78,7 @@ NUMPY: dict[str, str] = {
         if hasattr(np, name) and name not in ("prod", "remainder", "pow")
     },
 }
-"""NumPy's functions, and what does the same in a kernel."""
+"""Maps NumPy's functions to their replacements in a kernel."""
 
 BUILTINS: dict[str, str] = {
     "sum": f"write {_LOOP} that adds",

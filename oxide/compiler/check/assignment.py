@@ -100,8 +100,8 @@ class _Flow:
         leaves: bool,
         once: bool,
     ) -> Assigned:
-        """Returns what is assigned after a loop. ``leaves``: the loop may end without a break. ``once``: its body runs
-        at least once before it ends."""
+        """Returns the locals that are certainly assigned after a loop. ``leaves``: the loop may end without a break.
+        ``once``: its body runs at least once before it ends."""
         self.breaks.append([])
         self.continues.append([])
         end = self.block(body, inside)
@@ -135,7 +135,7 @@ class _Flow:
 
 
 def _meet(paths: Iterable[Assigned]) -> Assigned:
-    """Returns what is assigned where several paths join. Unreachable paths do not count."""
+    """Returns the locals that are certainly assigned where several paths join. Unreachable paths do not count."""
     result: Assigned = None
     for path in paths:
         if path is not None:

@@ -376,7 +376,8 @@ class _Body:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
-        """Refuses an ``unroll`` outside the line of its loop, since it would mark whichever loop comes next."""
+        """Refuses an ``unroll`` that is not what a ``for`` iterates over: it would apply to whichever loop comes
+        next."""
         if called is unroll and id(node) not in self.iterated:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 

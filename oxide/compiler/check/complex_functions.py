@@ -140,7 +140,7 @@ FUNCTIONS: dict[Any, Any] = {
     cmath.rect: rect,
     cmath.sqrt: sqrt,
 }
-"""What a kernel calls where it names one of the functions of ``cmath``."""
+"""Maps each function of ``cmath`` to the function that a kernel calls for it."""
 
 NUMPY: dict[Any, Any] = {np.conjugate: conjugate, np.real: real, np.imag: imag, np.angle: phase}
-"""What a kernel calls where it names one of NumPy's functions of complex numbers."""
+"""Maps each of NumPy's functions of complex numbers to the function that a kernel calls for it."""

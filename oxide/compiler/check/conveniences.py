@@ -36,14 +36,16 @@ from .print_formats import FORMAT, formatted, is_text
 N = TypeVar("N", bound=ast.AST)
 
 _plain: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
-"""The functions without conveniences. None stands for one that has none: a table's value must not keep its key."""
+"""The functions without conveniences. The value None means that the key uses no conveniences: the function itself as a
+value would keep its key alive."""
 
 _without_breakpoints: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
 """The same functions as they are read for the interpreter."""
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function without conveniences, or as its file has it if it uses none or has no source."""
+    """Returns the function without conveniences. A function that uses none, or has no source, is returned as its file
+    has it."""
     known = _without_breakpoints if is_debugged() else _plain
     found = known.get(function)
     if found is None:
@@ -196,8 +198,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _split(self, node: ast.stmt) -> list[ast.stmt]:
-        """Returns an ``if`` of several tests as one inside the other if a later test assigns: the body then has what it
-        assigns. Any other statement is returned as it is."""
+        """Returns an ``if`` of several tests as nested ``if`` statements if a later test assigns, so that the body sees
+        the assigned value. Any other statement is returned as it is."""
         match node:
             case ast.If(test=ast.BoolOp(op=ast.And(), values=[first, *others])) if any(map(_has_walrus, others)):
                 pass
@@ -263,13 +265,13 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _is_same_later(self, node: ast.expr, part: ast.expr, targets: set[str]) -> bool:
-        """Returns whether a part of an expression has its value also after assignments to ``targets``."""
+        """Returns whether assignments to ``targets`` leave the value of a part of an expression unchanged."""
         if isinstance(part, ast.Name):
             return part.id not in targets
         return isinstance(part, ast.Constant) or (isinstance(node, ast.Call) and part is node.func)
 
     def _kept(self, node: ast.expr) -> ast.Name:
-        """Returns a variable that has the value that the expression has now."""
+        """Returns a variable that holds the expression's value at this point of the program."""
         name = self._name(node)
         self._before.append(self._at(ast.Assign([_store(name)], node), node))
         return name
@@ -461,7 +463,7 @@ class _Rewriter(ast.NodeTransformer):
     # New expressions
 
     def _at(self, node: N, place: ast.AST) -> N:
-        """Gives an expression or statement, with what is new in it, the place of another."""
+        """Gives an expression or statement, and the new nodes in it, the place of another."""
         ast.copy_location(node, place)
         for each in ast.walk(node):
             if "lineno" in each._attributes and not hasattr(each, "lineno"):
@@ -592,7 +594,7 @@ def _constant(number: complex, place: ast.AST) -> ast.expr:
 
 
 def _integer(node: ast.expr) -> int | None:
-    """Returns the number that is written, with a sign or without; None for anything else."""
+    """Returns the value of a number literal, with or without a sign; None for any other expression."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _integer(node.operand)
         return None if inner is None else -inner

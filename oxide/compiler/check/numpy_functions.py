@@ -93,7 +93,7 @@ FUNCTIONS: dict[Any, Any] = {
     np.where: where,
     np.square: square,
 }
-"""What a kernel calls where it names one of NumPy's functions of real numbers."""
+"""Maps each of NumPy's functions of real numbers to the function that a kernel calls for it."""
 
 _ALL = {**FUNCTIONS, **complex_functions.FUNCTIONS, **complex_functions.NUMPY}
 

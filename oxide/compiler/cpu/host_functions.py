@@ -20,7 +20,7 @@ from oxide.driver.object import Unloadable, load_object
 def host_function(ir: str, name: str) -> tuple[int, object]:
     """Returns the address of a function of the IR, and the object that keeps it alive.
 
-    The IR is the same in every process: it contains no address.
+    ``ir`` must contain no address, so that it is the same in every process: its object file is cached on disk.
     """
     try:
         memory, address = load_object(_object(ir, name), name)

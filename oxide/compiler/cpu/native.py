@@ -143,7 +143,8 @@ def _has_far_addresses(module: Module) -> bool:
 
 
 def _with_plain_extremes(kernel: PortableKernel) -> tuple[PortableKernel, list[str]]:
-    """Replaces ``min`` and ``max`` of floats by comparisons. Returns the kernel, and the definitions that it calls.
+    """Replaces ``min`` and ``max`` of floats by comparisons. Returns the changed kernel, and the LLVM definitions of
+    the replacements, to be linked with it.
 
     LLVM 22's vectoriser recognises a loop that reduces by ``llvm.maxnum``. If a small constant bounds the loop's number
     of iterations, the vectoriser's two cost models disagree, which ends the process.

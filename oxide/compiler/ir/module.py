@@ -864,8 +864,8 @@ class Module:
         return (call for function in self.defined for call in function.calls)
 
     def add_metadata(self, node: Callable[[int], str] | str) -> str:
-        """Adds a node, given as text or as a function of the node's number. Returns the reference to it, such as
-        ``!7``."""
+        """Adds a node, given as its text. A node that refers to itself is given as a function from its number to its
+        text. Returns the reference to the node, such as ``!7``."""
         place = 1 + max(self.metadata, default=-1)
         self.metadata[place] = node if isinstance(node, str) else node(place)
         return f"!{place}"

@@ -11,7 +11,7 @@ from oxide.compiler.ir.module import Call, Load, Module, Store, Value
 
 _BITS = {"float": 32, "double": 64}
 _WIDEST = 4
-"""The most 32-bit words that one instruction moves."""
+"""The most 32-bit words that one instruction loads or stores."""
 
 
 def hint(module: Module) -> list[str]:
@@ -74,7 +74,7 @@ _GLOBAL = ("  %global = addrspacecast ptr %pointer to ptr addrspace(1)",)
 
 
 def _parts(words: int) -> list[tuple[int, int]]:
-    """Returns the words that each instruction moves: the first word's number, and the number of words."""
+    """Returns the words that each instruction loads or stores: the index of the first word, and how many words."""
     return [(place, min(words, _WIDEST)) for place in range(0, words, _WIDEST)]
 
 

@@ -87,7 +87,7 @@ def compile_sanitized(
     )
 
 
-# Atomics, fences and local arrays, held as calls
+# Atomics, fences and local arrays, kept as calls
 
 _HELD = "oxide.held."
 
@@ -119,8 +119,8 @@ def _held(module: Module) -> Module:
 
 
 def _let_go(module: Module) -> None:
-    """Turns held atomics and fences back into calls of their definitions, and local arrays into variables on the
-    stack."""
+    """Turns the calls that stand for atomics and fences back into calls of their definitions, and local arrays into
+    variables on the stack."""
     for function in module.defined:
         arrays: dict[Value, Alloca] = {}
         for call in function.calls:

@@ -42,7 +42,7 @@ Also a place in a variable on the stack: the variable, and the path without trai
 @final
 class Origins:
     """The roots of a kernel's pointers, each with a number: the given number for roots in ``numbered``, a higher one
-    for others. ``unknown`` is the number of roots that cannot be traced."""
+    for others. A root that is no known array has the number ``unknown``, -1."""
 
     unknown = -1
 

@@ -156,7 +156,7 @@ def _remember(key: Hashable, made: DeviceFunction[..., Any]) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What all functions of one code object share."""
+    """Data shared by all functions of one code object."""
 
     code: CodeType
     number: int

@@ -163,7 +163,8 @@ def _type_name(kind: ScalarType | str | None) -> str:
 def _choices(
     function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
 ) -> tuple[ScalarType, ...]:
-    """Returns what a type variable may stand for: its constraints, or every scalar type that the parameter may have."""
+    """Returns the scalar types that a type variable may stand for: its constraints, or every scalar type that the
+    parameter may have."""
     possible = ATOMIC if kind == "atomic" else tuple(FORMATS)
     problem = None
     if variable.__bound__ is not None:

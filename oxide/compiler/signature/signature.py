@@ -424,7 +424,7 @@ def layout_name(tile: tuple[int, ...]) -> str:
 
 def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
     """Returns the alignment of a tiled output: the greatest power of two that divides a tile row's bytes, up to 16. A
-    vector of 16 bytes is the longest that one thread moves."""
+    vector of 16 bytes is the longest that one thread loads or stores at once."""
     row = tile[-1] * itemsize
     return min(row & -row, 16)
 

@@ -38,7 +38,8 @@ _PLAIN: dict[type, tuple[str, str]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What an argument tells of an open parameter's type: a dtype, or the Python type of a plain number."""
+    """The evidence that an argument gives for an open parameter's type: a dtype, or the Python type of a plain
+    number."""
 
     dtype: np.dtype[Any] | None = None
     number: type | None = None

@@ -1,11 +1,11 @@
 """Kernel faults as data: the record that a failed check fills, and how the host reads it.
 
 A record, the ``FAULT`` of ``driver/records.py``, is memory that the host and the device both see. Each launch in flight
-has one, zeroed before the launch. The first check or ``assert`` that fails claims it by a compare-exchange and fills it
-in; later ones find it claimed and leave it. The thread then leaves the kernel, because a loop past its slice might
-never end. If threads can wait for one another (by a barrier, a warp operation or an atomic), a failed access instead
-reads zero or writes nothing, and the thread goes on. So no memory outside the slice is touched, and the device stays
-usable.
+has a record, zeroed before the launch. The first check or ``assert`` that fails claims the record by a compare-exchange
+and fills it in; later checks find the record claimed and leave it unchanged. The thread then leaves the kernel, because
+a loop past its slice might never end. If threads can wait for one another (by a barrier, a warp operation or an
+atomic), a failed access instead reads zero or writes nothing, and the thread goes on. So no memory outside the slice is
+touched, and the device stays usable.
 """
 
 from __future__ import annotations

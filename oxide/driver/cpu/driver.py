@@ -492,9 +492,9 @@ class CpuDriver:
     def _note_look(self) -> None:
         """Counts a query that found work unfinished, and sleeps at every ``_LOOKS``-th.
 
-        A polling thread must release the GIL now and then, or the worker that it waits for gets the GIL 5 ms later. The
-        thread sleeps and never yields its core: Linux takes a whole slice of a thread that yields, so 64 waits would
-        keep an event loop for a fifth of a second (docs/performance.md).
+        A polling thread must release the GIL now and then, or the worker that it waits for gets the GIL 5 ms later. It
+        sleeps instead of calling ``sched_yield``: a thread that yields loses the rest of its time slice, 3 ms on Linux,
+        so 64 waits would hold up an event loop for 0.2 s (docs/performance.md).
         """
         self._looks += 1
         if self._looks % _LOOKS == 0:

@@ -234,8 +234,9 @@ def _cells(nbytes: int, shift: int) -> Records:
 
 
 def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Returns, for a strided view, the bytes that it has below its first element, and for each byte 1 if it belongs to
-    an element."""
+    """Returns two things about a strided view: how many bytes it extends below the address of its first element, and an
+    array with one entry for each byte from its lowest to its highest: 1 where the byte belongs to an element, else
+    0."""
     axes = np.frombuffer(params, np.int64, 2 * pointer.axes, pointer.axes_at).reshape(2, pointer.axes)
     shape, strides = axes.tolist()
     reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]

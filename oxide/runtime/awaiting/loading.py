@@ -37,19 +37,19 @@ T = TypeVar("T")
 
 
 class HostNumbers(Protocol):
-    """Numbers that the host makes for the device, once."""
+    """Numbers that the host generates for the device, once."""
 
     @property
     def made(self) -> bool:
-        """Returns whether the numbers have been made."""
+        """Returns whether the numbers have been generated."""
 
     def array(self) -> NDArray[Any]:
-        """Returns the numbers; the first call makes them."""
+        """Returns the numbers. The first call generates them."""
 
 
-_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # a launch was built, and none has run
+_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # a launch was built, and no launch has run
 
-_numbers: Final[deque[weakref.ref[HostNumbers]]] = deque(maxlen=1024)  # requested and not yet made
+_numbers: Final[deque[weakref.ref[HostNumbers]]] = deque(maxlen=1024)  # requested and not yet generated
 _large_copies = False  # whether a large copy was built, and nothing awaited since
 
 
@@ -100,7 +100,8 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
 
 
 def load_announced(device: Device) -> None:
-    """Loads new kernels, prepares large copies and makes numbers on the calling thread, not an event loop's."""
+    """Loads the announced kernels, prepares large copies and generates the announced host numbers, all in the calling
+    thread. Do not call it on an event loop's thread: it blocks."""
     load = _Load(_take_unloaded(device), device, _take_large_copies(device), _take_unmade())
     device.loading_beside.add(load)
     load.run()
@@ -131,9 +132,9 @@ def may_load(device: Device) -> bool:
 
 
 async def load_beside(loop: EventLoop, device: Device) -> None:
-    """Has a thread load new kernels on ``device``, prepare its large copies and make numbers. Returns when that is
-    done, or at once if there is nothing to do. Raises the loop's cancellation. Other errors are left to the operation,
-    which tries again by itself."""
+    """Has a thread load the announced kernels on ``device``, prepare its large copies and generate the announced host
+    numbers. Returns when the thread is done, or at once if there is nothing to do. Raises the loop's cancellation.
+    Other errors are left to the operation, which tries again by itself."""
     reactor = reactor_of(loop)
     while True:
         # First waits for another task of this loop that is loading: that may be all there is to do.

@@ -37,7 +37,8 @@ class Known:
 
 @final
 class AddressRanges:
-    """The allocations that other libraries know, for as long as each is held. The ranges are disjoint and sorted."""
+    """Finds allocations shared with other libraries by their address. An entry lives as long as its ``Known`` is
+    referenced. The ranges are disjoint and sorted."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a finaliser may run while it is held
@@ -59,7 +60,7 @@ class AddressRanges:
             return found
 
     def add(self, allocation: Allocation, address: int, nbytes: int) -> Known:
-        """Registers a range as ``allocation``'s for as long as the returned object is held. Merges the range with
+        """Registers a range as ``allocation``'s for as long as the returned object is referenced. Merges the range with
         overlapping ranges of the same allocation."""
         start, end = address, address + nbytes
         with self._lock:

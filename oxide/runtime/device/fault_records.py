@@ -116,8 +116,8 @@ class ReportRecords:
         self.flags = records.view(np.uint32).data
 
     def word(self, number: int) -> bytes:
-        """Returns a record's address as the last bytes of a kernel's parameters. The numbers must be requested in
-        order."""
+        """Returns a record's address as the last bytes of a kernel's parameters. Records must be first requested in
+        order: 0, 1, 2, …"""
         if number == len(self.words):
             address = int.from_bytes(self.words[0], sys.byteorder) + number * RECORD_BYTES
             self.words.append(address.to_bytes(8, sys.byteorder))

@@ -82,8 +82,8 @@ class Allocation:
     def obtain(self) -> None:
         """Allocates the memory on its stream. The allocation counts as the first write, so other streams wait for it.
 
-        Out of memory: frees dropped memory, and waits for it (``out_of_memory``). Raises ``OutOfMemoryError``, which
-        lists what is held. Call it without the submission lock.
+        If the device is out of memory, frees dropped memory, waits for the work that uses it, and tries again
+        (``out_of_memory``). Raises ``OutOfMemoryError``, which lists what is held. Call it without the submission lock.
         """
         timeline, nbytes = self.home, self.nbytes
         if nbytes:
@@ -115,7 +115,8 @@ class Allocation:
         return allocation
 
     def known_to_others(self) -> Known | None:
-        """Returns its entry in ``address_ranges``. The entry stays there as long as it is held."""
+        """Returns the allocation's entry in ``address_ranges``. The entry stays there as long as the returned object is
+        referenced."""
         return self.known() if self.known is not None else None
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:

@@ -2,8 +2,9 @@
 
 Memory may be unreferenced and not yet free: the program dropped a box, cancelled a task or dropped a result of
 ``async_on`` while the device works on it. An allocation that the driver refuses is therefore tried again as long as
-such work is in flight on its device. It fails when none is left, or after a bounded time: the work may itself be
-waiting for the thread that allocates, behind a host function or on another stream that the thread will feed.
+such work is in flight on its device. The allocation fails when no such work is left, or after a bounded time. The time
+is bounded because the work may be waiting for this very thread: for a host function that needs it, or for another
+stream that it has yet to feed.
 
 Work that a task still awaits is not waited for, because that task will hold its result.
 """
@@ -53,7 +54,7 @@ def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
 
 
 def _sweep(device: Device) -> bool:
-    """Frees all that it can. Returns whether work is in flight whose end may free more."""
+    """Frees the memory that is no longer in use. Returns whether work is in flight whose end may free more."""
     results = False
     for loose in device.loose.copy():
         results |= loose.forget_finished()

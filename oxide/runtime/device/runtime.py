@@ -241,7 +241,8 @@ class Runtime:
         return self.devices[number]
 
     def settle(self) -> None:
-        """Waits for pending work and frees what is cached. Does nothing in a forked child, which owns none of it."""
+        """Waits for pending work and frees the cached memory. Does nothing in a forked child, which owns neither the
+        work nor the memory."""
         if self.forked:
             return
         for device in self._found:

@@ -65,12 +65,12 @@ def kernel(
     ``fastmath`` allows floating point reassociation and approximate division. By default a product that is written as
     an operand of a sum is fused with it, as C's ``FP_CONTRACT`` allows; ``fma=False`` rounds every product, and
     ``fastmath`` leaves the choice to the compiler. ``unchecked`` omits the bounds checks: an index outside a slice then
-    accesses other memory. ``deny_checks`` makes a check that would stay inside a loop a ``CompileError`` at the first
-    use. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against them on
-    the host, and accesses that follow from them are not checked in the kernel. ``max_registers`` limits a thread's
-    registers on a GPU. ``partial=True`` says that a launch may have fewer threads than an output has elements or tiles.
-    Otherwise the first such launch causes a ``RuntimeWarning``. ``sanitize``, of ``"memory"`` and ``"race"``, makes the
-    CPU device check every access: see docs/sanitizer.md.
+    accesses other memory. With ``deny_checks``, the first use raises ``CompileError`` if a bounds check would stay
+    inside a loop. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against
+    them on the host, and accesses that follow from them are not checked in the kernel. ``max_registers`` limits a
+    thread's registers on a GPU. ``partial=True`` says that a launch may have fewer threads than an output has elements
+    or tiles. Otherwise the first such launch causes a ``RuntimeWarning``. ``sanitize`` names what the CPU device checks
+    at every access, ``"memory"``, ``"race"`` or both: see docs/sanitizer.md.
     """
     options: dict[str, Any] = {
         "block": block,

@@ -44,7 +44,7 @@ def _box_type(argument: Any) -> ArrayType | RecordType | None:
 
 def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
     """Returns the types of the arguments of parameters without an annotation, by parameter. If the kernel has explicit
-    signatures, they are those of one of them. Raises ``ArgumentError``."""
+    signatures, the types are those of one of the signatures. Raises ``ArgumentError``."""
     typed = {
         parameter.name: _typed(parameter, argument)
         for parameter, argument in zip(kernel.parameters, arguments, strict=True)

@@ -101,7 +101,7 @@ class HostNumbers:
         self._lock = threading.Lock()
 
     def array(self) -> NDArray[Any]:
-        """Returns the numbers. Waits if another thread is making them."""
+        """Returns the numbers. Waits if another thread is generating them."""
         if self._array is None:
             with self._lock:
                 if self._make is not None:
@@ -112,7 +112,7 @@ class HostNumbers:
 
     @property
     def made(self) -> bool:
-        """Returns whether the numbers have been made."""
+        """Returns whether the numbers have been generated."""
         return self._array is not None
 
 

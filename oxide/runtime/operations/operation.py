@@ -214,7 +214,8 @@ class DeviceOperation(Generic[T]):
         return run_blocking(self, stream)
 
     def async_on(self, stream: Given[Stream]) -> T:
-        """Submits to ``stream`` and returns the result at once. It is in flight until you synchronise the stream.
+        """Submits to ``stream`` and returns the result at once. The result is in flight until you synchronise the
+        stream.
 
         ``stream.synchronize()`` raises the faults of the kernels. An operation that ``on`` placed on another device
         runs there, and later work on ``stream`` runs after it.

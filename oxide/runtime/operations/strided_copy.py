@@ -2,7 +2,7 @@
 
 A driver's copy takes one pitch or two, so a transposition would need a copy for each row. A kernel takes any strides in
 one launch. Axes with a common stride are merged first, and the bytes of an element form an axis too. So the kernel
-moves the longest words that divide both layouts, and a row of short elements is as fast as a row of long ones. In
+copies the longest words that divide both layouts, and a row of short elements is as fast as a row of long ones. In
 nearly all programs at most four axes remain. Each index of further axes takes its own launch.
 
 The kernel is submitted here directly and not as a ``KernelLaunch``: launches are built on operations, and copies are
@@ -37,7 +37,7 @@ Axes = list[tuple[int, int, int]]
 _AXES = 4  # the number of axes of the kernel
 _BLOCK = 256
 _WORDS = {1: u8, 2: u16, 4: u32, 8: u64}
-"""The types of the words that the kernel moves, by size in bytes."""
+"""The types of the words that the kernel copies, by size in bytes."""
 
 
 def copy_strided(
@@ -115,7 +115,8 @@ def _merged(destination: DeviceBox, source: DeviceBox) -> Axes:
 
 
 def _word(axes: Axes, destination: DeviceBox, source: DeviceBox) -> int:
-    """Returns the bytes moved at once: the longest word that all sizes, strides and addresses are multiples of."""
+    """Returns how many bytes the kernel copies at once: the longest word that all sizes, strides and addresses are
+    multiples of."""
     *outer, (run, _, _) = axes
     steps = [step for _, *both in outer for step in both]
     return math.gcd(max(_WORDS), run, destination.ptr, source.ptr, *steps)

@@ -36,7 +36,8 @@ def definitions(symbol: str) -> list[str]:
 
 
 def _exp(name: str) -> str:
-    """Returns the body of an exponential. Beyond 2**150 and its inverse, a float is infinite or 0."""
+    """Returns the body of an exponential. The exponent is clamped to ±150: as a float, 2**150 is already infinite, and
+    2**-150 rounds to 0."""
     factor = {"exp": 1 / math.log(2), "exp2": 1.0, "exp10": math.log2(10)}[name]
     return f"""  %exponent = fmul double %wide, {_bits(factor)}
 {_clamped("%exponent", 150.0)}

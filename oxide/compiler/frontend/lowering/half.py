@@ -170,8 +170,8 @@ def _lower_comparison(function: Any) -> None:
 
 
 def _lower_extreme(function: Any) -> None:
-    """Registers Python's ``min`` or ``max`` of two. It selects bits: of widened numbers, LLVM 22 may select the wrong
-    zero."""
+    """Registers Python's ``min`` or ``max`` of two. It selects one of the 16-bit values instead of one of the widened
+    numbers, for which LLVM 22 may select the wrong zero."""
     comparison = "<" if function is min else ">"
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -195,7 +195,8 @@ def _lower_extreme_of_several(function: Any) -> None:
 
 
 def _register_type(function: Any) -> None:
-    """Registers the typing of a function: lowering asks the function itself for its signature again."""
+    """Registers the typing of a function. numba's lowering of an operator needs it: it resolves the operator's
+    signature again from the types of the operands."""
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]

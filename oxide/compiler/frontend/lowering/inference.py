@@ -239,7 +239,7 @@ def refused_at(place: Any, problem: str, said: str | None = None) -> Exception:
 
 
 def follow(place: Any) -> None:
-    """Moves the session to a place. Within numba's code the session stays at the author's call into it."""
+    """Sets the session's place in the source. Within numba's code the session stays at the author's call into it."""
     if not is_numbas(place.filename):
         session.file, session.line, session.span = place.filename, place.line, getattr(place, "span", None)
 

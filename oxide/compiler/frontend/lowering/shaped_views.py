@@ -1,6 +1,7 @@
 """``row``, ``col`` and ``tile`` of a ``Slice2``: views whose ends are checked against the slice's own axes.
 
-They are those of ``views.py``, made by a shorter check: the rows and the columns are known, and their product fits.
+Their types are those of ``views.py``. Their checks are shorter, because the numbers of rows and columns are known and
+the product of both fits in 64 bits.
 """
 
 from __future__ import annotations

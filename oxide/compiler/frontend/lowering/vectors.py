@@ -208,7 +208,8 @@ def _lower_is_aligned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _rows_aligned(context: Any, builder: Any, kind: Any, data: Any, length: Any, count: int) -> Any:
-    """Returns whether every row begins at a vector's address: the first does, and ``length`` is a multiple."""
+    """Returns whether every row begins at a vector's address: whether the first row does, and ``length`` is a multiple
+    of the vector's number of elements."""
     within = builder.and_(length, ir.Constant(_WORD, count - 1))
     multiple = builder.icmp_unsigned("==", within, ir.Constant(_WORD, 0))
     return builder.and_(_begins_aligned(context, builder, kind, data, count), multiple)
@@ -319,7 +320,8 @@ for _kind in (UncheckedMutSliceType, StreamingType, BlockArrayType, ShapedSliceT
 
 
 def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple[Any, Any]:
-    """Returns whether a vector may be moved, and the address of its first element."""
+    """Emits the checks of a vector access, of bounds and alignment. Returns whether the vector may be loaded or stored,
+    and the address of its first element."""
     kind, index_type = sig.args[:2]
     last = ir.Constant(_WORD, _METHODS[name] - 1)
     alignment = _alignment(context, kind.dtype, _METHODS[name])
