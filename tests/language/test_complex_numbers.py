@@ -175,10 +175,16 @@ def test_signs_parts_and_conjugates(kind: Any) -> None:
     assert_same_numbers(mapped(lambda z: np.real(z), numbers, kind), numbers.real.astype(kind.dtype))
     negative = mapped(lambda z: -z, numbers, kind)
     assert_same_numbers(negative, -numbers)
-    np.testing.assert_array_equal(np.signbit(negative.imag)[:40], np.signbit((-numbers).imag)[:40])
+    assert_same_signs(negative.imag, (-numbers).imag)
     for conjugate in (mapped(lambda z: z.conjugate(), numbers, kind), mapped(lambda z: np.conj(z), numbers, kind)):
         assert_same_numbers(conjugate, numbers.conj())
-        np.testing.assert_array_equal(np.signbit(conjugate.imag)[:40], np.signbit(numbers.conj().imag)[:40])
+        assert_same_signs(conjugate.imag, numbers.conj().imag)
+
+
+def assert_same_signs(found: Any, expected: Any) -> None:
+    """Compares signs, zeros' too, but not those of NaNs, which the GPU chooses."""
+    known = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found)[known], np.signbit(expected)[known])
 
 
 @BOTH
@@ -635,7 +641,10 @@ def test_an_index_outside_is_a_fault() -> None:
     assert_same_numbers(d2h(shifted(h2d(a), 0, zeros(33, c64)).last()).sync(), a)
 
 
-def test_the_sanitizer_finds_a_race_of_complex_elements() -> None:
+def test_the_sanitizer_finds_a_race_of_complex_elements(device: str) -> None:
+    if device == "cuda":
+        pytest.skip("the sanitizer is the CPU device's")
+
     @kernel(block=32, sanitize=("memory", "race"))
     def racing(a: Slice[c128], step: i32, out: DisjointSlice[c128]) -> None:
         shared = SharedArray(32, c128)
