@@ -71,7 +71,7 @@ def silu_of(x: T) -> T:
 
 @device
 def gelu_of(x: T) -> T:
-    """Returns ``x`` times the probability that a normal number is less than it."""
+    """Returns ``x`` times the probability that a standard normal random variable is less than ``x``."""
     wide = widen(x)
     kind = type(wide)
     return kind(0.5) * wide * (kind(1) + math.erf(wide * kind(math.sqrt(0.5))))  # type: ignore[no-any-return]

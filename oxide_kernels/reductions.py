@@ -103,8 +103,8 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
 
 
 def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] = sum(a[i] * b[i])``, of the dtype of ``reduce_sum``'s result. Yields all three. Raises
-    ``ValueError`` if the shapes differ, ``ArgumentError`` if the dtypes do."""
+    """Computes ``output[0] = sum(a[i] * b[i])``, where the output has the dtype that ``reduce_sum`` gives for ``a``'s
+    dtype. Yields all three. Raises ``ValueError`` if the shapes differ, ``ArgumentError`` if the dtypes do."""
 
     def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         require_same_shape("dot", a=x, b=y)

@@ -100,9 +100,10 @@ class Range:
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
     def line(self, value: Value) -> tuple[int, Coefficient]:
-        """Returns factor and start: if the conditions hold, the value as a signed number is ``factor * counter +
-        start``, and the start is at most 2**61 in magnitude. The loop's counter must be under 2**42. Raises
-        ``Undecidable``, also if the factor is not known at compile time."""
+        """Returns ``(factor, start)`` and adds to ``conditions``. Whenever those hold, the value, read as signed, is
+        ``factor * counter + start``, with the start at most 2**61 in magnitude. The loop's counter must be under 2**42.
+        Raises ``Undecidable`` if the value does not have this form, or if the factor is not a compile-time constant of
+        at most 2**18 in magnitude."""
         self._steps = 0
         with self._all_or_nothing():
             form = self._affine(value, "sext")

@@ -83,7 +83,7 @@ def hoist_checks(
 
 
 def _verify_accesses(module: Module, symbol: str, parameters: Sequence[Closed]) -> None:
-    """Verifies the accesses to slices. Those to arrays of numba-cuda have no bounds checks."""
+    """Verifies the accesses to slices. Accesses to numba-cuda's arrays are left out: they have no bounds checks."""
     slices = [
         words[0]
         for parameter, words in words_of(parameters, module.functions[symbol])

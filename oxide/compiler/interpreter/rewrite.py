@@ -82,7 +82,8 @@ def _unready(*args: Any) -> Any:
 
 @final
 class FunctionValue:
-    """A function that the kernel was given: the numbers that it captures. Its code follows from the call."""
+    """A function passed to the kernel as an argument, represented by the values it captures. The code to run is known
+    at each call site."""
 
     def __init__(self, captures: tuple[Any, ...]) -> None:
         self.captures = captures

@@ -43,8 +43,8 @@ class SpareBlocks:
         return None
 
     def keep(self, address: int, nbytes: int) -> bool:
-        """Keeps a freed block. Returns False if the block is too large or there are too many. The caller must free it
-        then."""
+        """Keeps a freed block. Returns False if it is too large, or if enough blocks of its size, or enough sizes, are
+        kept. The caller must free it then."""
         addresses = self._by_size.get(nbytes)
         if addresses is None:
             if nbytes > LARGEST or len(self._by_size) >= SIZES:

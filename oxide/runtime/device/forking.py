@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @final
 @mypyc_attr(native_class=False)  # the table refers to it weakly
 class ForkWatch:
-    """A runtime's entry in the table of runtimes to cut off. The runtime holds it, so that it lives as long."""
+    """A runtime's entry in the table of runtimes to cut off. The table refers to it weakly. The runtime holds it, so
+    the entry lives as long as the runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime

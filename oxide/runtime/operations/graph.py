@@ -106,7 +106,8 @@ class CudaGraph(Generic[T]):
         """Returns an operation that runs the graph once, on any stream of the graph's device.
 
         Launches of one graph run one after the other. As part of an operation on another device, the launch still runs
-        on the graph's device. Raises ``GraphError`` once the graph is closed, when it is built and when it is run.
+        on the graph's device. If the graph is closed, raises ``GraphError``: here, or when the operation runs if the
+        graph was closed in between.
         """
         self._require_open()
         return GraphLaunch(self)

@@ -383,7 +383,8 @@ def _aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) -
 
 
 def _end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:
-    """Returns the type and the value of the index of a vector's last element, along the last axis, in 64 bits."""
+    """Returns the index of a vector's last element, as a type and a value: ``index`` in 64 bits, with ``last`` added on
+    the last axis."""
     if not isinstance(index_type, types.BaseTuple):
         return types.int64, builder.add(element_index(builder, index_type, index), last)
     parts = [

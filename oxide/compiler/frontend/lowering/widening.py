@@ -69,5 +69,5 @@ def _widening(state: Any, expression: Any, signature: Any) -> tuple[str, str, st
 
 
 def _bits(kind: Any) -> int:
-    """Returns the width of a float; more than any for other types."""
+    """Returns a float type's width in bits. For any other type, returns a number larger than every float's width."""
     return int(kind.bitwidth) if isinstance(kind, types.Float | HalfType) else 1 << 10
