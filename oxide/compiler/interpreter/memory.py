@@ -206,7 +206,9 @@ class BaseArray:
         if self._has_axes:
             inside = 0 <= end < self.shape[-1]
             if not inside:
-                current().outside(self.shown, end, self.shape[-1], len(self.shape) - 1)
+                axis = len(self.shape) - 1
+                pairs = others_of((*others, end), self.shape, axis)
+                current().outside(self.shown, end, self.shape[-1], axis, others=pairs)
         else:
             inside = self._place((*others, end) if others else end) is not None
         if first is None or not inside:

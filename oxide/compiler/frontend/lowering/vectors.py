@@ -17,6 +17,8 @@ from numba.cuda import cgutils, types
 from numba.cuda.extending import register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
+from oxide.compiler.ir.recognise import bounds_check
+
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
@@ -335,9 +337,12 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
         data, offset, places = element_of(context, builder, kind, args[0], index_type, args[1])
         if kind.kind == "slice":
             index, length = places[-1]
-            place = site(builder, kind.parameter, axis=kind.ndim - 1)
+            place = site(builder, kind.parameter, axis=kind.ndim - 1, axes=kind.ndim)
+            others = [word for pair in places[:-1] for word in pair]
             inside = axes_inside(builder, kind, places)
-            inside = builder.and_(inside, in_bounds(builder, builder.add(index, last), length, place))
+            end = builder.add(index, last)
+            reached = call_primitive(builder, _BIT, bounds_check(kind.ndim), (end, length, place, *others))
+            inside = builder.and_(inside, reached)
     else:
         view = proxy(context, builder, kind, args[0])
         what, data, offset = kind.parameter, view.data, element_index(builder, index_type, args[1])
