@@ -71,7 +71,7 @@ def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
         or resolved.return_type != types.float64
         or not any(isinstance(argument, OpenFloat) for argument in args)
         or not all(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args)
-        or not (_is_arithmetic(key) or _is_of_math(key))
+        or not _meets(key)
     ):
         return resolved
     return signature(OPEN, *resolved.args)
@@ -93,8 +93,8 @@ def unify_literals(first: Any, second: Any) -> Any:
 
 
 def _met(args: tuple[Any, ...]) -> Any:
-    """Returns the type that literals among the arguments take: the widest float's, an f64 for typed integers, or None
-    where there are only literals."""
+    """Returns the type that literals among the arguments take: the widest float's. None if no argument is a typed
+    float."""
     floats = [a for a in args if isinstance(a, types.Float | HalfType) and not isinstance(a, OpenFloat)]
     if not floats:
         return None
