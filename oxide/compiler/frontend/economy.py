@@ -1,12 +1,9 @@
 """numba's pipeline without the work that kernels do not need.
 
-numba counts references. For that it computes the lifetimes of all variables after most passes, inserts a ``del`` behind
-each last use, and lowers each ``del`` and each assignment to a load of the old value and a store. A kernel allocates
-nothing, so nothing reads any of it. numba builds SSA form with a pass over the whole function for each variable, and
+numba counts references. For that it computes the lifetimes of all variables after most passes, and inserts a ``del``
+behind each last use. A kernel allocates nothing, so nothing reads any of it. numba builds SSA form with a pass over the whole function for each variable, and
 finds dominators in a time that grows with the square of a function. numba also gives colour to the text of each
 internal error, of which inference catches dozens, and times each pass for its event log.
-
-The machine code stays the same: LLVM used to remove those loads and stores as dead.
 """
 
 from __future__ import annotations
@@ -18,14 +15,12 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from numba.core import errors as core_errors
-from numba.cuda import cgutils
 from numba.cuda.compiler import CUDACompiler
-from numba.cuda.core import analysis, errors, ir_utils, ssa, transforms, untyped_passes
+from numba.cuda.core import errors, ssa, transforms, untyped_passes
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
 from numba.cuda.core.controlflow import CFGraph
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
-from numba.cuda.lowering import CUDALower
 
 from .lowering.inference import Place
 
@@ -196,42 +191,3 @@ class Passes(PassManager):  # type: ignore[misc]
                 PostProcessor(state.func_ir).run()
             else:
                 state.func_ir.blocks = transforms.canonicalize_cfg(state.func_ir.blocks)
-
-
-class UncountedLower(CUDALower):  # type: ignore[misc]
-    """Lowers variables without counting references: an assignment is a store, and a ``del`` is nothing."""
-
-    def _find_singly_assigned_variable(self) -> None:
-        """Finds the variables that need no memory: assigned once, and read in the same block after that.
-
-        numba's own method searches a block once for each of its variables."""
-        if self.func_ir.func_id.is_generator:
-            super()._find_singly_assigned_variable()
-            return
-        assigned: dict[str, int] = {}
-        others = set(analysis.must_use_alloca(self.blocks))
-        for label, block in self.blocks.items():
-            for statement in block.body:
-                if isinstance(statement, numba_ir.Del):
-                    continue
-                target = statement.target.name if isinstance(statement, numba_ir.Assign) else None
-                names = [variable.name for variable in ir_utils.compat_list_vars_stmt(statement)]
-                others.update(name for name in names if name != target and assigned.get(name) != label)
-                if target is not None:
-                    if target in assigned or names.count(target) > 1:
-                        others.add(target)
-                    assigned[target] = label
-        self._singly_assigned_vars = assigned.keys() - others
-        self._blk_local_varmap: dict[str, Any] = {}
-
-    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:
-        if name in self._singly_assigned_vars:
-            self._blk_local_varmap[name] = value
-        else:
-            self.builder.store(value, self.getvar(name))
-
-    def delvar(self, name: str) -> None:
-        pass
-
-    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
-        return cgutils.alloca_once(self.builder, lltype, name=name)  # numba also describes it to debuggers

@@ -34,7 +34,7 @@ from numba.cuda.types.ext_types import GridGroup
 
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
 from oxide.compiler.check.numpy_functions import in_kernels
-from oxide.compiler.frontend.economy import Compiler, UncountedLower, without_waste
+from oxide.compiler.frontend.economy import Compiler, without_waste
 from oxide.compiler.frontend.lowering.argument_types import argument_type, numba_type
 from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
 from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
@@ -58,6 +58,7 @@ from oxide.compiler.frontend.lowering.types import (
     unary_signature,
     unify_mixed,
 )
+from oxide.compiler.frontend.variables import UncountedLower
 from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, NumbaParameter

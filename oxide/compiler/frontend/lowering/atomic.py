@@ -6,7 +6,7 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 from numba.cuda.typing.typeof import typeof_impl
@@ -14,7 +14,7 @@ from numba.cuda.typing.typeof import typeof_impl
 from oxide.language import atomic
 
 from .primitives import call_primitive, site
-from .registry import lowering_registry, note, proxy, typing_registry
+from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
 from .shared import BlockArrayType, check_index, check_value, locate
 from .slices import SliceModel, element_index, in_bounds, lower_length
@@ -215,12 +215,15 @@ def _lower_method(name: str) -> Any:
         element = context.get_value_type(kind.dtype)
         symbol = f"oxide.atomic.{_operation(name, kind.dtype)}.{_letter(kind.dtype)}.{scope}.{ordering}"
         returned = ir.VoidType() if name == "store" else element
-        result = cgutils.alloca_once_value(builder, context.get_constant_null(kind.dtype))
+
+        def call() -> Any:
+            return call_primitive(builder, returned, symbol, (builder.gep(data, [offset]), *args[2:-2]))
+
+        if name != "store":
+            return value_if(builder, inside, call, context.get_constant_null(kind.dtype))
         with builder.if_then(inside, likely=True):
-            old = call_primitive(builder, returned, symbol, (builder.gep(data, [offset]), *args[2:-2]))
-            if name != "store":
-                builder.store(old, result)
-        return context.get_dummy_value() if name == "store" else builder.load(result)
+            call()
+        return context.get_dummy_value()
 
     return lower
 

@@ -5,11 +5,11 @@ All of it is used under numba's global compiler lock, so plain module state is s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from numba.cuda import cgutils
+from llvmlite import ir
 from numba.cuda.core.imputils import Registry as LoweringRegistry
 from numba.cuda.typing.templates import Registry as TypingRegistry
 
@@ -77,6 +77,40 @@ def note(message: str) -> None:
     session.notes.append(message)
 
 
-def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Any:
-    """Returns access by name to the members of a structure: of ``value``, or of a new structure without a value."""
-    return cgutils.create_struct_proxy(kind)(context, builder, value)
+class Members:
+    """Access by name to the members of a structure. Reading and assigning a member makes instructions on values:
+    numba's own proxies keep each structure in memory, which LLVM must promote to registers again."""
+
+    __slots__ = ("_builder", "_model", "_value")
+
+    def __init__(self, builder: Any, model: Any, value: Any) -> None:
+        for name, each in zip(self.__slots__, (builder, model, value), strict=True):
+            object.__setattr__(self, name, each)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._model.get(self._builder, self._value, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, "_value", self._model.set(self._builder, self._value, value, name))
+
+    def _getvalue(self) -> Any:
+        """Returns the structure. The name is numba's."""
+        return self._value
+
+
+def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Members:
+    """Returns access by name to the members of a structure: of ``value``, or of a new structure of zeros."""
+    model = context.data_model_manager[kind]
+    return Members(builder, model, ir.Constant(model.get_value_type(), None) if value is None else value)
+
+
+def value_if(builder: Any, holds: Any, likely: Callable[[], Any], otherwise: Any) -> Any:
+    """Returns the value that ``likely`` emits code for, which runs only if ``holds`` is true, else ``otherwise``."""
+    before = builder.basic_block
+    with builder.if_then(holds, likely=True):
+        value = likely()
+        end = builder.basic_block
+    result = builder.phi(otherwise.type)
+    result.add_incoming(value, end)
+    result.add_incoming(otherwise, before)
+    return result

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.core import errors
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
@@ -22,7 +22,7 @@ from oxide.compiler.ir.recognise import bounds_check
 from oxide.compiler.signature.signature import layout_name
 
 from .primitives import call_primitive, site
-from .registry import lowering_registry, note, proxy, typing_registry
+from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .thread import ThreadIndexType, index_number
 from .types import conversion_problem, display
 
@@ -392,7 +392,8 @@ def axis_sites(builder: Any, what: str, axes: int) -> list[Any]:
 
 def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
     """Returns the element if ``inside``, else zero."""
-    result = cgutils.alloca_once_value(builder, context.get_constant_null(dtype))
-    with builder.if_then(inside, likely=True):
-        builder.store(context.unpack_value(builder, dtype, builder.gep(data, [index])), result)
-    return builder.load(result)
+
+    def load() -> Any:
+        return context.unpack_value(builder, dtype, builder.gep(data, [index]))
+
+    return value_if(builder, inside, load, context.get_constant_null(dtype))

@@ -20,7 +20,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 from oxide.compiler.ir.recognise import bounds_check
 
 from .primitives import call_primitive, site
-from .registry import lowering_registry, note, proxy, typing_registry
+from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
 from .shared import BlockArrayType, check_index, check_value, locate
 from .slices import SliceModel, SliceType, element_index, in_bounds
@@ -271,13 +271,14 @@ def _lower_load(kind: Any, name: str) -> None:
         vector = ir.VectorType(element, count)
         checked, address = _locate(context, builder, sig, args, name)
         zeros = ir.Constant(vector, [context.get_constant_null(dtype)] * count)
-        result = cgutils.alloca_once_value(builder, zeros)
-        with builder.if_then(checked, likely=True):
+
+        def load() -> Any:
             loaded = builder.load(builder.bitcast(address, vector.as_pointer()))
             loaded.align = _alignment(context, dtype, count)
             _mark(builder, sig.args[0], loaded)
-            builder.store(loaded, result)
-        loaded = builder.load(result)
+            return loaded
+
+        loaded = value_if(builder, checked, load, zeros)
         elements = [builder.extract_element(loaded, ir.Constant(_SITE, place)) for place in range(count)]
         model = context.data_model_manager[dtype]
         return context.make_tuple(builder, sig.return_type, [model.from_data(builder, element) for element in elements])

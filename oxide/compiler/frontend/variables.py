@@ -1,0 +1,190 @@
+"""Lowers variables to values instead of memory.
+
+numba keeps each variable that is read in more than one block in memory of its own, which it clears at the function's
+entry. It counts references too: it lowers each ``del`` and each assignment to a load of the old value and a store. LLVM
+promotes all of that to registers, in a time that grows with the square of a function's branches, because each variable's
+two or more stores may meet in any of the blocks that follow.
+
+numba's IR is in SSA form by then. A variable is a value where its one assignment dominates its reads, and a phi where
+its assignments are all at the ends of the blocks before one block, as numba leaves its own phis. The few others stay in
+memory, such as those that are read where they may be unassigned. The machine code stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numba.cuda import cgutils
+from numba.cuda.core import analysis, ir_utils
+from numba.cuda.core import ir as numba_ir
+from numba.cuda.lowering import CUDALower
+
+
+class UncountedLower(CUDALower):  # type: ignore[misc]
+    """Lowers variables to values and phis where it can, and to memory without counting references elsewhere."""
+
+    def _find_singly_assigned_variable(self) -> None:
+        if self.func_ir.func_id.is_generator:
+            super()._find_singly_assigned_variable()
+            return
+        found = _Variables(self.blocks)
+        self._singly_assigned_vars = found.local
+        self._blk_local_varmap: dict[str, Any] = {}
+        self._across = found.across
+        self._meeting = found.meeting
+        self._phis: dict[int, list[str]] = {}
+        for name, label in found.meeting.items():
+            self._phis.setdefault(label, []).append(name)
+        self._values: dict[str, Any] = {}
+        """The values of the variables that are read in other blocks than that of an assignment."""
+        self._assigned_in_block: list[tuple[str, Any]] = []
+        self._incoming: list[tuple[str, Any, Any]] = []
+        self._labels = {id(block): label for label, block in self.blocks.items()}
+
+    def pre_block(self, block: Any) -> None:
+        super().pre_block(block)
+        for name in self._phis.get(self._labels[id(block)], ()):
+            self._values[name] = self.builder.phi(self.context.get_value_type(self.typeof(name)), name=name)
+
+    def post_block(self, block: Any) -> None:
+        super().post_block(block)
+        end = self.builder.basic_block
+        self._incoming += [(name, value, end) for name, value in self._assigned_in_block]
+        self._assigned_in_block.clear()
+
+    def post_lower(self) -> None:
+        super().post_lower()
+        for name, value, block in self._incoming:
+            self._values[name].add_incoming(value, block)
+
+    def loadvar(self, name: str) -> Any:
+        return self._values[name] if name in self._values else super().loadvar(name)
+
+    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:
+        if name in self._singly_assigned_vars:
+            self._blk_local_varmap[name] = value
+        elif name in self._across:
+            self._values[name] = value
+        elif name in self._meeting:
+            self._assigned_in_block.append((name, value))
+        else:
+            self.builder.store(value, self.getvar(name))
+
+    def delvar(self, name: str) -> None:
+        pass
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        return cgutils.alloca_once(self.builder, lltype, name=name)  # numba also describes it to debuggers
+
+
+@dataclass(slots=True)
+class _Uses:
+    """The blocks of a variable's assignments, and those that read it: before any assignment of their own, and after."""
+
+    assigned: list[int] = field(default_factory=list)
+    before: set[int] = field(default_factory=set)
+    after: set[int] = field(default_factory=set)
+
+
+class _Variables:
+    """The variables of a function that need no memory."""
+
+    def __init__(self, blocks: Mapping[int, Any]) -> None:
+        self.local: set[str] = set()
+        """Assigned once, and read in the same block after that."""
+        self.across: set[str] = set()
+        """Assigned once, at a place that dominates all reads, some of which are in other blocks."""
+        self.meeting: dict[str, int] = {}
+        """Assigned at the ends of all blocks before the given block, which dominates all reads."""
+        self._blocks = blocks
+        self._flow = flow = analysis.compute_cfg_from_blocks(blocks)
+        self._dominates = _dominance(blocks, flow.immediate_dominators())
+        in_memory = analysis.must_use_alloca(blocks)
+        for name, uses in _uses(blocks).items():
+            if name in in_memory:
+                continue
+            if len(uses.assigned) == 1:
+                if not uses.before:
+                    self.local.add(name)
+                elif all(self._dominates(uses.assigned[0], label) for label in uses.before):
+                    self.across.add(name)
+            elif uses.assigned and not uses.after:
+                label = self._meeting_of(uses)
+                if label is not None:
+                    self.meeting[name] = label
+
+    def _meeting_of(self, uses: _Uses) -> int | None:
+        """Returns the block whose predecessors assign a variable, one assignment each, if it dominates all reads."""
+        successors = {following for label in uses.assigned for following, _ in self._flow.successors(label)}
+        if len(successors) != 1:
+            return None
+        (label,) = successors
+        before = sorted(predecessor for predecessor, _ in self._flow.predecessors(label))
+        if label == self._flow.entry_point() or before != sorted(uses.assigned):
+            return None
+        read = all(label == each or self._dominates(label, each) for each in uses.before)
+        return label if read else None
+
+
+def _uses(blocks: Mapping[int, Any]) -> dict[str, _Uses]:
+    found: dict[str, _Uses] = {}
+    for label, block in blocks.items():
+        for name, is_assignment in _names(block):
+            uses = found.get(name)
+            if uses is None:
+                uses = found[name] = _Uses()
+            if is_assignment:
+                uses.assigned.append(label)
+            elif uses.assigned and uses.assigned[-1] == label:
+                uses.after.add(label)
+            else:
+                uses.before.add(label)
+    return found
+
+
+def _names(block: Any) -> Iterator[tuple[str, bool]]:
+    """Yields the variables that a block reads and assigns, in the order of execution, and whether each is assigned."""
+    for statement in block.body:
+        if isinstance(statement, numba_ir.Del):
+            continue
+        names = [variable.name for variable in ir_utils.compat_list_vars_stmt(statement)]
+        target = statement.target.name if isinstance(statement, numba_ir.Assign) else None
+        if target is not None:
+            names.remove(target)
+        for name in names:
+            yield name, False
+        if target is not None:
+            yield target, True
+
+
+def _dominance(blocks: Mapping[int, Any], above: Mapping[int, int]) -> Callable[[int, int], bool]:
+    """Returns the test for whether a first block dominates a second, other block, and is lowered before it.
+
+    ``above`` has the immediate dominators. A block dominates those whose numbers, in preorder of the dominator tree,
+    are in its span."""
+    below: dict[int, list[int]] = {}
+    pending: list[int] = []
+    for label, dominator in above.items():
+        if label == dominator:
+            pending.append(label)
+        else:
+            below.setdefault(dominator, []).append(label)
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    while pending:
+        label = pending[-1]
+        if label in starts:
+            ends[label] = len(starts)
+            pending.pop()
+        else:
+            starts[label] = len(starts)
+            pending += below.get(label, ())
+    lowered = {label: number for number, label in enumerate(blocks)}
+
+    def dominates(first: int, second: int) -> bool:
+        known = first in starts and second in starts
+        return known and lowered[first] < lowered[second] and starts[first] < starts[second] < ends[first]
+
+    return dominates
