@@ -20,8 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numba.cuda.core.controlflow import CFGraph
-from numba.cuda.core.ir import Inst
+from numba.cuda.core.ir import Block, Branch, Inst, Jump, Loc, Return, Scope, Var
 from numba.cuda.core.postproc import PostProcessor
+from numba.cuda.core.transforms import canonicalize_cfg
 
 from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, kernel, thread, u32
 from oxide.compiler.bounds import hoist
@@ -166,12 +167,53 @@ def test_dominators_are_numbas(drawn: tuple[int, set[tuple[int, int]]]) -> None:
     assert found[0] == found[1]
 
 
-def test_the_front_end_reads_no_variable_to_assign_it_and_deletes_none() -> None:
-    each = made(["for i in range(n):", "    total = x[i]"])
-    text = lowered(each).modules[0]
-    uses = [line for line in text.splitlines() if '"total' in line]
-    assert sum(" = load " in line for line in uses) == 1, "the last line reads it"
-    assert sum("store " in line for line in uses) == 3, "it is cleared, and assigned twice"
+@given(
+    st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.lists(st.integers(0, n - 1), max_size=2))))
+)
+def test_back_edges_are_joined_as_numba_joins_them(drawn: tuple[int, list[list[int]]]) -> None:
+    size, targets = drawn
+    place, scope = Loc("", 1), Scope(None, Loc("", 1))
+    blocks = {label: Block(scope, place) for label in range(size)}
+    for label, block in blocks.items():
+        match targets[label] if label < len(targets) else []:
+            case []:
+                block.append(Return(Var(scope, "x", place), place))
+            case [target]:
+                block.append(Jump(target, place))
+            case first, second:
+                block.append(Branch(Var(scope, "x", place), first, second, place))
+    edges = []
+    for context in (nullcontext(), without_waste()):
+        with context:
+            joined = canonicalize_cfg(blocks)
+        edges.append({label: block.terminator.get_targets() for label, block in joined.items()})
+    assert edges[0] == edges[1]
+
+
+def memory_of(lines: list[str]) -> list[str]:
+    """The lines of the front end's IR that take memory of the stack."""
+    return [line for line in lowered(made(lines)).modules[0].splitlines() if " = alloca " in line]
+
+
+def test_variables_and_accesses_take_no_memory() -> None:
+    assert not memory_of([line for k in range(8) for line in (f"if x[{k}] > f32(0):", f"    total += x[j + {k}]")])
+    assert not memory_of(["total = total + (x[j] if n > 1 else x[0]) * (x[1] if n > 2 else x[2])"])
+
+
+def test_variables_in_loops_take_no_memory_of_their_own() -> None:
+    nothing = memory_of(["for i in range(n):", "    pass"])  # the range's own state
+    both = ["for i in range(n):", "    if i > 3:", "        total += x[i]", "    before = total", "    total = before"]
+    assert len(memory_of(both)) == len(nothing)
+
+
+def test_variables_that_exchange_their_values_in_a_loop_are_right() -> None:
+    """The value of one is read at the end of the block that assigns the other."""
+    lines = ["a = f32(1)", "b = f32(2)", "for i in range(n):", "    a, b = b, a", "total = a * f32(10) + b"]
+    for times, expected in ((0, 12), (1, 21), (2, 12), (3, 21)):
+        out = np.zeros(1, np.float32)
+        none = np.zeros(1, np.int64)
+        run_blocks(made(lines), (1, 1, 1), (1, 1, 1), times, np.ones(1, np.float32), none, np.zeros(1, np.uint32), out)
+        assert out[0] == expected
 
 
 def test_numba_is_left_as_it_was() -> None:

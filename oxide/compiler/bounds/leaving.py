@@ -91,9 +91,10 @@ def _leave_after_faults(function: Function) -> None:
         return
     function.replace({check: TRUE for check in checks if is_check(check)})
     leaves = Block("%oxide.leaves", [Return(None if function.head.endswith("void") else number(1, "i32"))])
+    parts: dict[Instruction, str] = {}
     for part, check in enumerate(checks, 1):
-        block = check.block
-        following = block.instructions[block.instructions.index(check) + 1]
-        rest = function.split(following, f"%oxide.inside.{part}")
-        block.append(Branch(rest, leaves, check if is_check(check) else FALSE))
+        inside = check.block.instructions
+        parts[inside[inside.index(check) + 1]] = f"%oxide.inside.{part}"
+    for check, rest in zip(checks, function.split(parts), strict=True):
+        check.block.append(Branch(rest, leaves, check if is_check(check) else FALSE))
     function.add(leaves)

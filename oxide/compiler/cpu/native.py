@@ -102,7 +102,7 @@ def _module(
     module = link(layout + part for part in (kernel.text, check, declared_once("\n".join(support))))
     if suspends:
         module = coroutines.inline_all(module, machine)
-    packing = not _has_far_addresses(kernel.module)
+    packing = not _has_far_addresses(kernel.module) and not _is_large(kernel.module)
     if by_position is None:
         optimise(module, machine, exported=entry, packing=packing)
     else:
@@ -110,7 +110,11 @@ def _module(
         fast = link(layout + part for part in (str(by_position), "\n".join(called)))
         optimise(fast, machine, exported=entry, packing=packing)
         fast.link_in(module)
-        fast.get_function(CHECKED_BLOCKS).linkage = "internal"
+        checked = fast.get_function(CHECKED_BLOCKS)
+        checked.linkage = "internal"
+        if _is_large(kernel.module):
+            checked.add_function_attribute("noinline")
+            checked.add_function_attribute("optnone")
         module = fast
     for function in module.functions:
         if function.is_declaration and function.name == coroutines.SUSPENSION:
@@ -132,6 +136,16 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
         if number is not None and any(call.called == function.symbol for call in function.calls):
             return located_in(kernel.sites[number].file, kernel.sites[number].line, problem)
     return CompileError(problem)
+
+
+def _is_large(module: Module) -> bool:
+    """Returns whether a kernel has so many branches that LLVM's slowest steps are left out, because their time grows
+    with the square of the branches: packing (SLP) everywhere, and all optimisation of machine code in the function that
+    runs blocks with every check. Of 400 conditional expressions, packing takes 3 s and machine code 1.5 s."""
+    return sum(len(function.blocks) for function in module.defined) > _MANY_BLOCKS
+
+
+_MANY_BLOCKS = 1000
 
 
 def _has_far_addresses(module: Module) -> bool:

@@ -1,9 +1,10 @@
 """numba's pipeline without the work that kernels do not need.
 
 numba counts references. For that it computes the lifetimes of all variables after most passes, and inserts a ``del``
-behind each last use. A kernel allocates nothing, so nothing reads any of it. numba builds SSA form with a pass over the whole function for each variable, and
-finds dominators in a time that grows with the square of a function. numba also gives colour to the text of each
-internal error, of which inference catches dozens, and times each pass for its event log.
+behind each last use. A kernel allocates nothing, so nothing reads any of it. numba builds SSA form with a pass over the
+whole function for each variable, finds dominators in a time that grows with the square of a function, and looks for
+loops after every pass. numba also gives colour to the text of each internal error, of which inference catches dozens,
+and times each pass for its event log.
 """
 
 from __future__ import annotations
@@ -75,22 +76,58 @@ def _define_in_scopes(blocks: dict[int, Any]) -> None:
                         scope.localvars.define(variable.name, variable)
 
 
+class _Indexed(dict[int, Any]):
+    """The blocks of a function during SSA construction, with the labels of the blocks that name each variable."""
+
+    def __init__(self, blocks: dict[int, Any]) -> None:
+        super().__init__(blocks)
+        self.naming: dict[str, list[int]] = {}
+        for label, block in blocks.items():
+            for name in {each.name: None for statement in block.body for each in statement.list_vars()}:
+                self.naming.setdefault(name, []).append(label)
+
+
 def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> dict[int, Any]:
     """Rewrites the blocks that name the variable of one step of SSA construction. numba rewrites all blocks for each
-    variable, which takes a time that grows with the square of the branches."""
-    variable, rewritten = states["varname"], {}
-    for label, block in blocks.items():
-        names = getattr(block, "names", None)
-        if names is None:
-            names = block.names = {each.name for statement in block.body for each in statement.list_vars()}
-        if variable not in names:
-            rewritten[label] = block
-            continue
+    variable, which takes a time that grows with the square of the branches.
+
+    A step adds versions of its own variable only, which no other step looks for, so one index serves all steps."""
+    rewritten = blocks if isinstance(blocks, _Indexed) else _Indexed(blocks)
+    for label in rewritten.naming.get(states["varname"], ()):
+        block = rewritten[label]
         states["label"], states["block"] = label, block
-        made = rewritten[label] = numba_ir.Block(scope=block.scope, loc=block.loc)
+        made = numba_ir.Block(scope=block.scope, loc=block.loc)
         made.body = list(ssa._run_ssa_block_pass(states, block, handler))
-        made.names = names  # a step adds versions of its own variable only, which no other step looks for
+        rewritten[label] = made
     return rewritten
+
+
+_with_single_back_edges = transforms.canonicalize_cfg_single_backedge
+
+
+def _canonical(blocks: dict[int, Any]) -> dict[int, Any]:
+    """Joins the back edges of each loop, as numba's function does. Few functions have a loop with two, and a search that
+    visits each block once finds that out."""
+    open_, closed = 1, 2
+    states: dict[int, int] = {}
+    headers: set[int] = set()
+    pending = [min(blocks)]
+    while pending:
+        label = pending[-1]
+        if label in states:
+            states[label] = closed
+            pending.pop()
+            continue
+        states[label] = open_
+        for target in blocks[label].terminator.get_targets():
+            state = states.get(target)
+            if state is None:
+                pending.append(target)
+            elif state == open_:
+                if target in headers:
+                    return _with_single_back_edges(blocks)
+                headers.add(target)
+    return blocks.copy()
 
 
 def _dominators(self: Any, post: bool = False) -> dict[Any, set[Any]]:
@@ -112,7 +149,14 @@ def _dominators(self: Any, post: bool = False) -> dict[Any, set[Any]]:
             common = functools.reduce(operator.and_, map(found.__getitem__, before[node])) if before[node] else 0
             if common | bits[node] != found[node]:
                 found[node], changed = common | bits[node], True
-    return {node: _members(found[node], order) for node in dict.fromkeys((*entries, *self._nodes))}
+    members: dict[Any, set[Any]] = {}
+    for node in order:
+        others = found[node] ^ bits[node]
+        # Of a node's other dominators, the last in this order has all of the rest.
+        nearest = order[others.bit_length() - 1] if others else None
+        known = members.get(nearest) if nearest is not None and found[nearest] == others else None
+        members[node] = _members(found[node], order) if known is None else known | {node}
+    return {node: members[node] for node in dict.fromkeys((*entries, *self._nodes))}
 
 
 def _reverse_postorder(entries: set[Any], after: Any) -> list[Any]:
@@ -147,6 +191,7 @@ _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = tuple(
         (numba_ir.Inst, "_rec_list_vars", _variables),
         (CFGraph, "_find_dominators_internal", _dominators),
         (ssa, "_run_block_rewrite", _rewrite_where_named),
+        (transforms, "canonicalize_cfg_single_backedge", _canonical),
         (untyped_passes, "fixup_var_define_in_scope", _define_in_scopes),
         (type(errors.termcolor()), "_markup", _plain),
         (type(core_errors.termcolor()), "_markup", _plain),

@@ -2,8 +2,8 @@
 
 numba keeps each variable that is read in more than one block in memory of its own, which it clears at the function's
 entry. It counts references too: it lowers each ``del`` and each assignment to a load of the old value and a store. LLVM
-promotes all of that to registers, in a time that grows with the square of a function's branches, because each variable's
-two or more stores may meet in any of the blocks that follow.
+promotes all of that to registers, in a time that grows with the square of a function's branches, because the stores of
+each variable may meet in any of the blocks that follow.
 
 numba's IR is in SSA form by then. A variable is a value where its one assignment dominates its reads, and a phi where
 its assignments are all at the ends of the blocks before one block, as numba leaves its own phis. The few others stay in
@@ -99,8 +99,9 @@ class _Variables:
         self.meeting: dict[str, int] = {}
         """Assigned at the ends of all blocks before the given block, which dominates all reads."""
         self._blocks = blocks
+        self._lowered = {label: number for number, label in enumerate(blocks)}
         self._flow = flow = analysis.compute_cfg_from_blocks(blocks)
-        self._dominates = _dominance(blocks, flow.immediate_dominators())
+        self._dominates = _dominance(flow.immediate_dominators())
         in_memory = analysis.must_use_alloca(blocks)
         for name, uses in _uses(blocks).items():
             if name in in_memory:
@@ -108,24 +109,38 @@ class _Variables:
             if len(uses.assigned) == 1:
                 if not uses.before:
                     self.local.add(name)
-                elif all(self._dominates(uses.assigned[0], label) for label in uses.before):
+                elif all(self._reaches(uses.assigned[0], label) for label in uses.before):
                     self.across.add(name)
             elif uses.assigned and not uses.after:
                 label = self._meeting_of(uses)
                 if label is not None:
                     self.meeting[name] = label
 
+    def _reaches(self, first: int, second: int) -> bool:
+        """Returns whether a value of a first block can be read in a second, other block, which is lowered later."""
+        return self._lowered[first] < self._lowered[second] and self._dominates(first, second)
+
     def _meeting_of(self, uses: _Uses) -> int | None:
         """Returns the block whose predecessors assign a variable, one assignment each, if it dominates all reads."""
-        successors = {following for label in uses.assigned for following, _ in self._flow.successors(label)}
-        if len(successors) != 1:
-            return None
-        (label,) = successors
-        before = sorted(predecessor for predecessor, _ in self._flow.predecessors(label))
-        if label == self._flow.entry_point() or before != sorted(uses.assigned):
-            return None
-        read = all(label == each or self._dominates(label, each) for each in uses.before)
-        return label if read else None
+        first = uses.assigned[0]
+        for label in set(self._blocks[first].terminator.get_targets()):
+            before = sorted(predecessor for predecessor, _ in self._flow.predecessors(label))
+            if (
+                before == sorted(uses.assigned)
+                and label != self._flow.entry_point()
+                and all(self._assigns_for(each, label) for each in before)
+                and all(label == each or self._reaches(label, each) for each in uses.before)
+            ):
+                return label
+        return None
+
+    def _assigns_for(self, label: int, meeting: int) -> bool:
+        """Returns whether a variable that is read only where ``meeting`` dominates can be assigned for its phi in a
+        block before it. If the block ends in a branch, the other way must not lead to such reads: it does in a loop
+        around ``meeting``."""
+        targets = self._blocks[label].terminator.get_targets()
+        others = [target for target in targets if target != meeting]
+        return label != meeting and len(targets) == len(others) + 1 and not (others and self._dominates(meeting, label))
 
 
 def _uses(blocks: Mapping[int, Any]) -> dict[str, _Uses]:
@@ -159,11 +174,10 @@ def _names(block: Any) -> Iterator[tuple[str, bool]]:
             yield target, True
 
 
-def _dominance(blocks: Mapping[int, Any], above: Mapping[int, int]) -> Callable[[int, int], bool]:
-    """Returns the test for whether a first block dominates a second, other block, and is lowered before it.
+def _dominance(above: Mapping[int, int]) -> Callable[[int, int], bool]:
+    """Returns the test for whether a first block dominates a second. ``above`` has the immediate dominators.
 
-    ``above`` has the immediate dominators. A block dominates those whose numbers, in preorder of the dominator tree,
-    are in its span."""
+    A block dominates those whose numbers, in preorder of the dominator tree, are in its span."""
     below: dict[int, list[int]] = {}
     pending: list[int] = []
     for label, dominator in above.items():
@@ -171,20 +185,21 @@ def _dominance(blocks: Mapping[int, Any], above: Mapping[int, int]) -> Callable[
             pending.append(label)
         else:
             below.setdefault(dominator, []).append(label)
+    spans: dict[int, tuple[int, int]] = {}
     starts: dict[int, int] = {}
-    ends: dict[int, int] = {}
     while pending:
         label = pending[-1]
         if label in starts:
-            ends[label] = len(starts)
+            spans[label] = starts[label], len(starts)
             pending.pop()
         else:
             starts[label] = len(starts)
             pending += below.get(label, ())
-    lowered = {label: number for number, label in enumerate(blocks)}
 
     def dominates(first: int, second: int) -> bool:
-        known = first in starts and second in starts
-        return known and lowered[first] < lowered[second] and starts[first] < starts[second] < ends[first]
+        if first not in spans or second not in spans:
+            return False
+        start, end = spans[first]
+        return start <= spans[second][0] < end
 
     return dominates

@@ -735,23 +735,28 @@ class Function:
         self.replace({old: new[-1]})
         old.block.replace(old, new)
 
-    def split(self, before: Instruction, name: str) -> Block:
-        """Moves an instruction and those after it to a new block, placed after the old one, and updates the phis of the
-        successors. The old block then has no terminator. Returns the new block."""
-        old = before.block
-        place = old.instructions.index(before)
-        rest = Block(name, old.instructions[place:])
-        del old.instructions[place:]
-        for after in rest.successors:
-            for phi in after.phis:
-                phi.replace_operands({old: rest})
+    def split(self, parts: Mapping[Instruction, str]) -> list[Block]:
+        """Moves each of some instructions, and those after it in its block, to a new block of the given name, placed
+        after the old one, and updates the phis of the successors. The old blocks then have no terminator. Returns the
+        new blocks in the order of ``parts``, which has the instructions of one block in their order."""
+        following: dict[Block, Block] = {}
+        for before, name in parts.items():
+            old = before.block
+            place = old.instructions.index(before)
+            rest = Block(name, old.instructions[place:])
+            del old.instructions[place:]
+            for after in rest.successors:
+                for phi in after.phis:
+                    phi.replace_operands({old: rest})
+            following[old] = rest
         blocks: dict[str, Block] = {}
-        for block in self.blocks.values():
-            blocks[block.name] = block
-            if block is old:
-                blocks[name] = rest
+        for first in self.blocks.values():
+            block: Block | None = first
+            while block is not None:
+                blocks[block.name] = block
+                block = following.get(block)
         self.blocks = blocks
-        return rest
+        return list(following.values())
 
     def __str__(self) -> str:
         listed = [f"{each.type} {spaced(each.attributes)}{each.name}".rstrip() for each in self.arguments]

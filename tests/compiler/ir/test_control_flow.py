@@ -122,7 +122,7 @@ def test_a_split_block_is_entered_at_its_first_part() -> None:
     module = parse(NEST)
     function = module.functions["f"]
     rest = function.blocks["%rest"]
-    later = function.split(rest.instructions[1], "%later")
+    (later,) = function.split({rest.instructions[1]: "%later"})
     rest.append(Branch(later))
     assert list(function.blocks) == ["%entry", "%outer", "%inner", "%rest", "%later", "%done"]
     (phi,) = function.blocks["%outer"].phis

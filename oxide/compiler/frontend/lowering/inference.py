@@ -172,11 +172,16 @@ class CheckReferences(AnalysisPass):  # type: ignore[misc]
             return False
         references: dict[str, Place] = {}
         numbers: list[tuple[str, Any, Place]] = []
+        scope = next(iter(state.func_ir.blocks.values())).scope
+        names = {version: name for name, versions in scope.var_redefinitions.items() for version in versions}
         for block in state.func_ir.blocks.values():
             for statement in block.body:
                 if not isinstance(statement, numba_ir.Assign) or _is_phi(statement.value):
                     continue
-                name, kind = statement.target.unversioned_name, state.typemap[statement.target.name]
+                name, kind = (
+                    names.get(statement.target.name, statement.target.name),
+                    state.typemap[statement.target.name],
+                )
                 if name.startswith("$"):
                     continue
                 if isinstance(kind, RefType | TileRefType):
