@@ -31,7 +31,7 @@ from .affine import Range, Undecidable
 from .leaving import ALONE, CONVERGENT, leave_after_faults
 from .prove import Prover, words_of
 
-Place = Literal["proved", "hoisted", "access"]
+CheckPlace = Literal["proved", "hoisted", "access"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Placement:
     of."""
 
     site: int
-    place: Place
+    place: CheckPlace
     reason: str
     in_loop: bool
     depth: int = 0

@@ -58,7 +58,7 @@ _MOST_TERMS = 64
 _HIGHEST_DEGREE = 8
 
 
-class Access(Protocol):
+class ProvableAccess(Protocol):
     """An access to prove: the ``i64`` ``index`` is in [0, ``length``) whenever control reaches ``block``."""
 
     @property
@@ -69,7 +69,7 @@ class Access(Protocol):
     def length(self) -> Value: ...
 
 
-_A = TypeVar("_A", bound=Access)
+_A = TypeVar("_A", bound=ProvableAccess)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 

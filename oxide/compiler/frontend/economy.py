@@ -23,7 +23,7 @@ from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
 from numba.cuda.core.controlflow import CFGraph
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
 
-from .lowering.inference import Place
+from .lowering.inference import ColumnPlace
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def _variables(self: Any, value: Any) -> list[Any]:
     return [] if kind in _NO_VARIABLE else _variables_of_any(self, value)
 
 
-_NO_VARIABLE = frozenset((str, int, float, bool, type(None), type(len), numba_ir.Loc, Place))
+_NO_VARIABLE = frozenset((str, int, float, bool, type(None), type(len), numba_ir.Loc, ColumnPlace))
 
 
 def _define_in_scopes(blocks: dict[int, Any]) -> None:
@@ -106,8 +106,8 @@ _with_single_back_edges = transforms.canonicalize_cfg_single_backedge
 
 
 def _canonical(blocks: dict[int, Any]) -> dict[int, Any]:
-    """Joins the back edges of each loop, as numba's function does. Few functions have a loop with two, and a search that
-    visits each block once finds that out."""
+    """Joins the back edges of each loop, as numba's function does. Few functions have a loop with two, and a search
+    that visits each block once finds that out."""
     open_, closed = 1, 2
     states: dict[int, int] = {}
     headers: set[int] = set()
@@ -125,7 +125,8 @@ def _canonical(blocks: dict[int, Any]) -> dict[int, Any]:
                 pending.append(target)
             elif state == open_:
                 if target in headers:
-                    return _with_single_back_edges(blocks)
+                    joined: dict[int, Any] = _with_single_back_edges(blocks)
+                    return joined
                 headers.add(target)
     return blocks.copy()
 

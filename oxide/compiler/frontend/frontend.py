@@ -86,11 +86,11 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     python_mathematics,
     python_numbers,
     ranges,
+    recorded_typings,
     shaped,
     shaped_views,
     shared,
     tiles,
-    typings,
     vectors,
     view_loops,
     warp,
@@ -99,7 +99,7 @@ from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
-from .lowering.total import TotalBuilder
+from .lowering.total_builder import TotalBuilder
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
 """A kernel's semantics: those of oxide's typed vocabulary, the same with numba-cuda's functions available, or
@@ -126,7 +126,10 @@ def lower(
     kernel's name for it. With ``keeps_types``, the result has the types of all expressions, for the interpreter; its
     sites then have numbers of expressions for lines.
     """
-    session.typings, session.dispatchers = typings.Typings() if keeps_types else None, {}  # the parameters' types ask
+    session.typings, session.dispatchers = (
+        recorded_typings.Typings() if keeps_types else None,
+        {},
+    )  # the parameters' types ask
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = full_traceback()  # read first: an invalid value raises its own error
     session.notes.clear()

@@ -123,7 +123,8 @@ class _Variables:
     def _meeting_of(self, uses: _Uses) -> int | None:
         """Returns the block whose predecessors assign a variable, one assignment each, if it dominates all reads."""
         first = uses.assigned[0]
-        for label in set(self._blocks[first].terminator.get_targets()):
+        targets: list[int] = self._blocks[first].terminator.get_targets()
+        for label in dict.fromkeys(targets):
             before = sorted(predecessor for predecessor, _ in self._flow.predecessors(label))
             if (
                 before == sorted(uses.assigned)

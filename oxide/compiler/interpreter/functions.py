@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, final
 
 from oxide.compiler.check.print_formats import FORMAT
 from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.typings import Call
+from oxide.compiler.source.typings import TypedCall
 from oxide.language import atomic, debug, intrinsics, thread, views, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.unroll import unroll
@@ -22,7 +22,7 @@ from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
 
 Key: TypeAlias = tuple[int, int]
-Maker: TypeAlias = Callable[[Call, Key], Callable[..., Any] | None]
+Maker: TypeAlias = Callable[[TypedCall, Key], Callable[..., Any] | None]
 
 
 class Refused(Exception):
@@ -33,7 +33,7 @@ class Refused(Exception):
         self.what, self.file, self.line = what, file, line
 
 
-def helper_for(callee: Any, call: Call, key: Key) -> Callable[..., Any] | None:
+def helper_for(callee: Any, call: TypedCall, key: Key) -> Callable[..., Any] | None:
     """Returns the function that stands for a call; None if there is none. ``key`` is the same for one place."""
     try:
         maker = _MAKERS.get(callee)
@@ -136,7 +136,7 @@ def _index_2d(width: int) -> ThreadIndex:
 
 
 def _block_barrier(name: str, combine: Callable[[dict[int, Any]], Any]) -> Maker:
-    def maker(call: Call, key: Key) -> Callable[..., Any]:
+    def maker(call: TypedCall, key: Key) -> Callable[..., Any]:
         def meet(condition: Any = None) -> Any:
             return current().meet(Meeting("block", FaultSite(name, *here()), bool(condition), combine))
 
@@ -145,7 +145,7 @@ def _block_barrier(name: str, combine: Callable[[dict[int, Any]], Any]) -> Maker
     return maker
 
 
-def _sync_grid(call: Call, key: Key) -> Callable[..., Any]:
+def _sync_grid(call: TypedCall, key: Key) -> Callable[..., Any]:
     return lambda: current().meet(Meeting("grid", FaultSite("sync_grid()", *here()), None, lambda brought: None))
 
 
@@ -162,7 +162,7 @@ def _of_lanes(name: str, made: Callable[[str], Callable[[dict[int, Any]], dict[i
     """Makes an operation of a warp: ``made`` returns what it gives each lane, for the type of the first value. Such an
     operation has ``values`` values and a mask behind them."""
 
-    def maker(call: Call, key: Key) -> Callable[..., Any]:
+    def maker(call: TypedCall, key: Key) -> Callable[..., Any]:
         kinds = call.signature.arguments
         combine = made(kinds[0] if kinds else "")
         converts = [CONVERT[kind] for kind in kinds[:values]]
@@ -236,7 +236,7 @@ def _reduction(operation: Callable[[Any, Any], Any]) -> Callable[[str], Callable
 # Python's functions
 
 
-def _converted(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
+def _converted(call: TypedCall, function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function whose arguments are converted to the types of the call's signature."""
     converts = [CONVERT.get(kind) for kind in call.signature.arguments]
 
@@ -248,12 +248,12 @@ def _converted(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _to_result(call: Call, key: Key) -> Callable[..., Any] | None:
+def _to_result(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     return CONVERT.get(call.signature.result)
 
 
 def _extreme(function: Callable[..., Any]) -> Maker:
-    def maker(call: Call, key: Key) -> Callable[..., Any] | None:
+    def maker(call: TypedCall, key: Key) -> Callable[..., Any] | None:
         kinds = call.signature.arguments
         if len(kinds) < 2 or not call.signature.result or not all(kinds):
             return None
@@ -263,7 +263,7 @@ def _extreme(function: Callable[..., Any]) -> Maker:
     return maker
 
 
-def _range(call: Call, key: Key) -> Callable[..., Any]:
+def _range(call: TypedCall, key: Key) -> Callable[..., Any]:
     def made(*bounds: int) -> range:
         if len(bounds) == 3 and bounds[2] == 0:
             raise Leave
@@ -272,7 +272,7 @@ def _range(call: Call, key: Key) -> Callable[..., Any]:
     return _converted(call, made)
 
 
-def _divmod(call: Call, key: Key) -> Callable[..., Any] | None:
+def _divmod(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     kinds = set(call.signature.arguments)
     if len(kinds) != 1 or not (kinds <= {*INTEGERS, *FLOATS}):
         return None
@@ -283,7 +283,7 @@ def _divmod(call: Call, key: Key) -> Callable[..., Any] | None:
     return _converted(call, lambda a, b: (wrapped(a // b), a % b) if b else (0, 0))
 
 
-def _abs(call: Call, key: Key) -> Callable[..., Any] | None:
+def _abs(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     kind = call.signature.result
     if kind in INTEGERS:
         wrapped = WRAP[kind]
@@ -291,12 +291,12 @@ def _abs(call: Call, key: Key) -> Callable[..., Any] | None:
     return _converted(call, abs) if kind in FLOATS else None
 
 
-def _fma(call: Call, key: Key) -> Callable[..., Any] | None:
+def _fma(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     kind = call.signature.result
     return _converted(call, lambda a, b, c: fused(kind, a, b, c)) if kind in ("f32", "f64") else None
 
 
-def _square_root(call: Call, key: Key) -> Callable[..., Any] | None:
+def _square_root(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     kind = call.signature.result
     if kind not in FLOATS:
         return None
@@ -305,7 +305,7 @@ def _square_root(call: Call, key: Key) -> Callable[..., Any] | None:
 
 
 def _saturating(sign: int) -> Maker:
-    def maker(call: Call, key: Key) -> Callable[..., Any] | None:
+    def maker(call: TypedCall, key: Key) -> Callable[..., Any] | None:
         kind = call.signature.result
         if kind not in INTEGERS:
             return None
@@ -323,12 +323,12 @@ def _nothing(*args: Any, **named: Any) -> None:
     pass
 
 
-def _shared(call: Call, key: Key) -> Callable[..., Any] | None:
+def _shared(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     made = call.made
     return None if made is None else lambda *args, **named: shared_array(current(), key, made)
 
 
-def _local(call: Call, key: Key) -> Callable[..., Any] | None:
+def _local(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     made = call.made
     if made is None:
         return None
@@ -336,17 +336,17 @@ def _local(call: Call, key: Key) -> Callable[..., Any] | None:
     return lambda *args, **named: local_array(current(), (sys._getframe(1), *key), made)
 
 
-def _dynamic(call: Call, key: Key) -> Callable[..., Any] | None:
+def _dynamic(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     made = call.made
     return None if made is None else lambda *args, **named: dynamic_array(current(), made)
 
 
-def _type(call: Call, key: Key) -> Callable[..., Any] | None:
+def _type(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     kind = SCALARS.get(call.signature.arguments[0])
     return None if kind is None else lambda value: kind
 
 
-def _popc(call: Call, key: Key) -> Callable[..., Any]:
+def _popc(call: TypedCall, key: Key) -> Callable[..., Any]:
     (kind,) = call.signature.arguments
     return _converted(call, lambda x: bits_of(kind, x).bit_count())
 

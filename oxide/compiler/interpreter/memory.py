@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.source.typings import Elements
+from oxide.compiler.source.typings import ArrayElements
 from oxide.language.types import ScalarType
 
 from .numbers import BITS, CONVERT, FLOATS, bits_of
@@ -524,7 +524,7 @@ class TileRef:
 class BlockArray(_VectorWrites, _Atomics):
     """A shared or a local array."""
 
-    def __init__(self, elements: Elements, shape: tuple[int, ...], memory: Memory) -> None:
+    def __init__(self, elements: ArrayElements, shape: tuple[int, ...], memory: Memory) -> None:
         self.memory, self.shape, self.shown = memory, shape, elements.shown
 
     def __getitem__(self, index: Index) -> Any:
@@ -537,7 +537,7 @@ class BlockArray(_VectorWrites, _Atomics):
         return (self[place] for place in range(len(self)))
 
 
-def shared_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
+def shared_array(thread: Thread, key: Any, elements: ArrayElements) -> BlockArray:
     """Returns the block's array that is declared at one place."""
     found = thread.shared.get(key)
     if found is None:
@@ -548,7 +548,7 @@ def shared_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
     return array
 
 
-def local_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
+def local_array(thread: Thread, key: Any, elements: ArrayElements) -> BlockArray:
     """Returns the thread's array that is declared at one place."""
     assert elements.shape is not None
     found = thread.local.get(key)
@@ -559,7 +559,7 @@ def local_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
     return array
 
 
-def dynamic_array(thread: Thread, elements: Elements) -> BlockArray:
+def dynamic_array(thread: Thread, elements: ArrayElements) -> BlockArray:
     """Returns the block's dynamic shared memory as elements of a type."""
     size = thread.launch.shared_bytes
     whole = thread.shared.get("dynamic")
@@ -574,7 +574,7 @@ def dynamic_array(thread: Thread, elements: Elements) -> BlockArray:
 class ConstantArray(BaseArray):
     """A NumPy array outside the kernel."""
 
-    def __init__(self, array: np.ndarray[Any, Any], elements: Elements) -> None:
+    def __init__(self, array: np.ndarray[Any, Any], elements: ArrayElements) -> None:
         plain = np.ascontiguousarray(array)
         self.memory = Memory(elements.dtype, plain.reshape(-1).view(_DTYPES[elements.dtype]))
         self.shape, self.shown = array.shape, elements.shown

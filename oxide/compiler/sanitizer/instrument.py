@@ -52,7 +52,7 @@ from oxide.errors import CompileError
 from . import runtime
 from .origins import HELD_LOCAL, Origins
 from .regions import REGION_KINDS, UNKNOWN, Region, Regions, pointers_of
-from .types import size_of
+from .sizes import size_of
 
 _MAX_ACCESSES = 1 << 16
 

@@ -21,7 +21,7 @@ from oxide.compiler.signature.untyped_arguments import ArgumentType, ArrayType, 
 from oxide.driver.sanitizing import PointerWord
 
 from .origins import HELD_LOCAL, Origins
-from .types import size_of
+from .sizes import size_of
 
 REGION_KINDS = ("device", "shared", "local", "constant", "stack")
 """The kinds of memory that an access may go to. ``oxide.sanitize.chosen`` takes an index into this tuple."""

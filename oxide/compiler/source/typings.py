@@ -23,7 +23,7 @@ class Signature:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Elements:
+class ArrayElements:
     """The elements of an array that the kernel declares: ``shape`` is None for dynamic shared memory."""
 
     shape: tuple[int, ...] | None
@@ -34,14 +34,14 @@ class Elements:
 
 @final
 @dataclass(slots=True)
-class Call:
+class TypedCall:
     """A call. ``callee`` is what it calls: a ``TypedFunction``, the name of a scalar type, or a Python object."""
 
     signature: Signature
     callee: Any = None
     captures: bool = False
     """True if the function is a value of the kernel, which holds the numbers that the function captures."""
-    made: Elements | None = None
+    made: ArrayElements | None = None
 
 
 @final
@@ -57,10 +57,10 @@ class TypedFunction:
     """The type that the value of an operand of ``if … else``, ``and`` or ``or`` is converted to."""
     operations: dict[int, list[Signature]] = field(default_factory=dict)
     """The operators of each expression, in order."""
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, TypedCall] = field(default_factory=dict)
     constants: dict[int, Any] = field(default_factory=dict)
     """The numbers and arrays that expressions stand for."""
-    arrays: dict[int, Elements] = field(default_factory=dict)
+    arrays: dict[int, ArrayElements] = field(default_factory=dict)
     """The constant arrays among them."""
     variables: dict[str, set[str]] = field(default_factory=dict)
     """The types of each variable and of all that is assigned to it."""

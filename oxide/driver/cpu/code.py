@@ -21,7 +21,7 @@ from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
 from oxide.driver.cpu.cooperative import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
-from oxide.driver.cpu.streams import BlockRange, LoopFree, Pace
+from oxide.driver.cpu.streams import BlockRange, LoopFree, ThreadPace
 from oxide.driver.object import MissingFunction, Unloadable, load_object
 from oxide.driver.records import LAUNCH
 
@@ -48,7 +48,7 @@ class CpuFunction:
         self.entry = code.entry
         self.sanitized = code.sanitized
         self.cooperative = code.cooperative
-        self.pace = Pace() if code.loop_free else None
+        self.pace = ThreadPace() if code.loop_free else None
         self.call = _Entry(address)
         self._call_holding = _EntryHolding(address)
         # A queued launch keeps the code alive through the functions that it calls.

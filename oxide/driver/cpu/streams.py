@@ -89,7 +89,7 @@ class Task:
 
 
 @final
-class Pace:
+class ThreadPace:
     """The nanoseconds per thread of a kernel without loops, learned from its last launches; 0 before the first."""
 
     __slots__ = ("nanoseconds",)
@@ -113,7 +113,7 @@ class LoopFree:
 
     __slots__ = ("pace", "run_holding", "threads")
 
-    def __init__(self, run_holding: Callable[[int, int], object], pace: Pace, threads: int) -> None:
+    def __init__(self, run_holding: Callable[[int, int], object], pace: ThreadPace, threads: int) -> None:
         self.run_holding = run_holding
         self.pace = pace
         self.threads = threads
@@ -155,7 +155,7 @@ class BlockRange:
         return small.pace.nanoseconds * small.threads * left
 
     def learn(self, nanoseconds_per_block: float, *, exact: bool) -> None:
-        """Records the time per block; ``exact`` as in ``Pace.learn``."""
+        """Records the time per block; ``exact`` as in ``ThreadPace.learn``."""
         self.nanoseconds_per_block = nanoseconds_per_block
         if self.loop_free is not None:
             self.loop_free.pace.learn(nanoseconds_per_block / self.loop_free.threads, exact=exact)

@@ -27,15 +27,15 @@ from oxide.compiler.source.faults import RECORD
 from oxide.driver.base import Driver
 from oxide.dropping import calls_drop
 from oxide.errors import DeviceError
-from oxide.runtime.device.places import add_note_once, launch_notes, place_notes
-from oxide.runtime.host_memory.pinned import Block
+from oxide.runtime.device.launch_places import add_note_once, launch_notes, place_notes
+from oxide.runtime.host_memory.pinned import PinnedBlock
 from oxide.runtime.locks import new_lock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.compiler.specialization import Specialization
-    from oxide.runtime.device.places import Place
+    from oxide.runtime.device.launch_places import LaunchPlace
 
     Report: TypeAlias = "FaultReport | GraphFaultReport"
 
@@ -72,9 +72,9 @@ class FaultReport:
         _take_one(held, pool._returned, pool._make)
         self._records = held[0]
         self.launches: list[Specialization] = []
-        self.places: list[Place | None] = []  # for each launch: where in the operation it was
+        self.places: list[LaunchPlace | None] = []  # for each launch: where in the operation it was
 
-    def next_word(self, special: Specialization, place: Place | None) -> bytes:
+    def next_word(self, special: Specialization, place: LaunchPlace | None) -> bytes:
         """Assigns the next record to a launch of ``special``. Returns the record's address as the last bytes of the
         kernel's parameters."""
         launches = self.launches
@@ -149,7 +149,7 @@ class FaultRecordPool:
     def _make(self) -> None:
         block = self._driver.allocate_host(_BLOCK_BYTES)
         try:
-            memory = Block(block, _BLOCK_BYTES).memory.view(RECORD)
+            memory = PinnedBlock(block, _BLOCK_BYTES).memory.view(RECORD)
             memory.view(np.uint64)[:] = 0
             self._returned.extend(
                 [
@@ -196,8 +196,8 @@ class GraphFaultReport:
         self,
         page: FaultPage,
         number: int,
-        kernels: dict[int, tuple[Specialization, tuple[Place | None, ...]]],
-        graph_place: Place | None,
+        kernels: dict[int, tuple[Specialization, tuple[LaunchPlace | None, ...]]],
+        graph_place: LaunchPlace | None,
     ) -> None:
         self._page = page
         self._number = number
@@ -217,7 +217,7 @@ class GraphFaultReport:
 
 
 def _raise_recorded(
-    record: Any, special: Specialization, places: tuple[Place | None, ...], graph_place: Place | None
+    record: Any, special: Specialization, places: tuple[LaunchPlace | None, ...], graph_place: LaunchPlace | None
 ) -> None:
     """Raises the fault in a record, with notes of where the kernel was launched. Returns if the record describes no
     fault."""
@@ -269,7 +269,7 @@ class PageMemory:
 
     def __init__(self, address: int) -> None:
         self.address = address
-        self.records: NDArray[Any] = Block(address, PAGE_RECORDS * RECORD_BYTES).memory.view(RECORD)
+        self.records: NDArray[Any] = PinnedBlock(address, PAGE_RECORDS * RECORD_BYTES).memory.view(RECORD)
         self.flags = self.records.view(np.uint32).data  # see FaultReport.claimed
 
 

@@ -28,7 +28,7 @@ _RING_SLOTS = 4
 
 
 @final
-class Slot:
+class StagingSlot:
     """A piece of page-locked memory and its last use."""
 
     __slots__ = ("address", "position", "timeline")
@@ -59,10 +59,10 @@ class Turns:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.slots: list[Slot] = []
+        self.slots: list[StagingSlot] = []
         self._next = 0
 
-    def take(self, chunks: int) -> list[Slot]:
+    def take(self, chunks: int) -> list[StagingSlot]:
         """Returns the slots, least recently used first, and advances the next caller's start by ``chunks``."""
         first = self._next % len(self.slots)
         self._next = first + chunks
@@ -119,7 +119,7 @@ class StagingRing:
         """Replaces the lock in a forked process, where the thread that held it does not exist."""
         self._turns.lock = threading.Lock()
 
-    def take(self, nbytes: int, most: int) -> tuple[list[Slot], int]:
+    def take(self, nbytes: int, most: int) -> tuple[list[StagingSlot], int]:
         """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks, at
         ``most`` that many bytes."""
         if not self._turns.slots:
@@ -129,7 +129,7 @@ class StagingRing:
 
     def _make(self, chunk: int) -> None:
         address = self._device.driver.allocate_host(_RING_SLOTS * chunk)  # one call, as each call is costly
-        self._turns.slots = [Slot(address + number * chunk) for number in range(_RING_SLOTS)]
+        self._turns.slots = [StagingSlot(address + number * chunk) for number in range(_RING_SLOTS)]
         self.chunk = chunk
 
     def trim(self) -> None:

@@ -53,7 +53,7 @@ class PinnedBuffer:
 
     __slots__ = ("_block", "_drop", "_pool", "address", "nbytes")
 
-    def __init__(self, pool: PinnedPool, block: Block, nbytes: int) -> None:
+    def __init__(self, pool: PinnedPool, block: PinnedBlock, nbytes: int) -> None:
         """Takes ownership of the block."""
         number = next(_numbers)
         self._pool = pool
@@ -105,7 +105,7 @@ _new_array: Final[Any] = np.ndarray.__new__
 
 
 @final
-class Block:
+class PinnedBlock:
     """Page-locked memory: a whole allocation of the driver's, or a part of a shared ``page``.
 
     It holds a ready-made array, because NumPy takes a microsecond to make an array from an address.
@@ -133,16 +133,18 @@ class PinnedPool:
     free buffer is reused, for a smaller size if necessary. If no buffer is free, copies go through the device's staging
     ring.
 
-    An interrupt may come between any two steps. So ``Block.user`` alone says who owns a block. The free lists only
-    suggest candidates: a block that is in use or listed twice is skipped.
+    An interrupt may come between any two steps. So ``PinnedBlock.user`` alone says who owns a block. The free lists
+    only suggest candidates: a block that is in use or listed twice is skipped.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = new_lock()
-        self._returned: deque[tuple[Block, int]] = deque()  # the block, and the number of the buffer that owned it
-        self.give_back: Callable[[tuple[Block, int]], object] = self._returned.append  # for finalisers: a single C call
-        self._free: dict[int, list[Block]] = {}
+        # Each block, and the number of the buffer that owned it.
+        self._returned: deque[tuple[PinnedBlock, int]] = deque()
+        # For finalisers: a single C call.
+        self.give_back: Callable[[tuple[PinnedBlock, int]], object] = self._returned.append
+        self._free: dict[int, list[PinnedBlock]] = {}
         self._held = 0
         self._wanted: deque[int] = deque()  # sizes for the background thread to make; it is making the first
         self._grower: threading.Thread | None = None
@@ -230,9 +232,9 @@ class PinnedPool:
                         self._held += capacity
                         raise
 
-    def _trim_pages(self, capacity: int, blocks: list[Block]) -> None:
+    def _trim_pages(self, capacity: int, blocks: list[PinnedBlock]) -> None:
         """Frees the pages with no part in use, for ``trim``. Called with the lock held."""
-        by_page: dict[int, dict[int, Block]] = {}  # keyed by address too, as a block may be listed twice
+        by_page: dict[int, dict[int, PinnedBlock]] = {}  # keyed by address too, as a block may be listed twice
         for block in blocks:
             if not block.user:
                 by_page.setdefault(block.page, {})[block.address] = block
@@ -261,7 +263,7 @@ class PinnedPool:
                 counted = True
             address = self._driver.allocate_host(given)
             page = 0 if given == capacity else address
-            parts = [Block(address + offset, capacity, page) for offset in range(0, given, capacity)]
+            parts = [PinnedBlock(address + offset, capacity, page) for offset in range(0, given, capacity)]
             with self._lock:
                 free = self._free.setdefault(capacity, [])
                 free += parts  # not a call, so no interrupt can come between this line and the next
@@ -311,7 +313,7 @@ class PinnedPool:
             with self._lock:
                 self._wanted.popleft()
                 if address:
-                    self._free.setdefault(capacity, []).append(Block(address, capacity))
+                    self._free.setdefault(capacity, []).append(PinnedBlock(address, capacity))
                 else:
                     self._held -= capacity
 
@@ -342,7 +344,7 @@ class PinnedPool:
         )
 
 
-def _has_unused(blocks: list[Block]) -> bool:
+def _has_unused(blocks: list[PinnedBlock]) -> bool:
     """Returns whether a block is unused; if so, that block is the last of the list."""
     while blocks and blocks[-1].user:
         blocks.pop()

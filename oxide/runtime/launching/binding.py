@@ -66,7 +66,7 @@ _NOTHING: Final = Packed(object(), b"", ())
 
 
 @final
-class Slot:
+class ParameterSlot:
     """The rules that bind an argument to one parameter."""
 
     __slots__ = (
@@ -123,11 +123,11 @@ class Plan:
         self.interpreted: bool = special.description.interpreted
         self.reference: Any = special.reference
         formats = "@"
-        self.slots: list[Slot] = []
+        self.slots: list[ParameterSlot] = []
         contracts = special.description.contracts
         named: set[str] = set().union(*[contract.names for contract in contracts])
         for parameter in special.parameters:
-            self.slots.append(Slot(parameter, struct.calcsize(formats), named))
+            self.slots.append(ParameterSlot(parameter, struct.calcsize(formats), named))
             formats += parameter.struct_format
         self.end = bytes(-struct.calcsize(formats) % 8)  # padding before the fault record's address
         self.outputs = [place for place, slot in enumerate(self.slots) if slot.kind in (_DISJOINT, _TILES)]
@@ -252,7 +252,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
     return Binding(b"".join(pieces), reads, writes, device)
 
 
-def _pack(slot: Slot, argument: object) -> Packed | None:
+def _pack(slot: ParameterSlot, argument: object) -> Packed | None:
     """Packs a number, a tuple or a function as parameter bytes. Returns None if it needs a closer check."""
     words = _words(slot, argument)
     if words is None:
@@ -263,7 +263,7 @@ def _pack(slot: Slot, argument: object) -> Packed | None:
     return packed
 
 
-def _words(slot: Slot, argument: object) -> tuple[Any, ...] | None:
+def _words(slot: ParameterSlot, argument: object) -> tuple[Any, ...] | None:
     """Returns the words passed for a number, a tuple or a function. Returns None if it needs a closer check."""
     # The two common cases first, each with one or two compares.
     if type(argument) is int and slot.integers is not None and argument in slot.integers:

@@ -25,7 +25,7 @@ from oxide.errors import LaunchError
 from oxide.language import slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.host_memory.pinned import Block
+from oxide.runtime.host_memory.pinned import PinnedBlock
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -103,7 +103,7 @@ def _record(fault: Fault, special: Specialization, context: ExecutionContext) ->
     sites = (fault.site,) if fault.other is None else (fault.site, fault.other)
     faulted: Any = _Faulted(special, sites)
     address = context.fault_address(faulted)
-    record = Block(address, RECORD.itemsize).memory.view(RECORD)
+    record = PinnedBlock(address, RECORD.itemsize).memory.view(RECORD)
     record["site"] = 0
     record["index"] = fault.index if fault.other is None else 1
     record["length"], record["block"], record["thread"] = fault.length, fault.block, fault.thread

@@ -12,7 +12,7 @@ import numpy as np
 
 from oxide.messages import written
 from oxide.native import Given
-from oxide.runtime.device.places import add_note_once, origin, part_note
+from oxide.runtime.device.launch_places import add_note_once, origin, part_note
 from oxide.runtime.device.timeline import Mark
 from oxide.runtime.operations.operation import (
     DeviceOperation,

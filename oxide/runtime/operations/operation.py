@@ -22,7 +22,7 @@ from oxide.dropping import calls_drop, finalise_subclass, nothing
 from oxide.native import Given, is_compiled, mypyc_attr, warn_caller
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.awaiting.unrun import complain, warns_when_called
-from oxide.runtime.device.places import add_note_once, origin, part_note
+from oxide.runtime.device.launch_places import add_note_once, origin, part_note
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.device.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
@@ -166,7 +166,7 @@ class DeviceOperation(Generic[T]):
         the same device. Raises ``TypeError`` if ``device`` is no device. Running raises ``DeviceError`` if the device
         is not set up.
         """
-        from oxide.runtime.operations.placement import OnDevice
+        from oxide.runtime.operations.on_device import OnDevice
 
         return OnDevice(self, device)
 
@@ -267,7 +267,7 @@ class DeviceOperation(Generic[T]):
         context.levels = levels - 1
         try:
             if self._placed and self._placement is not context.device:
-                from oxide.runtime.operations.placement import run_placed
+                from oxide.runtime.operations.on_device import run_placed
 
                 device = find_device(context.runtime, self._placement)
                 if device is not context.device:

@@ -13,8 +13,8 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, require_runtime
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import find_device, require_placement
+from oxide.runtime.operations.on_device import run_placed
 from oxide.runtime.operations.operation import DeviceOperation, Spec
-from oxide.runtime.operations.placement import run_placed
 from oxide.runtime.operations.transfers import copy_box, new_box, require_box
 from oxide.runtime.submission.submission import ExecutionContext
 

@@ -16,7 +16,7 @@ from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError, GraphError
 from oxide.native import Given, caused
 from oxide.runtime.awaiting.loading import load_announced, loaded_function
-from oxide.runtime.device.places import add_note_once
+from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.runtime import Runtime, current_runtime
 from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.graph import rehearse

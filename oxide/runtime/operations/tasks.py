@@ -17,7 +17,7 @@ from oxide.native import Given, caused, mypyc_attr
 from oxide.runtime.awaiting.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, ready_to_submit, would_keep
 from oxide.runtime.awaiting.unrun import note
-from oxide.runtime.device.places import add_note_once
+from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.timeline import Mark, Timeline
 from oxide.runtime.loop.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.loop.turns import current_turn

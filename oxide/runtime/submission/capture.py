@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 from oxide.errors import GraphError
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
+from oxide.runtime.device.launch_places import identity
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.device.places import identity
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
     from oxide.driver.base import Dim3, Driver, FunctionHandle, StreamHandle
     from oxide.runtime.device.address_ranges import Known
-    from oxide.runtime.device.places import Place
+    from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.stream import Stream
     from oxide.runtime.submission.submission import ExecutionContext
 
@@ -48,7 +48,7 @@ class Recording:
         self.reads: dict[Allocation, None] = {}
         self.writes: dict[Allocation, None] = {}
         self.known: list[Known | None] = []  # for memory that other libraries know: keeps it known to the graph
-        self.kernels: dict[int, tuple[Specialization, dict[object, Place | None]]] = {}
+        self.kernels: dict[int, tuple[Specialization, dict[object, LaunchPlace | None]]] = {}
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}
         self._before: Capture | None = None
@@ -74,7 +74,7 @@ class Recording:
         self.writes.update(dict.fromkeys(writes))
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
 
-    def fault_address(self, specialization: Specialization, place: Place | None) -> int:
+    def fault_address(self, specialization: Specialization, place: LaunchPlace | None) -> int:
         """Returns the address in device memory where the graph's kernels report a fault. The cursor lies behind the
         record. The end of each launch uses it to copy a claimed record to the host, and zeroes it."""
         if self.fault_record is None:

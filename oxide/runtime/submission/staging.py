@@ -33,7 +33,7 @@ import numpy as np
 
 from oxide.native import mypyc_attr
 from oxide.runtime.device import staging_ring
-from oxide.runtime.device.staging_ring import Slot, Turns
+from oxide.runtime.device.staging_ring import StagingSlot, Turns
 from oxide.runtime.host_memory.moves import Moves
 from oxide.runtime.host_memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
 
@@ -96,7 +96,7 @@ class Lane:
             if buffer is None:
                 return
             self._buffers.append(buffer)
-            self.turns.slots.append(Slot(buffer.address))
+            self.turns.slots.append(StagingSlot(buffer.address))
 
 
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
@@ -195,7 +195,7 @@ def _upload_in_chunks(
     box: DeviceBox,
     array: NDArray[Any],
     chunk: int,
-    slots: Sequence[Slot],
+    slots: Sequence[StagingSlot],
     lane: Lane | None,
 ) -> None:
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
@@ -265,7 +265,7 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
 
 
 def _download_in_chunks(
-    context: ExecutionContext, box: DeviceBox, result: NDArray[Any], chunk: int, slots: Sequence[Slot]
+    context: ExecutionContext, box: DeviceBox, result: NDArray[Any], chunk: int, slots: Sequence[StagingSlot]
 ) -> None:
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
     layout = _layout(nbytes, chunk)

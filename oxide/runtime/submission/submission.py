@@ -21,8 +21,8 @@ from oxide.native import Given, caused
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.fault_records import REPORT_RECORDS
+from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
-from oxide.runtime.device.places import add_note_once
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from oxide.driver.base import Driver, FunctionHandle
     from oxide.runtime.device.dead_work import Run, Visible
     from oxide.runtime.device.fault_records import FaultReport, Report
-    from oxide.runtime.device.places import Place
+    from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.device.timeline import Mark, Timeline
 
@@ -87,7 +87,7 @@ class ExecutionContext:
         self.visible = visible
         self.device: Device = stream.device
         self.recording = recording
-        self.place: Place | None = None
+        self.place: LaunchPlace | None = None
         self.levels = _recursion_limit()  # how many more levels operations may nest
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)

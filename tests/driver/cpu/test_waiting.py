@@ -21,7 +21,7 @@ from oxide import Array, DisjointSlice, LaunchConfig, f32, h2d, i32, kernel, thr
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu import streams as cpu_streams
 from oxide.driver.cpu import workers as cpu_workers
-from oxide.driver.cpu.streams import BlockRange, CpuStream, LoopFree, Pace, Point, Record, Task, Wait
+from oxide.driver.cpu.streams import BlockRange, CpuStream, LoopFree, Point, Record, Task, ThreadPace, Wait
 from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking
 from oxide.testing import use_driver
@@ -59,9 +59,9 @@ def scheduler_of(threads: int = 1) -> Iterator[WorkerScheduler]:
         scheduler.close()
 
 
-def launch(run: Callable[[int, int], object], total: int = 1, *, pace: Pace | None = None) -> BlockRange:
+def launch(run: Callable[[int, int], object], total: int = 1, *, pace: ThreadPace | None = None) -> BlockRange:
     """A launch of a kernel without loops."""
-    return BlockRange("launch small", run, total, LoopFree(run, pace or Pace(), 1))
+    return BlockRange("launch small", run, total, LoopFree(run, pace or ThreadPace(), 1))
 
 
 def names_into(names: list[str]) -> Callable[[int, int], object]:
@@ -154,7 +154,7 @@ def test_a_kernel_that_turns_out_to_be_long_goes_to_the_workers_after_its_first_
 
 def test_a_kernel_that_was_long_before_goes_to_the_workers_at_once() -> None:
     names: list[str] = []
-    pace = Pace()
+    pace = ThreadPace()
     pace.learn(1e6, exact=True)
     with scheduler_of() as scheduler:
         stream = CpuStream(0)
@@ -165,7 +165,7 @@ def test_a_kernel_that_was_long_before_goes_to_the_workers_at_once() -> None:
 
 
 def test_a_pace_is_taken_for_longer_only_where_nothing_else_is_in_it() -> None:
-    pace = Pace()
+    pace = ThreadPace()
     learned = []
     for nanoseconds, exact in ((5.0, False), (7.0, False), (3.0, False), (9.0, True), (10.0, False)):
         pace.learn(nanoseconds, exact=exact)
@@ -179,7 +179,7 @@ def test_a_kernel_is_run_with_the_gil_held_only_where_its_last_launch_was_short(
     times = [0]
     monkeypatch.setattr(cpu_workers, "perf_counter_ns", lambda: times.pop(0))
     calls: list[str] = []
-    pace = Pace()
+    pace = ThreadPace()
     with scheduler_of() as scheduler:
         stream = CpuStream(0)
         for took in (1_000, 1_000, 30_000, 30_000, 1_000, 1_000):

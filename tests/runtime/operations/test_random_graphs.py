@@ -287,5 +287,5 @@ def test_without_the_ordering_random_graphs_go_wrong(
         monkeypatch.setattr(
             staging, "_beside", lambda context, count, kept: moved.append(kept) or beside(context, count, kept)
         )
-        monkeypatch.setattr(staging_ring.Slot, "order", lambda *_: None)
+        monkeypatch.setattr(staging_ring.StagingSlot, "order", lambda *_: None)
     assert seeds() > 0

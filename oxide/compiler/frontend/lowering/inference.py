@@ -32,15 +32,15 @@ from oxide.compiler.check.vocabulary import LARGEST, LEAST
 from oxide.compiler.source.source import Span
 from oxide.messages import written
 
+from .recorded_typings import KeepTypes
+from .recorded_widenings import RecordWidening
 from .registry import session
 from .slices import RefType
 from .tiles import TileRefType
 from .types import display
-from .typings import KeepTypes
-from .widening import RecordWidening
 
 
-class Place(numba_ir.Loc):  # type: ignore[misc]
+class ColumnPlace(numba_ir.Loc):  # type: ignore[misc]
     """A place in the source with columns, as byte offsets in their lines."""
 
     span: Span | None = None
@@ -49,7 +49,7 @@ class Place(numba_ir.Loc):  # type: ignore[misc]
 class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc]
     def __init__(self, func_id: Any) -> None:
         super().__init__(func_id)
-        self.loc = self.first_loc = Place.from_function_id(func_id)
+        self.loc = self.first_loc = ColumnPlace.from_function_id(func_id)
         self._positions = tuple(func_id.code.co_positions())
         self._corrected = False
 
@@ -170,8 +170,8 @@ class CheckReferences(AnalysisPass):  # type: ignore[misc]
     def run_pass(self, state: Any) -> bool:
         if session.numba_style:
             return False
-        references: dict[str, Place] = {}
-        numbers: list[tuple[str, Any, Place]] = []
+        references: dict[str, ColumnPlace] = {}
+        numbers: list[tuple[str, Any, ColumnPlace]] = []
         scope = next(iter(state.func_ir.blocks.values())).scope
         names = {version: name for name, versions in scope.var_redefinitions.items() for version in versions}
         for block in state.func_ir.blocks.values():
@@ -262,7 +262,7 @@ def record_failure(error: Exception, function: Any, notes: int) -> None:
         place = getattr(error, "loc", None)
         if place is None or place.line <= 0:
             # During lowering the session follows the function.
-            place = Place(session.file, session.line)
+            place = ColumnPlace(session.file, session.line)
             place.span = session.span
         failure = _failure(place, text, tuple(session.notes[notes:]))
     session.failures.append(failure)

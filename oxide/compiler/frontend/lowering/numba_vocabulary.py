@@ -27,7 +27,7 @@ from .numba_half import CONVERSIONS
 from .primitives import call_primitive, site
 from .registry import lowering_registry
 from .shared import local_memory, static_memory
-from .total import TotalBuilder
+from .total_builder import TotalBuilder
 
 _BIT = ir.IntType(1)
 _INT = ir.IntType(32)

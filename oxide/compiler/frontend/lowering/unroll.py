@@ -1,4 +1,4 @@
-"""``unroll(range(…))``: returns the range, and marks the loop with a call in front of it for ``compiler.ir.unroll``."""
+"""``unroll(range(…))``: returns the range, and marks the loop for ``compiler/ir/marked_loops.py`` by a call."""
 
 from __future__ import annotations
 

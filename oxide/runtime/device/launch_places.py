@@ -19,8 +19,8 @@ _FUNCTION: Final = FunctionType  # in compiled code a constant costs no look-up
 _BUILTIN: Final = BuiltinFunctionType
 _METHOD: Final = MethodType
 
-Place = tuple[str, object, int, Any]
-"""The kind, detail and number of an operation's part, as ``part_note`` takes them, and the enclosing ``Place`` or
+LaunchPlace = tuple[str, object, int, Any]
+"""The kind, detail and number of an operation's part, as ``part_note`` takes them, and the enclosing ``LaunchPlace`` or
 None."""
 
 
@@ -63,7 +63,7 @@ def part_note(what: str, detail: object, number: int) -> str:
     return f"in stage {number} of a chain, {what}({described(detail)})"
 
 
-def identity(place: Place | None) -> object:
+def identity(place: LaunchPlace | None) -> object:
     """Returns a key that distinguishes places. Code objects compare equal if two files have the same text, so the key
     has their ids."""
     if place is None:
@@ -72,7 +72,7 @@ def identity(place: Place | None) -> object:
     return what, id(detail) if isinstance(detail, CodeType) else detail, number, identity(outer)
 
 
-def place_notes(place: Place | None) -> list[str]:
+def place_notes(place: LaunchPlace | None) -> list[str]:
     """Returns the notes of a place, innermost first, as for an error at submission."""
     notes = []
     while place is not None:
@@ -81,7 +81,7 @@ def place_notes(place: Place | None) -> list[str]:
     return notes
 
 
-def launch_notes(kernel: str, places: Iterable[Place | None]) -> list[str]:
+def launch_notes(kernel: str, places: Iterable[LaunchPlace | None]) -> list[str]:
     """Returns the notes for a kernel that was launched at one of ``places``. Only a graph has several. Returns none if
     the launch was the whole operation, as the fault's message names the kernel."""
     launched = f"in <oxide launch of {kernel}>"

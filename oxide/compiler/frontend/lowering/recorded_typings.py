@@ -16,7 +16,7 @@ from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import AnalysisPass
 
 from oxide.compiler.check.numbering import Numbered, numbered
-from oxide.compiler.source.typings import Call, Elements, Signature, TypedFunction
+from oxide.compiler.source.typings import ArrayElements, Signature, TypedCall, TypedFunction
 
 from .complex_numbers import COMPLEX_LITERAL
 from .constant import ConstantArrayType
@@ -160,11 +160,11 @@ class _Keeper:
     def _constant_array(self, number: int, array: Any, kind: Any) -> None:
         if isinstance(kind, ConstantArrayType):
             self.typed.constants[number] = array
-            self.typed.arrays[number] = Elements(kind.shape, name_of(kind.dtype), kind.shown)
+            self.typed.arrays[number] = ArrayElements(kind.shape, name_of(kind.dtype), kind.shown)
 
     def _call(self, number: int, expression: Any) -> None:
         kind, found = self.typemap[expression.func.name], self.calltypes[expression]
-        call = Call(_signature(found))
+        call = TypedCall(_signature(found))
         if isinstance(kind, types.NumberClass):
             call.callee = name_of(kind.dtype)
         elif isinstance(kind, FunctionValueType):
@@ -183,7 +183,7 @@ class _Keeper:
             call.callee = self.globals.get(expression.func.name)
         made = found.return_type
         if isinstance(made, BlockArrayType):
-            call.made = Elements(made.shape, name_of(made.dtype), made.shown)
+            call.made = ArrayElements(made.shape, name_of(made.dtype), made.shown)
         self.typed.calls.setdefault(number, call)
 
     def _join(self, statement: Any) -> None:
