@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from oxide.compiler.check.check import Uses
     from oxide.compiler.frontend.frontend import Style
     from oxide.compiler.interpreter.run import TypedKernel
-    from oxide.compiler.ir.portable import PortableKernel
+    from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
 
     from .cache import Facts
     from .checks_report import Check
@@ -205,26 +205,14 @@ class Specialization:
         """Types a kernel that is interpreted. Raises ``CompileError``, and ``NotTyped`` for numba-cuda's semantics."""
         from oxide.compiler.bounds.leaving import threads_may_wait
         from oxide.compiler.check.breakpoints import debugged
-        from oxide.compiler.frontend.frontend import lower
         from oxide.compiler.interpreter.run import TypedKernel
-        from oxide.compiler.ir.portable import translate
 
         kernel = self.description
         with debugged():
             uses, style = _style(kernel, self.parameters)
             if style != "oxide":
                 raise not_typed(kernel.name)
-            lowered = lower(
-                kernel.name,
-                kernel.function,
-                self.parameters,
-                kernel.fastmath,
-                style,
-                fma=kernel.fma,
-                constants=uses.constants,
-                keeps_types=True,
-            )
-        portable = translate(kernel.function, lowered)
+            lowered, portable = _lowered(kernel, self.parameters, uses, style, keeps_types=True)
         assert lowered.typed is not None, "the front end was asked for the types"
         self.cooperative = portable.cooperative
         self.typed = TypedKernel(
@@ -261,23 +249,11 @@ class Specialization:
     def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
         """Compiles a second lowering, whose accesses know their places in the source and keep their checks."""
         from oxide.compiler.bounds.hoist import leave_assertions_out
-        from oxide.compiler.frontend.frontend import lower
-        from oxide.compiler.ir.portable import translate
         from oxide.compiler.sanitizer.instrument import compile_sanitized
 
         kernel = self.description
         uses, style = _style(kernel, self.parameters)
-        lowered = lower(
-            kernel.name,
-            kernel.function,
-            self.parameters,
-            kernel.fastmath,
-            style,
-            fma=kernel.fma,
-            located=True,
-            constants=uses.constants,
-        )
-        portable = translate(kernel.function, lowered)
+        _, portable = _lowered(kernel, self.parameters, uses, style, located=True)
         if kernel.unchecked:
             portable = leave_assertions_out(portable)
         self._sanitized_sites = portable.sites
@@ -305,18 +281,41 @@ def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[U
     return uses, "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
 
 
+def _lowered(
+    kernel: KernelDescription,
+    parameters: tuple[Closed, ...],
+    uses: Uses,
+    style: Style,
+    *,
+    located: bool = False,
+    keeps_types: bool = False,
+) -> tuple[LoweredKernel, PortableKernel]:
+    """Types and lowers a checked kernel. Returns the front end's result, and the same as portable IR. ``located`` and
+    ``keeps_types`` are ``lower``'s. Raises ``CompileError``."""
+    from oxide.compiler.frontend.frontend import lower
+    from oxide.compiler.ir.portable import translate
+
+    lowered = lower(
+        kernel.name,
+        kernel.function,
+        parameters,
+        kernel.fastmath,
+        style,
+        fma=kernel.fma,
+        located=located,
+        constants=uses.constants,
+        keeps_types=keeps_types,
+    )
+    return lowered, translate(kernel.function, lowered)
+
+
 def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
     from oxide.compiler.bounds.contiguous import version_contiguous_loops
     from oxide.compiler.bounds.hoist import hoist_checks, leave_checks_out
-    from oxide.compiler.frontend.frontend import lower
-    from oxide.compiler.ir.portable import translate
 
     uses, style = _style(kernel, parameters)
-    lowered = lower(
-        kernel.name, kernel.function, parameters, kernel.fastmath, style, fma=kernel.fma, constants=uses.constants
-    )
-    portable = translate(kernel.function, lowered)
+    lowered, portable = _lowered(kernel, parameters, uses, style)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:
         portable = leave_checks_out(portable)

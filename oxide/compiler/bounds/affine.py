@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from typing import TypeAlias, final
 
 from oxide.compiler.ir.control_flow import ControlFlow, Loop
-from oxide.compiler.ir.module import (
+from oxide.compiler.ir.recognise import INVERSE, MIRROR, called, integer_intrinsic, register_of
+from oxide.compiler.ir.values import (
     TRUE,
     Binary,
     Branch,
@@ -39,7 +40,6 @@ from oxide.compiler.ir.module import (
     Value,
     number,
 )
-from oxide.compiler.ir.recognise import INVERSE, MIRROR, called, integer_intrinsic, register_of
 
 Coefficient: TypeAlias = int | Value
 """A whole number known at compile time, or an ``i64`` that is available at the preheader."""

@@ -24,7 +24,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
-from oxide.compiler.ir.module import (
+from oxide.compiler.ir.module import Module
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.values import (
     TRUE,
     Atomic,
     Binary,
@@ -37,12 +39,10 @@ from oxide.compiler.ir.module import (
     GetElementPtr,
     Instruction,
     Load,
-    Module,
     Store,
     Value,
     number,
 )
-from oxide.compiler.ir.portable import PortableKernel
 
 from .affine import Range, Undecidable
 from .leaving import CONVERGENT

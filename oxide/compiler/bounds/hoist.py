@@ -20,10 +20,11 @@ from typing import Literal
 from oxide.compiler.ir import verifier
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
 from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
-from oxide.compiler.ir.module import TRUE, Block, Branch, Call, Function, Instruction, Module, Value
+from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import fails_an_assert, is_alignment_check, is_bounds_check
+from oxide.compiler.ir.values import TRUE, Block, Branch, Call, Instruction, Value
 from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 

@@ -12,23 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oxide.compiler.ir.module import (
-    FALSE,
-    TRUE,
-    Atomic,
-    Block,
-    Branch,
-    Call,
-    Function,
-    Instruction,
-    Load,
-    Module,
-    Return,
-    Store,
-    number,
-)
+from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import fails_an_assert, is_check
+from oxide.compiler.ir.values import FALSE, TRUE, Atomic, Block, Branch, Call, Instruction, Load, Return, Store, number
 
 ALONE = (
     "oxide.in_bounds",

@@ -24,21 +24,9 @@ from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar, final
 
 from oxide.compiler.ir.control_flow import ControlFlow, Loop
-from oxide.compiler.ir.module import (
-    Argument,
-    Binary,
-    Block,
-    Branch,
-    Call,
-    Cast,
-    Compare,
-    Function,
-    Phi,
-    Select,
-    Value,
-    number,
-)
+from oxide.compiler.ir.module import Function
 from oxide.compiler.ir.recognise import INVERSE, conditions_of, integer_intrinsic, register_of
+from oxide.compiler.ir.values import Argument, Binary, Block, Branch, Call, Cast, Compare, Phi, Select, Value, number
 from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 

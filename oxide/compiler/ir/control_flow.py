@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from .module import Block, Function, Instruction, Phi, Value
+from .module import Function
+from .values import Block, Instruction, Phi, Value
 
 
 @final

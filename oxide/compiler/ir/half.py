@@ -14,7 +14,8 @@ from oxide.driver.base import Target
 from oxide.errors import CompileError
 
 from .control_flow import suffixed
-from .module import Call, Cast, Module, Value
+from .module import Module
+from .values import Call, Cast, Value
 
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
 """The prefixes of symbols that need the conversions of f16. libdevice's functions call them on the CPU."""

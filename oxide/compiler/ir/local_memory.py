@@ -12,7 +12,8 @@ from typing import Any
 
 from oxide.compiler.source.source import SourcePlace, column_of, located_in
 
-from .module import Alloca, Function, Module
+from .module import Function, Module
+from .values import Alloca
 
 LIMIT = 512 * 1024
 """The bytes of local memory that every CUDA device gives a thread."""

@@ -7,7 +7,8 @@ the header is a back edge and gets LLVM's unrolling metadata. The call is remove
 
 from __future__ import annotations
 
-from .module import Block, Function, Module
+from .module import Function, Module
+from .values import Block
 
 
 def unroll_marked_loops(module: Module, function: Function) -> None:

@@ -1,5 +1,4 @@
-"""Reads printed LLVM IR into the objects of ``module.py``: the front end's dialect of LLVM 7, and the output of LLVM
-22.
+"""Reads printed LLVM IR into the objects of ``module.py``: the front end's dialect of LLVM 7, and the output of LLVM 22.
 
 Differences between the two disappear here: typed pointers become ``ptr``, and names are quoted only where necessary.
 Values and blocks that LLVM only numbers get names, so that passes may add and remove others.
@@ -13,7 +12,9 @@ from collections.abc import Iterator
 from typing import NoReturn, final
 
 from .brackets import split_list
-from .module import (
+from .module import Function, Module
+from .text import quoted, unquoted
+from .values import (
     BINARY,
     CASTS,
     LISTS,
@@ -28,12 +29,10 @@ from .module import (
     Compare,
     Constant,
     Extract,
-    Function,
     GetElementPtr,
     Insert,
     Instruction,
     Load,
-    Module,
     Operation,
     Phi,
     Return,
@@ -42,8 +41,6 @@ from .module import (
     Switch,
     Unreachable,
     Value,
-    quoted,
-    unquoted,
 )
 
 

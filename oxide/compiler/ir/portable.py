@@ -29,9 +29,11 @@ from oxide.compiler.source.widening import Widening
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total, verifier
 from .local_memory import place_local_memory
 from .marked_loops import unroll_marked_loops
-from .module import Argument, Atomic, Call, Constant, Function, Load, Module, Store, Value, number, quoted
+from .module import Function, Module
 from .parser import parse
 from .primitives import GRID_BARRIER, PREFIXES, SharedMemory, place_shared_memory
+from .text import quoted
+from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .module import Binary, Call, Instruction, Module, Select, Value, unescaped
+from .module import Module
+from .text import unescaped
+from .values import Binary, Call, Instruction, Select, Value
 
 INVERSE = {
     "slt": "sge",

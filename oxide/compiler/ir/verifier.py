@@ -19,7 +19,10 @@ from oxide.environment import word
 
 from .brackets import split_list
 from .control_flow import ControlFlow, postorder
-from .module import (
+from .module import Function, Module
+from .parser import member_type
+from .recognise import called, conditions_of, is_bounds_check
+from .values import (
     Argument,
     Atomic,
     Binary,
@@ -30,12 +33,10 @@ from .module import (
     Compare,
     Constant,
     Extract,
-    Function,
     GetElementPtr,
     Insert,
     Instruction,
     Load,
-    Module,
     Phi,
     Return,
     Select,
@@ -45,8 +46,6 @@ from .module import (
     Value,
     number,
 )
-from .parser import member_type
-from .recognise import called, conditions_of, is_bounds_check
 
 UNCHECKED = "!oxide.unchecked"
 """The mark of an access without a check: one that the program declares unchecked, or one of a loop over a view, whose

@@ -34,7 +34,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from oxide.compiler.ir.module import Binary, Call, Cast, Constant, Instruction, Module, Value
+from oxide.compiler.ir.module import Module
+from oxide.compiler.ir.values import Binary, Call, Cast, Constant, Instruction, Value
 
 _SAME = Constant('asm "mov.b32 $0, $1;", "=r,r"', "ptr")
 

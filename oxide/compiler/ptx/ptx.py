@@ -10,10 +10,11 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.instructions import QUOTIENTS, quotient
 from oxide.compiler.ir.llvm import gpu_machine, header, optimise
-from oxide.compiler.ir.module import Constant, Module, Value
+from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import declared_once
+from oxide.compiler.ir.values import Constant, Value
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
 from oxide.errors import CompileError

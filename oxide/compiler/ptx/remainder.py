@@ -7,7 +7,8 @@ more bits than a float, and NaN if it overflows. This code divides the mantissas
 
 from __future__ import annotations
 
-from oxide.compiler.ir.module import Binary, Call, Module
+from oxide.compiler.ir.module import Module
+from oxide.compiler.ir.values import Binary, Call
 
 
 def make_exact(module: Module) -> list[str]:

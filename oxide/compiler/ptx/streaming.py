@@ -7,7 +7,8 @@ last, so that the sanitizer and the bounds checks see ordinary loads and stores.
 
 from __future__ import annotations
 
-from oxide.compiler.ir.module import Call, Load, Module, Store, Value
+from oxide.compiler.ir.module import Module
+from oxide.compiler.ir.values import Call, Load, Store, Value
 
 _BITS = {"float": 32, "double": 64}
 _WIDEST = 4

@@ -19,7 +19,11 @@ from typing import final
 from oxide.compiler.bounds.leaving import threads_may_wait
 from oxide.compiler.cpu import native, primitives
 from oxide.compiler.ir.llvm import host_machine, portable_module, run_passes
-from oxide.compiler.ir.module import (
+from oxide.compiler.ir.module import Module
+from oxide.compiler.ir.parser import parse
+from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.recognise import called, source_place
+from oxide.compiler.ir.values import (
     FALSE,
     TRUE,
     Alloca,
@@ -34,16 +38,12 @@ from oxide.compiler.ir.module import (
     GetElementPtr,
     Instruction,
     Load,
-    Module,
     Return,
     Select,
     Store,
     Value,
     number,
 )
-from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.recognise import called, source_place
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
 from oxide.driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized

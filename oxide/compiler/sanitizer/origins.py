@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import final
 
-from oxide.compiler.ir.module import (
+from oxide.compiler.ir.module import Function
+from oxide.compiler.ir.recognise import called
+from oxide.compiler.ir.values import (
     Alloca,
     Binary,
     Cast,
     Extract,
-    Function,
     GetElementPtr,
     Insert,
     Instruction,
@@ -27,7 +28,6 @@ from oxide.compiler.ir.module import (
     Value,
     number,
 )
-from oxide.compiler.ir.recognise import called
 
 HELD_LOCAL = "oxide.held.local"
 """The function that returns a local array of as many bytes as its argument, while the kernel is simplified."""

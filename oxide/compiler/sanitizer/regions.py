@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from oxide.compiler.cpu import primitives
-from oxide.compiler.ir.module import Alloca, Call, Constant, Function, Module, Value
+from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parameters import word_types
 from oxide.compiler.ir.parser import constants
 from oxide.compiler.ir.primitives import SharedMemory
 from oxide.compiler.ir.recognise import called
+from oxide.compiler.ir.values import Alloca, Call, Constant, Value
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.signature.untyped_arguments import ArgumentType, ArrayType, RecordType, TupleType
 from oxide.driver.sanitizing import PointerWord

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxide.compiler.ir.control_flow import ControlFlow, copy_loop
-from oxide.compiler.ir.module import Block, Branch, Function, Phi, Return, number
+from oxide.compiler.ir.module import Function
 from oxide.compiler.ir.parser import parse
+from oxide.compiler.ir.values import Block, Branch, Phi, Return, number
 
 
 @st.composite

@@ -5,8 +5,8 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import pytest
 
-from oxide.compiler.ir.module import Alloca, Binary, Call, Cast, Compare, Constant, Extract, Load, Phi, Select, Store
 from oxide.compiler.ir.parser import member_type, parse, parse_function
+from oxide.compiler.ir.values import Alloca, Binary, Call, Cast, Compare, Constant, Extract, Load, Phi, Select, Store
 
 FORMS = """
 @table = internal constant [2 x i32] [i32 1, i32 2]

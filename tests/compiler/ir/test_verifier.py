@@ -9,8 +9,9 @@ from llvmlite import ir
 
 from oxide import CompileError, DisjointSlice, MatrixView, Slice, bool_, f32, i64, kernel, thread
 from oxide.compiler.frontend.lowering import slices, unchecked, vectors
-from oxide.compiler.ir.module import Argument, Binary, Block, Branch, Call, Compare, Constant, Module, Return, number
+from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
+from oxide.compiler.ir.values import Argument, Binary, Block, Branch, Call, Compare, Constant, Return, number
 from oxide.compiler.ir.verifier import InvalidIR, verify, verify_accesses, verify_structure, verify_total
 
 

@@ -33,9 +33,10 @@ from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
 from oxide.compiler.ir.files import ir_file
 from oxide.compiler.ir.llvm import header, run_passes
-from oxide.compiler.ir.module import FALSE, Branch, Call, Constant, Module, Switch, number
+from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, number
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.divergence import DIVERGENT
 

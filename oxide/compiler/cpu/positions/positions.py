@@ -28,7 +28,18 @@ from oxide.compiler.bounds.affine import Range, Undecidable
 from oxide.compiler.ir import parameters
 from oxide.compiler.ir.control_flow import ControlFlow, postorder
 from oxide.compiler.ir.files import ir_file
-from oxide.compiler.ir.module import (
+from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.parser import parse
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.recognise import (
+    INVERSE,
+    conditions_of,
+    fails_an_assert,
+    is_alignment_check,
+    is_bounds_check,
+    register_of,
+)
+from oxide.compiler.ir.values import (
     FALSE,
     TRUE,
     Alloca,
@@ -39,27 +50,15 @@ from oxide.compiler.ir.module import (
     Call,
     Cast,
     Compare,
-    Function,
     GetElementPtr,
     Instruction,
     Load,
-    Module,
     Return,
     Store,
     Switch,
     Unreachable,
     Value,
     number,
-)
-from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.recognise import (
-    INVERSE,
-    conditions_of,
-    fails_an_assert,
-    is_alignment_check,
-    is_bounds_check,
-    register_of,
 )
 from oxide.compiler.signature.signature import Closed
 

@@ -6,18 +6,8 @@ split, and LLVM combines the elements that are contiguous.
 
 from __future__ import annotations
 
-from oxide.compiler.ir.module import (
-    Constant,
-    Function,
-    GetElementPtr,
-    Instruction,
-    Load,
-    Operation,
-    Phi,
-    Store,
-    Value,
-    number,
-)
+from oxide.compiler.ir.module import Function
+from oxide.compiler.ir.values import Constant, GetElementPtr, Instruction, Load, Operation, Phi, Store, Value, number
 
 _BYTES = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2}
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from oxide.compiler.bounds.affine import Coefficient, Range
-from oxide.compiler.ir.module import Binary, Call, Compare, Constant, Function, Instruction, Value, number
+from oxide.compiler.ir.module import Function
+from oxide.compiler.ir.values import Binary, Call, Compare, Constant, Instruction, Value, number
 
 CHECKED_BLOCKS = "oxide.checked_blocks"
 """The function that runs a range of blocks with every check. Its parameters are the entry's."""

@@ -1,0 +1,35 @@
+"""Names and strings in the IR as LLVM prints them."""
+
+from __future__ import annotations
+
+import re
+
+
+def spaced(words: str) -> str:
+    return f"{words} " if words else ""
+
+
+def alignment(text: str) -> int:
+    """Returns the alignment that ends an access's text, or 1."""
+    _, found, align = text.rpartition("align ")
+    return int(align.partition(",")[0]) if found else 1
+
+
+_PLAIN = re.compile(r"[-\w$.]+")
+
+
+def quoted(symbol: str) -> str:
+    return symbol if _PLAIN.fullmatch(symbol) else f'"{symbol}"'
+
+
+def unquoted(name: str) -> str:
+    return name[1:-1] if name.startswith('"') else name
+
+
+_ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
+
+
+def unescaped(text: str) -> str:
+    """Returns a string as it was before LLVM printed it. LLVM escapes bytes that are not printable ASCII."""
+    plain = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
+    return plain.encode("latin-1").decode("utf-8", "replace")

@@ -1,0 +1,663 @@
+"""The compiler's IR as objects: values, blocks and instructions. ``module.py`` has functions and modules.
+
+It is LLVM's IR. ``parser.parse`` reads a printed module, and ``str(module)`` prints it. Instructions have a class for
+each form, so that passes match them by structure:
+
+    match value:
+        case Binary(opcode="add", left=left, right=Constant(integer=1)):
+
+An operand is a ``Value``: an instruction, an argument, a block, a global or a constant. Passes edit ``operands`` and
+the blocks' lists of instructions in place. ``control_flow.py`` has dominators and loops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import ClassVar, final
+
+from .text import alignment, spaced, unquoted
+
+BINARY = frozenset(("add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor")) | {
+    "fadd", "fsub", "fmul", "fdiv", "frem",
+}  # fmt: skip
+CASTS = frozenset(("trunc", "zext", "sext", "ptrtoint", "inttoptr", "bitcast", "addrspacecast")) | {
+    "fptrunc", "fpext", "fptoui", "fptosi", "uitofp", "sitofp",
+}  # fmt: skip
+LISTS = frozenset(("fneg", "freeze", "extractelement", "insertelement", "shufflevector"))
+"""Opcodes whose operands are printed one after the other, each with its type."""
+
+
+class Value:
+    """An operand: its printed name and its type, such as ``%i`` and ``i64``."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, name: str, type_: str) -> None:
+        self.name = name
+        self.type = type_
+
+    @property
+    def typed(self) -> str:
+        """Returns the operand as it is printed with its type."""
+        return f"{self.type} {self.name}"
+
+    @property
+    def integer(self) -> int | None:
+        """Returns the number of an integer constant or a truth value, None for any other value."""
+        return None
+
+    @property
+    def symbol(self) -> str:
+        """Returns the name of a global without its sigil and quotes, "" for any other value."""
+        return unquoted(self.name[1:]) if self.name.startswith("@") else ""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.typed}>"
+
+
+@final
+class Constant(Value):
+    """A constant, a constant expression or a global. Its name is its text. Equal texts of equal types are equal."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and (self.name, self.type) == (other.name, other.type)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def integer(self) -> int | None:
+        if self.name in _TRUTHS:
+            return _TRUTHS[self.name]
+        return int(self.name) if _INTEGER.fullmatch(self.name) else None
+
+
+_TRUTHS = {"false": 0, "true": 1}
+_INTEGER = re.compile(r"-?\d+")
+TRUE, FALSE = Constant("true", "i1"), Constant("false", "i1")
+
+
+def number(value: int, type_: str = "i64") -> Constant:
+    """Returns an integer constant."""
+    return Constant(str(value), type_)
+
+
+@final
+class Argument(Value):
+    """A function's parameter. ``attributes`` are printed between its type and its name."""
+
+    __slots__ = ("attributes",)
+
+    def __init__(self, name: str, type_: str, attributes: str = "") -> None:
+        super().__init__(name, type_)
+        self.attributes = attributes
+
+
+@final
+class Block(Value):
+    """A basic block. Its name is its label, with the sigil ``%``."""
+
+    __slots__ = ("instructions",)
+
+    def __init__(self, name: str, instructions: Iterable[Instruction] = ()) -> None:
+        super().__init__(name, "label")
+        self.instructions: list[Instruction] = []
+        self.extend(instructions)
+
+    def extend(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            instruction.block = self
+            self.instructions.append(instruction)
+
+    def append(self, instruction: Instruction) -> None:
+        self.extend((instruction,))
+
+    def insert(self, place: int, instructions: Iterable[Instruction]) -> None:
+        """Inserts instructions before the one at ``place``."""
+        added = list(instructions)
+        for instruction in added:
+            instruction.block = self
+        self.instructions[place:place] = added
+
+    def replace(self, old: Instruction, new: Iterable[Instruction]) -> None:
+        """Replaces an instruction of the block by others, possibly none. Its uses stay as they are."""
+        place = self.instructions.index(old)
+        del self.instructions[place]
+        self.insert(place, new)
+
+    @property
+    def terminator(self) -> Instruction:
+        return self.instructions[-1]
+
+    @property
+    def successors(self) -> list[Block]:
+        return self.terminator.targets
+
+    @property
+    def phis(self) -> list[Phi]:
+        return [instruction for instruction in self.instructions if isinstance(instruction, Phi)]
+
+    def jump_to(self, target: Block) -> None:
+        """Replaces the terminator by a jump."""
+        self.instructions.pop()
+        self.append(Branch(target))
+
+
+class Instruction(Value):
+    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` is printed after it, by kind."""
+
+    __slots__ = ("block", "metadata", "opcode", "operands")
+    _copied: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value]) -> None:
+        super().__init__(name, type_)
+        self.opcode = opcode
+        self.operands = list(operands)
+        self.metadata: dict[str, str] = {}
+        self.block: Block
+
+    @property
+    def targets(self) -> list[Block]:
+        """Returns the blocks that a terminator may branch to, in the order of its operands."""
+        return []
+
+    @property
+    def body(self) -> str:
+        """Returns the text after the ``=``, without metadata."""
+        raise NotImplementedError
+
+    def replace_operands(self, replaced: Mapping[Value, Value]) -> None:
+        self.operands = [replaced.get(operand, operand) for operand in self.operands]
+
+    def copy(self, replaced: Mapping[Value, Value], name: str) -> Instruction:
+        """Returns a copy with a new name, in no block, with some operands replaced."""
+        result = object.__new__(type(self))
+        result.name, result.type, result.opcode = name, self.type, self.opcode
+        result.operands = [replaced.get(operand, operand) for operand in self.operands]
+        result.metadata = dict(self.metadata)
+        for attribute in self._copied:
+            setattr(result, attribute, getattr(self, attribute))
+        return result
+
+    def __str__(self) -> str:
+        text = f"  {self.name} = {self.body}" if self.name else f"  {self.body}"
+        return text + "".join(f", {kind} {node}" for kind, node in self.metadata.items()) if self.metadata else text
+
+
+@final
+class Binary(Instruction):
+    """Arithmetic on two numbers of one type."""
+
+    __slots__ = ("flags",)
+    _copied = ("flags",)
+
+    def __init__(self, name: str, opcode: str, left: Value, right: Value, flags: str = "") -> None:
+        super().__init__(name, left.type, opcode, (left, right))
+        self.flags = flags
+
+    @property
+    def left(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def right(self) -> Value:
+        return self.operands[1]
+
+    @property
+    def is_sum(self) -> bool:
+        """Returns whether it adds integers. LLVM writes a sum without carries as a disjoint ``or``."""
+        return self.opcode == "add" or (self.opcode == "or" and self.flags == "disjoint")
+
+    @property
+    def body(self) -> str:
+        return f"{self.opcode} {spaced(self.flags)}{self.operands[0].typed}, {self.operands[1].name}"
+
+
+@final
+class Cast(Instruction):
+    """A conversion of a value to another type."""
+
+    __slots__ = ("flags",)
+    _copied = ("flags",)
+
+    def __init__(self, name: str, opcode: str, value: Value, type_: str, flags: str = "") -> None:
+        super().__init__(name, type_, opcode, (value,))
+        self.flags = flags
+
+    @property
+    def value(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def body(self) -> str:
+        return f"{self.opcode} {spaced(self.flags)}{self.operands[0].typed} to {self.type}"
+
+
+@final
+class Compare(Instruction):
+    """A comparison, ``icmp`` or ``fcmp``."""
+
+    __slots__ = ("flags", "predicate")
+    _copied = ("flags", "predicate")
+
+    def __init__(
+        self, name: str, predicate: str, left: Value, right: Value, opcode: str = "icmp", flags: str = ""
+    ) -> None:
+        count = _VECTOR.match(left.type)
+        super().__init__(name, f"<{count[1]} x i1>" if count else "i1", opcode, (left, right))
+        self.predicate = predicate
+        self.flags = flags
+
+    @property
+    def left(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def right(self) -> Value:
+        return self.operands[1]
+
+    @property
+    def body(self) -> str:
+        left, right = self.operands
+        return f"{self.opcode} {spaced(self.flags)}{self.predicate} {left.typed}, {right.name}"
+
+
+_VECTOR = re.compile(r"<(\d+) x ")
+
+
+@final
+class Select(Instruction):
+    """A choice of one of two values by a condition."""
+
+    __slots__ = ("flags",)
+    _copied = ("flags",)
+
+    def __init__(self, name: str, condition: Value, left: Value, right: Value, flags: str = "") -> None:
+        super().__init__(name, left.type, "select", (condition, left, right))
+        self.flags = flags
+
+    @property
+    def condition(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def left(self) -> Value:
+        return self.operands[1]
+
+    @property
+    def right(self) -> Value:
+        return self.operands[2]
+
+    @property
+    def body(self) -> str:
+        condition, left, right = self.operands
+        return f"select {spaced(self.flags)}{condition.typed}, {left.typed}, {right.typed}"
+
+
+@final
+class Phi(Instruction):
+    """A value for each predecessor. The operands are values and their blocks, alternating."""
+
+    __slots__ = ("flags",)
+    _copied = ("flags",)
+
+    def __init__(self, name: str, type_: str, incoming: Iterable[tuple[Value, Block]], flags: str = "") -> None:
+        super().__init__(name, type_, "phi", [operand for pair in incoming for operand in pair])
+        self.flags = flags
+
+    @property
+    def incoming(self) -> list[tuple[Value, Block]]:
+        return list(zip(self.operands[::2], self.operands[1::2], strict=True))  # type: ignore[arg-type]
+
+    @incoming.setter
+    def incoming(self, pairs: Iterable[tuple[Value, Block]]) -> None:
+        self.operands = [operand for pair in pairs for operand in pair]
+
+    def from_block(self, block: Block) -> Value:
+        """Returns the value for a predecessor. Raises ``KeyError`` for any other block."""
+        return {before: value for value, before in self.incoming}[block]
+
+    @property
+    def body(self) -> str:
+        pairs = ", ".join(f"[ {value.name}, {block.name} ]" for value, block in self.incoming)
+        return f"phi {spaced(self.flags)}{self.type} {pairs}"
+
+
+@final
+class Branch(Instruction):
+    """A jump, or a branch by a condition to ``yes`` or ``no``."""
+
+    __slots__ = ()
+
+    def __init__(self, yes: Block, no: Block | None = None, condition: Value | None = None) -> None:
+        super().__init__("", "void", "br", (yes,) if no is None or condition is None else (condition, yes, no))
+
+    @property
+    def condition(self) -> Value | None:
+        return self.operands[0] if len(self.operands) == 3 else None
+
+    @property
+    def yes(self) -> Block:
+        return self.operands[-2 if len(self.operands) == 3 else 0]  # type: ignore[return-value]
+
+    @property
+    def no(self) -> Block:
+        return self.operands[-1]  # type: ignore[return-value]
+
+    @property
+    def targets(self) -> list[Block]:
+        return self.operands[-2:] if len(self.operands) == 3 else self.operands[:]  # type: ignore[return-value]
+
+    @property
+    def body(self) -> str:
+        return "br " + ", ".join(operand.typed for operand in self.operands)
+
+
+@final
+class Switch(Instruction):
+    """A multi-way branch. The operands are the value, the default block, and then numbers and their blocks,
+    alternating."""
+
+    __slots__ = ()
+
+    def __init__(self, operands: Iterable[Value]) -> None:
+        super().__init__("", "void", "switch", operands)
+
+    @property
+    def targets(self) -> list[Block]:
+        return self.operands[1::2]  # type: ignore[return-value]
+
+    @property
+    def body(self) -> str:
+        value, default, *cases = self.operands
+        listed = "".join(
+            f"\n    {case.typed}, {block.typed}" for case, block in zip(cases[::2], cases[1::2], strict=True)
+        )
+        return f"switch {value.typed}, {default.typed} [{listed}\n  ]"
+
+
+@final
+class Return(Instruction):
+    """A return. The operand is the value, if there is one."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Value | None = None) -> None:
+        super().__init__("", "void", "ret", () if value is None else (value,))
+
+    @property
+    def body(self) -> str:
+        return f"ret {self.operands[0].typed}" if self.operands else "ret void"
+
+
+@final
+class Unreachable(Instruction):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("", "void", "unreachable", ())
+
+    @property
+    def body(self) -> str:
+        return "unreachable"
+
+
+@final
+class Load(Instruction):
+    """A read of memory. ``before`` is ``atomic`` or ``volatile``; ``after`` has the scope, the ordering and the
+    alignment."""
+
+    __slots__ = ("after", "before")
+    _copied = ("after", "before")
+
+    def __init__(self, name: str, type_: str, pointer: Value, after: str, before: str = "") -> None:
+        super().__init__(name, type_, "load", (pointer,))
+        self.before = before
+        self.after = after
+
+    @property
+    def pointer(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def align(self) -> int:
+        return alignment(self.after)
+
+    @property
+    def body(self) -> str:
+        return f"load {spaced(self.before)}{self.type}, {self.operands[0].typed}{self.after}"
+
+
+@final
+class Store(Instruction):
+    """A write to memory. ``before`` and ``after`` are as in ``Load``."""
+
+    __slots__ = ("after", "before")
+    _copied = ("after", "before")
+
+    def __init__(self, value: Value, pointer: Value, after: str, before: str = "") -> None:
+        super().__init__("", "void", "store", (value, pointer))
+        self.before = before
+        self.after = after
+
+    @property
+    def value(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def pointer(self) -> Value:
+        return self.operands[1]
+
+    @property
+    def align(self) -> int:
+        return alignment(self.after)
+
+    @property
+    def body(self) -> str:
+        value, pointer = self.operands
+        return f"store {spaced(self.before)}{value.typed}, {pointer.typed}{self.after}"
+
+
+@final
+class GetElementPtr(Instruction):
+    """An address computed from a pointer and indices. ``source`` is the type that the indices step through."""
+
+    __slots__ = ("flags", "source")
+    _copied = ("flags", "source")
+
+    def __init__(self, name: str, source: str, pointer: Value, indices: Iterable[Value], flags: str = "") -> None:
+        super().__init__(name, pointer.type, "getelementptr", (pointer, *indices))
+        self.source = source
+        self.flags = flags
+
+    @property
+    def pointer(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def indices(self) -> list[Value]:
+        return self.operands[1:]
+
+    @property
+    def body(self) -> str:
+        listed = ", ".join(operand.typed for operand in self.operands)
+        return f"getelementptr {spaced(self.flags)}{self.source}, {listed}"
+
+
+@final
+class Alloca(Instruction):
+    """A variable on the stack of type ``allocated``. The operand is the number of elements, if it is given."""
+
+    __slots__ = ("after", "allocated")
+    _copied = ("after", "allocated")
+
+    def __init__(self, name: str, allocated: str, count: Value | None = None, after: str = "") -> None:
+        super().__init__(name, "ptr", "alloca", () if count is None else (count,))
+        self.allocated = allocated
+        self.after = after
+
+    @property
+    def align(self) -> int:
+        return alignment(self.after)
+
+    @property
+    def body(self) -> str:
+        return f"alloca {', '.join([self.allocated, *(operand.typed for operand in self.operands)])}{self.after}"
+
+
+@final
+class Extract(Instruction):
+    """``extractvalue``: a member of a structure, by its indices."""
+
+    __slots__ = ("path",)
+    _copied = ("path",)
+
+    def __init__(self, name: str, type_: str, whole: Value, path: tuple[int, ...]) -> None:
+        super().__init__(name, type_, "extractvalue", (whole,))
+        self.path = path
+
+    @property
+    def whole(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def body(self) -> str:
+        return f"extractvalue {self.operands[0].typed}, {', '.join(map(str, self.path))}"
+
+
+@final
+class Insert(Instruction):
+    """``insertvalue``: a structure with one member replaced."""
+
+    __slots__ = ("path",)
+    _copied = ("path",)
+
+    def __init__(self, name: str, whole: Value, part: Value, path: tuple[int, ...]) -> None:
+        super().__init__(name, whole.type, "insertvalue", (whole, part))
+        self.path = path
+
+    @property
+    def whole(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def part(self) -> Value:
+        return self.operands[1]
+
+    @property
+    def body(self) -> str:
+        whole, part = self.operands
+        return f"insertvalue {whole.typed}, {part.typed}, {', '.join(map(str, self.path))}"
+
+
+@final
+class Operation(Instruction):
+    """An instruction with one of the opcodes in ``LISTS``."""
+
+    __slots__ = ("flags",)
+    _copied = ("flags",)
+
+    def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value], flags: str = "") -> None:
+        super().__init__(name, type_, opcode, operands)
+        self.flags = flags
+
+    @property
+    def body(self) -> str:
+        return f"{self.opcode} {spaced(self.flags)}{', '.join(operand.typed for operand in self.operands)}"
+
+
+@final
+class Call(Instruction):
+    """A call of a function, a pointer or inline assembly.
+
+    The first operand is the callee; assembly is a constant. ``before`` has the words between ``call`` and the result's
+    type. ``function_type``, if given, is printed instead of the result's type, as for variable arguments.
+    ``attributes`` are those of the arguments, by number. ``after`` follows the arguments. ``bundles`` are the tags of
+    LLVM's operand bundles with the numbers of their operands, which are the last operands.
+    """
+
+    __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")
+    _copied = ("after", "attributes", "before", "bundles", "function_type", "tail")
+
+    def __init__(
+        self,
+        name: str,
+        type_: str,
+        callee: Value,
+        arguments: Iterable[Value] = (),
+        *,
+        tail: str = "",
+        before: str = "",
+        after: str = "",
+        function_type: str = "",
+        attributes: Mapping[int, str] | None = None,
+        bundles: Iterable[tuple[str, Iterable[Value]]] = (),
+    ) -> None:
+        bundled = [(tag, list(operands)) for tag, operands in bundles]
+        last = [operand for _, operands in bundled for operand in operands]
+        super().__init__(name, type_, "call", (callee, *arguments, *last))
+        self.tail = tail
+        self.before = before
+        self.after = after
+        self.function_type = function_type
+        self.attributes = dict(attributes or {})
+        self.bundles = [(tag, len(operands)) for tag, operands in bundled]
+
+    @property
+    def callee(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def called(self) -> str:
+        """Returns the called function's symbol, "" for assembly or a pointer."""
+        return self.operands[0].symbol
+
+    @property
+    def is_assembly(self) -> bool:
+        return self.operands[0].name.startswith("asm ")
+
+    @property
+    def arguments(self) -> list[Value]:
+        return self.operands[1 : len(self.operands) - sum(count for _, count in self.bundles)]
+
+    @property
+    def body(self) -> str:
+        listed = ", ".join(
+            f"{argument.type} {spaced(self.attributes.get(place, ''))}{argument.name}"
+            for place, argument in enumerate(self.arguments)
+        )
+        head = f"{spaced(self.tail)}call {spaced(self.before)}{self.function_type or self.type}"
+        return f"{head} {self.callee.name}({listed}){self.after}{self._bundled() if self.bundles else ''}"
+
+    def _bundled(self) -> str:
+        last = iter(self.operands[len(self.arguments) + 1 :])
+        parts = (f'"{tag}"({", ".join(each.typed for each in islice(last, count))})' for tag, count in self.bundles)
+        return f" [ {', '.join(parts)} ]"
+
+
+@final
+class Atomic(Instruction):
+    """``atomicrmw``, ``cmpxchg`` or ``fence``. ``before`` follows the opcode, and ``after`` the operands."""
+
+    __slots__ = ("after", "before")
+    _copied = ("after", "before")
+
+    def __init__(
+        self, name: str, type_: str, opcode: str, operands: Iterable[Value], after: str, before: str = ""
+    ) -> None:
+        super().__init__(name, type_, opcode, operands)
+        self.before = before
+        self.after = after
+
+    @property
+    def pointer(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def body(self) -> str:
+        listed = ", ".join(operand.typed for operand in self.operands)
+        return " ".join(filter(None, (self.opcode, self.before, listed, self.after)))
