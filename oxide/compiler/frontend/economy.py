@@ -102,6 +102,18 @@ def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> d
     return rewritten
 
 
+def _position(self: Any, statement: Any, block: Any, stop: int = -1) -> int:
+    """Returns a statement's place in a block, or the block's length if it is not before ``stop``.
+
+    numba searches the block for each pair of a read and an assignment."""
+    body = block.body
+    known = getattr(block, "places", None)
+    if known is None or known[0] is not body:
+        known = block.places = body, {id(each): place for place, each in enumerate(body)}
+    place: int = known[1].get(id(statement), len(body))
+    return place if place < (len(body) + stop if stop < 0 else stop) else len(body)
+
+
 _with_single_back_edges = transforms.canonicalize_cfg_single_backedge
 
 
@@ -192,6 +204,7 @@ _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = tuple(
         (numba_ir.Inst, "_rec_list_vars", _variables),
         (CFGraph, "_find_dominators_internal", _dominators),
         (ssa, "_run_block_rewrite", _rewrite_where_named),
+        (ssa._FixSSAVars, "_stmt_index", _position),
         (transforms, "canonicalize_cfg_single_backedge", _canonical),
         (untyped_passes, "fixup_var_define_in_scope", _define_in_scopes),
         (type(errors.termcolor()), "_markup", _plain),
