@@ -74,7 +74,25 @@ def atomics(count: int) -> list[str]:
     return [f"counts.fetch_add(j + {number}, u32({number}))" for number in range(count)]
 
 
-KINDS = {"nested": nested, "branches": branches, "sums": sums, "atomics": atomics}
+def conditionals(count: int) -> list[str]:
+    """So many conditional expressions that read one of two elements, each checked."""
+    terms = (f"total += x[j] if total > {number} else x[j + 1]" for number in range(count))
+    return ["total = f32(0)", *terms, "element.value = total"]
+
+
+def offsets(count: int) -> list[str]:
+    """So many terms of a sum at different distances from one index, each checked."""
+    return ["total = f32(0)", *(f"total += x[j + {number}]" for number in range(count)), "element.value = total"]
+
+
+KINDS = {
+    "nested": nested,
+    "branches": branches,
+    "sums": sums,
+    "atomics": atomics,
+    "conditionals": conditionals,
+    "offsets": offsets,
+}
 
 
 def main() -> None:

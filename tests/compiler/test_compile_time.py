@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba.cuda.core import ssa
 from numba.cuda.core.controlflow import CFGraph
 from numba.cuda.core.ir import Block, Branch, Inst, Jump, Loc, Return, Scope, Var
 from numba.cuda.core.postproc import PostProcessor
@@ -148,6 +149,37 @@ def test_twice_the_branches_take_the_front_end_about_twice_the_calls() -> None:
 
     lowered(made(branches(160)))
     assert calls_of_lowering(made(branches(160))) <= 2.5 * calls_of_lowering(made(branches(80)))
+
+
+def test_an_assignment_is_found_without_a_search_of_its_block() -> None:
+    """numba's own search compares each read of a variable with each assignment, statement by statement."""
+    place = Loc("", 1)
+    block = Block(Scope(None, place), place)
+    for _ in range(3):
+        block.append(Jump(1, place))
+    handler = ssa._FixSSAVars(None)
+    for context in (nullcontext(), without_waste()):
+        with context:
+            first, second, last = block.body
+            assert [handler._stmt_index(each, block) for each in block.body] == [0, 1, 3]  # the last is the terminator
+            assert [handler._stmt_index(each, block, stop=1) for each in block.body] == [0, 3, 3]
+            block.body = [last, first, second]
+            assert [handler._stmt_index(each, block, stop=2) for each in block.body] == [0, 1, 3]
+            block.body = [first, second, last]
+
+
+def test_the_code_of_many_branches_is_right() -> None:
+    """Above a number of branches, the CPU's code with every check is compiled without optimisation."""
+    each = made([f"total = total + (x[j] if total > {k} else x[j + 1])" for k in range(400)])
+    out, x = np.zeros(3, np.float32), np.array([1, 2, 3, 4], np.float32)
+    run_blocks(each, (1, 1, 1), (3, 1, 1), 4, x, np.zeros(1, np.int64), np.zeros(1, np.uint32), out)
+    expected = []
+    for j in range(3):
+        total = np.float32(0)
+        for k in range(400):
+            total += x[j] if total > k else x[j + 1]
+        expected.append(total)
+    assert out.tolist() == expected
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.tuples(*[st.integers(0, n - 1)] * 2)))))
