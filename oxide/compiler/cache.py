@@ -68,7 +68,7 @@ class Facts:
 
     @functools.cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """Returns the place of each access's check."""
+        """Returns, for each access, where its bounds check is done."""
         return self._placements()
 
 
@@ -187,7 +187,7 @@ _CLASSES = {
 
 
 def _encode(value: Any) -> Any:
-    """Encodes tuples as lists, and dataclasses as objects of their fields under their name."""
+    """Returns a value as JSON can hold it: a tuple as a list, a dataclass as ``{class name: {field name: value}}``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):

@@ -94,7 +94,8 @@ class Range:
         self._require("slt", high, self._wide(size))
 
     def start_of_consecutive(self, index: Value) -> Coefficient | None:
-        """Returns an ``i64`` index's first value if it grows by one an iteration, else None. Raises ``Undecidable``."""
+        """Returns the first value of an ``i64`` index that grows by one an iteration; None for any other index. Raises
+        ``Undecidable``."""
         self._steps = 0
         form = self._affine(index, "sext")
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
@@ -250,7 +251,7 @@ class Range:
         raise problem
 
     def _either(self, value: Value, *choices: Value) -> Affine:
-        """Introduces a variable for a value that is one of two choices; its range covers both of theirs."""
+        """Introduces a variable for a value that is one of two choices. Its range covers the ranges of both choices."""
         if value not in self._extents:
             lows, highs = [], []
             for choice in choices:
@@ -274,8 +275,8 @@ class Range:
             try:
                 iterations = self._iterations(loop)
                 if set(iterations) != {None}:
-                    # The greatest count need not occur with the greatest index. A check hoisted out of the inner loop
-                    # alone is exact.
+                    # The inner loop's greatest count and the greatest index may be in different iterations of this
+                    # loop. A check hoisted out of the inner loop alone is exact.
                     raise Undecidable("an inner loop's end changes in the loop")
                 _, high = self._extent(iterations)
             finally:

@@ -80,7 +80,7 @@ def _may_write(instruction: Instruction) -> bool:
 
 
 def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool:
-    """Adds a second version of the loop and returns True, if a load advances by one element in each iteration."""
+    """Adds a second version of the loop if a load advances by one element in each iteration. Returns whether it did."""
     ranges = Range(flow, loop, prefix)
     # In block order: it decides the order of the emitted code.
     ordered = (block for block in flow.function.blocks.values() if block in loop.blocks)

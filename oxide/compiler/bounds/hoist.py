@@ -36,9 +36,9 @@ Place = Literal["proved", "hoisted", "access"]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The place of one access's check, and the reason if it stayed at the access. ``in_loop`` says whether the access
-    is in a loop. ``depth`` is the number of loops around the access within the loop that its check was hoisted out
-    of."""
+    """Says where the check of one access is done, and the reason if it is done at the access. ``in_loop`` says whether
+    the access is in a loop. ``depth`` counts the loops around the access that are inside the loop that its check was
+    hoisted out of."""
 
     site: int
     place: Place
@@ -126,7 +126,8 @@ def _leave_out(function: Function, checks: Collection[Call]) -> None:
 
 
 def _after(passes: Sequence[str], module: Module, symbol: str) -> Module:
-    """Returns the module after some of LLVM's passes, with which the kernel becomes one function."""
+    """Returns the module after some of LLVM's passes. They inline all functions, so that the kernel becomes one
+    function."""
     for function in module.functions.values():
         if function.is_declaration:
             function.add_attributes(*_attributes(function.symbol))
@@ -155,7 +156,7 @@ class _Check:
     index: Value
     length: Value
     site: int
-    """The access's number, or -1 for an access to one of several slices."""
+    """The index of the access's fault site, or -1 for an access to one of several slices."""
 
     @classmethod
     def of(cls, call: Call) -> _Check:
@@ -265,7 +266,7 @@ def _cannot_copy(loop: Loop) -> str | None:
 
 
 def _alone(call: Call) -> bool:
-    """Returns whether a thread may make a call without the other threads."""
+    """Returns whether a thread may make a call independently of the other threads."""
     if call.is_assembly:
         return "sideeffect" not in call.callee.name.partition('"')[0]
     return call.called.startswith(_HARMLESS) and not call.called.startswith(CONVERGENT)

@@ -48,7 +48,7 @@ ALONE = (
 """Name prefixes of calls that affect one thread only: they do not wait, and other threads see no effect of them."""
 
 CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
-"""Name prefixes of convergent calls among ``ALONE``: threads make them together."""
+"""Name prefixes of those calls in ``ALONE`` that are convergent: the threads of a warp must make them together."""
 
 
 def leave_after_faults(module: Module, kernel: PortableKernel) -> None:

@@ -15,9 +15,9 @@ At the grid's barrier a block's threads suspend as at their own barrier, and ``o
 has the launch in which all blocks stay live until they have met there.
 
 **How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
-a basic block. Once everything is inlined into the coroutine, each such pair becomes ``llvm.coro.suspend`` and a switch
-with the same target: no block is split and no phi changes. LLVM's pipeline simplifies the coroutine and then splits it.
-Only values that are live across a suspension go to the frame.
+a basic block. Once everything is inlined into the coroutine, each call with its branch becomes ``llvm.coro.suspend``
+and a switch with the branch's target: no block is split and no phi changes. LLVM's pipeline simplifies the coroutine
+and then splits it. Only values that are live across a suspension go to the frame.
 
 The values that a group publishes are copied when the group is released: its first thread may publish its next value
 before its last thread has read the present one. Only one warp at a time is between its rounds, so a block has one set

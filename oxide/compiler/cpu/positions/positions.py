@@ -7,8 +7,8 @@ that are *linear* in the position, so each test holds in one interval of positio
 
 ``positions`` writes a function that computes the intersection of those intervals once a call. ``affine`` explains why
 wrap-around cannot break this. The function runs the whole blocks within the intersection in the loop, without these
-tests. The blocks before and after run with every check. So a faulty block never takes the fast path, and a faulty
-thread behaves and reports as it would without it.
+tests. The blocks before and after run with every check. So a faulty block never takes the fast path, and its faults are
+those of the checked code.
 
 LLVM turns the remaining tests in the loop, such as tests of data, into masks. It need not compare addresses: threads
 that no barrier separates may run in any order, also in lockstep, so the loop's accesses are marked as independent
@@ -16,7 +16,7 @@ across iterations.
 
 The fast path excludes kernels that use a thread's coordinates in any other way, that have local or shared memory, that
 have a check that is not linear in the position, or that loop. One kind of loop is allowed: a thread of four elements
-may loop where its vectors are incomplete. That the thread bypasses this loop is then one more requirement.
+may loop where its vectors are incomplete. The fast path then also requires that the thread bypasses this loop.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ class _Positions:
                         self._try(instruction, False)
 
     def _try(self, condition: Value, truth: bool) -> None:
-        """Requires those of a condition's comparisons that are linear to have the values that make it ``truth``."""
+        """Requires a condition to have the value ``truth``: of the comparisons that this needs, requires those that are
+        linear."""
         if condition in self.known:
             return
         for part, is_so in conditions_of(condition, truth):
@@ -201,8 +202,7 @@ class _Positions:
             self.known[condition] = truth
 
     def _learn_what_follows(self) -> None:
-        """Marks tests whose results follow from the requirements as known, such as an author's test before an
-        access."""
+        """Marks a test as known if the requirements already decide it, such as an author's test before an access."""
         for instruction in self._instructions():
             match instruction:
                 case Binary(opcode="and", operands=both) if all(self.known.get(each) for each in both):
