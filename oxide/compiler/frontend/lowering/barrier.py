@@ -1,6 +1,7 @@
 """``thread.sync_threads()``, its counting forms, ``thread.sync_grid()`` and ``thread.nanosleep(…)``.
 
-Each is lowered to a call that both back ends define. The barriers also pass the number of their fault site."""
+Each is lowered to a call that both back ends define. A barrier's call also has the number of its fault site.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """``f16`` and ``bf16``: the types of operations on them, and their lowering through f32.
 
-An operation on numbers of one of these types, and integers, has that type. With an f32 or f64 it has that operand's
-type. An f16 with a bf16 gives an f32. The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of
-their arguments.
+An operation on numbers of one of these types, alone or with integers, returns a number of that type. With an f32 or f64
+operand, the result has that operand's type. An f16 with a bf16 gives an f32. The functions of ``math`` in
+``_ARITHMETIC`` and ``_UNARY`` return the type of their arguments.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _THROUGH_SINGLE = (
     *(float, int, bool, round, divmod, intrinsics.fma),
     *_FAST,
 )
-"""Functions that take an f16 or bf16 as f32, and return what they return for f32."""
+"""Functions for which an f16 or bf16 argument is converted to f32. Their results have the same types as for f32."""
 
 
 @register_model(HalfType)
@@ -83,8 +83,8 @@ class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two of one type. None
-    for any other."""
+    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two f16 or of two
+    bf16. None for any other operation."""
     key = getattr(function, "typing_key", function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
@@ -120,7 +120,7 @@ def _is_one_of(key: Any, functions: Any) -> bool:
 
 
 def unify_half(first: Any, second: Any) -> Any:
-    """Returns the type of a name that is an f16 or bf16 in one place and another number in another. None for other
+    """Returns the type of a name to which an f16 or bf16 and a number of another type are assigned. None for other
     pairs of types."""
     kinds = [types.unliteral(first), types.unliteral(second)]
     halves = [kind for kind in kinds if isinstance(kind, HalfType)]
@@ -170,8 +170,8 @@ def _lower_comparison(function: Any) -> None:
 
 
 def _lower_extreme(function: Any) -> None:
-    """Registers Python's ``min`` or ``max`` of two. It selects one of the 16-bit values instead of one of the widened
-    numbers, for which LLVM 22 may select the wrong zero."""
+    """Registers Python's ``min`` or ``max`` of two numbers. It selects between the 16-bit values, because a selection
+    between the widened numbers may return the wrong zero with LLVM 22."""
     comparison = "<" if function is min else ">"
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -195,8 +195,8 @@ def _lower_extreme_of_several(function: Any) -> None:
 
 
 def _register_type(function: Any) -> None:
-    """Registers the typing of a function. numba's lowering of an operator needs it: it resolves the operator's
-    signature again from the types of the operands."""
+    """Registers a function with the typing. Type inference does not need this, but numba's lowering of an operator
+    does: it looks up the operator's signature again by the types of the operands."""
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
@@ -205,7 +205,7 @@ def _register_type(function: Any) -> None:
 
 
 def _lower_sign(function: Any) -> None:
-    """Registers an operation on the sign alone. It works on bits, so that a NaN is preserved."""
+    """Registers a function that changes only the sign. It changes bits, so that a NaN is preserved."""
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         (value,) = args
@@ -218,8 +218,8 @@ def _lower_sign(function: Any) -> None:
 
 
 def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns the distance to the next number away from zero. For the largest number, which has none, returns the
-    distance to the previous one."""
+    """Returns the distance to the next number away from zero. For the largest finite number, returns the distance to
+    the previous one."""
     kind = sig.return_type
     infinity = _BITS(0x7C00 if kind.name == "f16" else 0x7F80)
     size, one = builder.and_(args[0], _BITS(0x7FFF)), _BITS(1)
@@ -290,7 +290,7 @@ def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
     kept, dropped = builder.and_(value, bits(-2048)), builder.and_(value, bits(2047))
     exact = builder.icmp_unsigned("==", dropped, bits(0))
     odd = builder.or_(kept, builder.select(exact, bits(0), bits(2048)))
-    # Only from 2**53 on; for a signed integer, on either side of 0.
+    # A double holds every integer below 2**53 in magnitude.
     above = builder.add(value, bits(2**53)) if kind.signed else value
     is_small = builder.icmp_unsigned("<", above, bits(2**54 if kind.signed else 2**53))
     return builder.select(is_small, value, odd)

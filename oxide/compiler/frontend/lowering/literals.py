@@ -44,7 +44,8 @@ class OpenFloatModel(core_models.FloatModel):  # type: ignore[misc]
 def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of an operation are converted to: literals take the type that they meet.
 
-    Arguments of other calls than arithmetic are returned with open floats as f64."""
+    If the function is not arithmetic, open floats become f64.
+    """
     if not any(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args):
         return args
     if any(isinstance(argument, types.Complex) for argument in args):
@@ -64,7 +65,8 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
-    """Returns the signature of an operation on literals alone, whose result is open too. ``resolved`` for others."""
+    """Returns the signature of an operation on literals alone, whose result is open too. Returns ``resolved`` for any
+    other operation."""
     key = getattr(function, "typing_key", function)
     if (
         resolved is None
@@ -78,7 +80,7 @@ def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
 
 
 def unify_literals(first: Any, second: Any) -> Any:
-    """Returns the type of a name that is a literal in one place and a float in another. None for other pairs."""
+    """Returns the type of a name to which a literal and a float are assigned. None for other pairs of types."""
     for literal, other in ((first, second), (second, first)):
         if isinstance(literal, OpenFloat):
             if isinstance(other, types.Float | HalfType):
@@ -119,7 +121,8 @@ def _is_of_math(key: Any) -> bool:
 
 
 def _takes_open(function: Any) -> bool:
-    """Returns whether open floats stay open in a call: of a function of the author's, and in making a tuple."""
+    """Returns whether open floats stay open as arguments: of functions that the author wrote, and of the making of a
+    tuple."""
     return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable)
 
 

@@ -59,7 +59,8 @@ def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
 
 
 def call_of_floats(builder: Any, name: str, *arguments: Any) -> Any:
-    """Calls libdevice's function for floats or doubles, by the type of the arguments, which is also the result's."""
+    """Calls libdevice's function of floats or of doubles, by the type of the first argument. The result has the same
+    type."""
     kind = arguments[0].type
     return call(builder, f"__nv_{name}{'f' if kind == ir.FloatType() else ''}", kind, *arguments)
 

@@ -87,7 +87,8 @@ def twin_of(value: Any) -> Any:
 
 
 def _read(function: Any) -> Any:
-    """Returns a function as numba reads it."""
+    """Returns the form of a function that numba compiles: as written, with conveniences rewritten, or with numbered
+    nodes."""
     if session.numba_style:
         return as_written(function)
     return plain(function) if session.typings is None else session.typings.numbered(function)
@@ -95,10 +96,12 @@ def _read(function: Any) -> Any:
 
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
-    """Makes every dispatcher of numba's compile with ``compile_function``, or refuse if ``session.overloads`` is off.
+    """Makes every numba dispatcher compile with ``compile_function``. If ``session.overloads`` is off, it refuses to
+    compile.
 
-    Also makes numba read every function, inlined ones too, as written in its file. numba holds its compiler lock while
-    it types a function, so no other thread sees the change."""
+    Also makes numba compile the form of each function that ``_read`` returns, even of inlined functions. numba holds
+    its compiler lock while it types a function, so no other thread sees the change.
+    """
 
     def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
         if not session.overloads:

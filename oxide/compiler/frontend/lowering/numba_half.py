@@ -179,4 +179,4 @@ CONVERSIONS: dict[str, Any] = {
         for bits in (8, 16, 32, 64)
     },
 }
-"""Lowerings of the conversions of an f16, by their PTX, to calls that both back ends define."""
+"""Maps the inline PTX of each conversion of an f16 to a lowering that calls functions of both back ends."""

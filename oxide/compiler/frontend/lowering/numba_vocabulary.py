@@ -161,7 +161,8 @@ def _atomic(operation: str) -> Any:
 
 
 def _extreme(operation: str) -> Any:
-    """Lowers ``atomic.max`` and ``min`` of floats: a NaN in memory stays, and a NaN operand changes nothing."""
+    """Returns a lowering of ``atomic.max`` or ``atomic.min`` of floats: a NaN in memory stays, and a NaN operand has no
+    effect."""
 
     def lower(builder: Any, pointer: Any, value: Any) -> Any:
         nothing = value.type(-math.inf if operation == "fmaximum" else math.inf)
@@ -181,7 +182,8 @@ def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
 
 
 class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
-    """``this_grid().sync()``, lowered at each call. numba-cuda's own is compiled once for all calls."""
+    """``this_grid().sync()``, lowered at each call, because the fault site is that of the call. numba-cuda's own
+    function is compiled once for all calls."""
 
     key = "oxide.grid_group.sync"
 

@@ -15,7 +15,7 @@ from oxide.language.types import ScalarType
 
 
 class HalfType(types.Number):  # type: ignore[misc]
-    """``f16`` or ``bf16``. numba's own float16 depends on a library in CUDA C++."""
+    """``f16`` or ``bf16``. numba's own float16 is not used, because it depends on a library in CUDA C++."""
 
     bitwidth = 16
 
@@ -24,7 +24,7 @@ class HalfType(types.Number):  # type: ignore[misc]
 
 
 class OpenFloat(types.Float):  # type: ignore[misc]
-    """The type of a Python float, which has the value of an f64 and takes the type that it meets."""
+    """The type of a Python float: an f64 that takes the type of the first typed float that it meets."""
 
     def __init__(self) -> None:
         types.Number.__init__(self, "open_float")
@@ -113,9 +113,9 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation that takes a ``u64`` and a signed integer by their mathematical values: a
-    comparison, or a quotient or remainder that ``mixed_arguments`` has not converted, whose result is an ``i64``. None
-    for any other."""
+    """Returns the signature of an operation that takes a ``u64`` and a signed integer by their mathematical values.
+    That is a comparison, or a quotient or remainder that ``mixed_arguments`` has not converted, whose result is an
+    ``i64``. None for any other operation."""
     plain = [types.unliteral(argument) for argument in args]
     key = getattr(function, "typing_key", function)
     if len(plain) != 2 or not _is_mixed(plain):
@@ -144,8 +144,8 @@ def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
 
 
 def unify_mixed(first: Any, second: Any) -> Any:
-    """Returns ``i64`` for a name that is a ``u64`` in one place and a signed integer in another. None for other pairs
-    of types."""
+    """Returns ``i64`` for a name to which a ``u64`` and a signed integer are assigned. None for other pairs of
+    types."""
     return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
 
 

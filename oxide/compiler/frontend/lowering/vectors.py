@@ -2,8 +2,8 @@
 
 A vector access is one load or store of LLVM's vector type, which either back end turns into its widest instruction.
 Bounds are checked at both ends, as two accesses, so that contracts and loops prove them like any other access.
-Alignment is checked by the low bits of the address: LLVM knows them where the index is a multiple, and tests the slice
-once where it is not. Without bounds checks alignment is still checked; this costs nothing where a kernel tests
+Alignment is checked by the low bits of the address. If the index is a multiple of the vector's size, LLVM reduces this
+to one test of the slice. Without bounds checks, alignment is still checked; this costs nothing where a kernel tests
 ``is_aligned`` first.
 """
 
@@ -304,8 +304,8 @@ def _lower_store(kind: Any, name: str) -> None:
 
 
 def _mark(builder: Any, kind: Any, access: Any) -> None:
-    """Marks a load or store as unchecked and as streaming, if it is. Streaming is a hint that a back end
-    may ignore. Nothing else in the IR depends on it."""
+    """Marks a load or store as unchecked, and as streaming if it is. Streaming is a hint that a back end may ignore,
+    and nothing else in the IR depends on it."""
     shaped = kind.kind if isinstance(kind, ShapedSliceType) else None
     if shaped != "slice" and not isinstance(kind, SliceType | BlockArrayType):
         mark_unchecked(builder, access)
@@ -359,7 +359,7 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     if not isinstance(kind, BlockArrayType):
         bits = builder.add(builder.ptrtoint(data, _WORD), bits)
     if isinstance(kind, ShapedSliceType):
-        # The same low bits. They show LLVM that the check always holds where is_aligned(…) was tested.
+        # These low bits are equal, and show LLVM that the check always holds where is_aligned(…) was tested.
         index, length = places[-1]
         rows_aligned = _rows_aligned(context, builder, kind, data, length, _METHODS[name])
         bits = builder.select(rows_aligned, builder.mul(index, ir.Constant(_WORD, size)), bits)
@@ -382,7 +382,7 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
 
 
 def _aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) -> Any:
-    """Returns whether an address is a multiple of ``alignment``. Otherwise a fault is recorded."""
+    """Returns whether an address is a multiple of ``alignment``. If it is not, a fault is recorded."""
     low_bits = builder.and_(bits, ir.Constant(_WORD, alignment - 1))
     return call_primitive(builder, _BIT, "oxide.aligned", (low_bits,), site(builder, what, problem))
 
