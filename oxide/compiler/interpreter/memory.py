@@ -1,7 +1,7 @@
-"""The arrays of a kernel that is interpreted: slices of all kinds, and shared, local and constant arrays.
+"""The arrays of an interpreted kernel: slices of all kinds, and shared, local and constant arrays.
 
-Each has the methods and attributes that kernels use, and checks an access as compiled code does. An access that
-compiled code does not check is checked here too: it would read other memory, which no debugger should.
+Each has the methods and attributes that kernels use, and checks an access as compiled code does. Accesses that compiled
+code leaves unchecked are checked here too, so that a kernel in a debugger cannot access other memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DTYPES = {
 
 @final
 class Memory:
-    """Elements of one type, row after row: ``array`` holds them as the device does."""
+    """Elements of one type in row-major order. ``array`` holds them in the device's representation."""
 
     __slots__ = ("address", "array", "convert", "dtype", "is_bf16")
 
@@ -49,7 +49,7 @@ class Memory:
 
     @classmethod
     def at(cls, dtype: str, address: int, count: int) -> Memory:
-        """Returns the elements at an address of the host."""
+        """Returns the elements at an address in host memory."""
         kind = _DTYPES[dtype]
         if count == 0:
             return cls(dtype, np.empty(0, kind))
@@ -80,7 +80,7 @@ class Memory:
 
 
 class _Atomics:
-    """The atomic methods. One thread runs at a time, so each is a read and a write."""
+    """The atomic methods. Only one thread runs at a time, so each method is an ordinary read and an ordinary write."""
 
     memory: Memory
 
@@ -138,7 +138,7 @@ class _Atomics:
 
 
 def least(a: Any, b: Any) -> Any:
-    """Returns the lesser of two numbers: of a NaN and a number, the number."""
+    """Returns the lesser of two numbers. If one of them is a NaN, returns the other."""
     return b if a != a or b < a else a
 
 
@@ -147,12 +147,12 @@ def greatest(a: Any, b: Any) -> Any:
 
 
 def others_of(index: Sequence[int], shape: Sequence[int], axis: int) -> tuple[tuple[int, int], ...]:
-    """Returns the indices and lengths of the other axes than one."""
+    """Returns the index and the length of each axis other than ``axis``."""
     return tuple(pair for other, pair in enumerate(zip(index, shape, strict=True)) if other != axis)
 
 
 class BaseArray:
-    """The base of all arrays: checked access, axis by axis."""
+    """The base class of all arrays. Checks accesses axis by axis."""
 
     memory: Memory
     shape: tuple[int, ...]
@@ -172,7 +172,8 @@ class BaseArray:
         return f"<{self.shown}: {self.memory.array.reshape(self.shape)}>"
 
     def _place(self, index: Index) -> int | None:
-        """Returns the place of an element in row-major order; None, and a fault, outside."""
+        """Returns the position of an element in row-major order. If the index is out of bounds, records a fault and
+        returns None."""
         parts = index if isinstance(index, tuple) else (index,)
         if len(self.shape) != len(parts):  # a shared array's index of one axis may be written as a tuple
             raise TypeError(f"{self.shown} has {len(self.shape)} axes, and the index {len(parts)}")
@@ -199,7 +200,8 @@ class BaseArray:
     # Vectors
 
     def _vector(self, index: Index, count: int, name: str) -> int | None:
-        """Returns the place of a vector's first element; None, and a fault, if it may not be moved."""
+        """Returns the position of a vector's first element. If the vector is out of bounds or not aligned, records a
+        fault and returns None."""
         first = self._place(index)
         *others, last = index if isinstance(index, tuple) else (index,)
         end = last + count - 1
@@ -215,7 +217,7 @@ class BaseArray:
             return None
         size = self.memory.array.itemsize
         alignment = min(count * size, 16)
-        # Compiled code has the arrays of a block at multiples of 16 bytes.
+        # In compiled code, the arrays of a block begin at multiples of 16 bytes.
         address = first * size + (0 if isinstance(self, BlockArray) else self.memory.address)
         if address % alignment:
             current().mistake(
@@ -296,7 +298,7 @@ class Slice(_Parameter, _VectorReads):
 
 @final
 class Raw(_Parameter, _VectorWrites):
-    """A slice without its rules: ``unchecked``, ``unchecked_mut`` and ``streaming``."""
+    """The ``unchecked``, ``unchecked_mut`` and ``streaming`` forms of a slice, which read and write any element."""
 
     def __getitem__(self, index: Index) -> Any:
         return self._get(index)
@@ -375,7 +377,8 @@ class DisjointSlice(_Parameter):
 
 @final
 class ThreadIndex:
-    """A ``ThreadIndex``, or None if its number is negative. ``width`` is that of ``index_2d``."""
+    """A ``ThreadIndex``, or None if its number is negative. ``width`` is the argument of ``index_2d``, if that made
+    it."""
 
     __slots__ = ("number", "width")
 
@@ -394,7 +397,7 @@ class ThreadIndex:
 
 
 class Ref:
-    """An element of an output, or None. Its fault is at the place that got it."""
+    """An element of an output, or None. A fault names the place of the ``get_mut`` call."""
 
     __slots__ = ("_index", "_output", "_place")
 
@@ -452,8 +455,8 @@ class PlaceRef(Ref):
 
 @final
 class TileRef:
-    """A thread's tile of an output, or None. ``limit`` is the index that must be below a length, and the name of the
-    fault if it is not; None for a remainder."""
+    """A thread's tile of an output, or None. For a whole tile, ``limit`` is an index that must be in bounds, the
+    length, and the name that a fault reports. For a remainder, ``limit`` is None."""
 
     def __init__(
         self,
@@ -475,7 +478,7 @@ class TileRef:
         return not 0 <= self._limit[0] < self._limit[1]
 
     def _report(self) -> bool:
-        """Returns whether the tile may be used; else it is a fault."""
+        """Returns whether the tile may be used. Records a fault if it is a whole tile that is None."""
         if self._limit is not None and self.is_none:
             current().outside(self._limit[2], self._limit[0], self._limit[1], place=self._place_got)
             return False
@@ -538,7 +541,7 @@ class BlockArray(_VectorWrites, _Atomics):
 
 
 def shared_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
-    """Returns the block's array that is declared at one place."""
+    """Returns the block's shared array with this key. Its first use creates it."""
     found = thread.shared.get(key)
     if found is None:
         assert elements.shape is not None
@@ -549,7 +552,7 @@ def shared_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
 
 
 def local_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
-    """Returns the thread's array that is declared at one place."""
+    """Returns the thread's local array with this key. Its first use creates it."""
     assert elements.shape is not None
     found = thread.local.get(key)
     if found is None:
@@ -572,7 +575,7 @@ def dynamic_array(thread: Thread, elements: Elements) -> BlockArray:
 
 @final
 class ConstantArray(BaseArray):
-    """A NumPy array outside the kernel."""
+    """A constant array: a NumPy array from outside the kernel."""
 
     def __init__(self, array: np.ndarray[Any, Any], elements: Elements) -> None:
         plain = np.ascontiguousarray(array)
