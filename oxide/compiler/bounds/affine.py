@@ -42,7 +42,7 @@ from oxide.compiler.ir.module import (
 from oxide.compiler.ir.recognise import INVERSE, MIRROR, called, integer_intrinsic, register_of
 
 Coefficient: TypeAlias = int | Value
-"""A whole number known at compile time, or an ``i64`` that is available at the preheader."""
+"""A whole number known at compile time, or an ``i64`` value available at the preheader."""
 
 Wide: TypeAlias = int | Value
 """A whole number known at compile time, or an ``i128`` that is available at the preheader."""

@@ -69,7 +69,7 @@ def of_integer(kind: str, number: int) -> float:
     spare = size.bit_length() - 40
     if kind == "f64" or spare <= 0:
         return ROUND[kind](float(number))
-    kept = (size >> spare) | bool(size & ((1 << spare) - 1))  # 40 bits, and whether any bit below is set, decide the rounding
+    kept = (size >> spare) | bool(size & ((1 << spare) - 1))  # the last bit stands for all lower bits
     return ROUND[kind](math.copysign(math.ldexp(float(kept), spare), number))
 
 

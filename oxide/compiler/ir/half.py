@@ -39,7 +39,7 @@ declare double @llvm.fabs.f64(double)"""
 
 def hide_integers(module: Module) -> None:
     """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 assumes that any
-    integer that ends in zeros is exact as an f16, even one so large that it becomes infinite."""
+    integer that ends in zeros is exact as an f16, even an integer so large that the f16 is infinite."""
     if "oxide.f16.narrow" not in module.functions:
         return
     for function in module.defined:
@@ -57,7 +57,7 @@ def portable_definitions(symbols: Collection[str]) -> str:
 
 
 def native_definitions(kernel: str, symbols: Collection[str], target: Target) -> str:
-    """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on a CPU without the instructions."""
+    """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on a CPU that has no instructions for it."""
     texts = [_BF16_BY_BITS] if any(symbol.startswith("oxide.bf16.") for symbol in symbols) else []
     if any(symbol.startswith(_F16) for symbol in symbols):
         if "x86" in _family(target) and "+f16c" not in target.features:
@@ -67,7 +67,8 @@ def native_definitions(kernel: str, symbols: Collection[str], target: Target) ->
 
 
 def ptx_definitions(symbols: Collection[str], capability: int) -> str:
-    """Returns the conversions for a GPU: instructions for f16, and for bf16 from compute capability 9.0 on."""
+    """Returns the conversions for a GPU: instructions for f16, and for bf16 from compute capability 9.0 on. Before
+    that, bf16 is converted by integer operations."""
     texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
     if any(symbol.startswith("oxide.bf16.") for symbol in symbols):
         texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
@@ -120,5 +121,5 @@ define i16 @oxide.bf16.narrow(float %wide) alwaysinline {
   %short = trunc i32 %result to i16
   ret i16 %short
 }"""
-"""The conversions of bf16 by integer operations. A bf16 is the upper half of an f32: the lower half rounds it, and a
-carry moves correctly into the exponent."""
+"""The conversions of bf16 by integer operations. A bf16 is the upper half of an f32. The lower half decides the
+rounding, and a carry propagates correctly into the exponent."""

@@ -15,8 +15,8 @@ miscompile branches that test for them."""
 
 
 class _Body(NamedTuple):
-    """A function's result, parameters and instructions, and the declarations of the intrinsics that it calls. The
-    parameters are ``%p0``, ``%p1`` …, and the result is ``%r``."""
+    """The types of a function's result and parameters, its instructions, and the declarations of the intrinsics that it
+    calls. The parameters are ``%p0``, ``%p1`` …, and the result is ``%r``."""
 
     result: str
     parameters: tuple[str, ...]
@@ -43,7 +43,8 @@ _FLOATS = (("f", "float", "f32"), ("", "double", "f64"))
 
 
 def _intrinsic(intrinsic: str, kind: str, count: int, last: str = "") -> _Body:
-    """Returns a call of an LLVM intrinsic. ``last`` is a constant argument after the parameters."""
+    """Returns the body of a function that calls an LLVM intrinsic. ``last`` is a constant argument after the
+    parameters."""
     given = ", ".join([f"{kind} %p{number}" for number in range(count)] + ([last] if last else []))
     declared = ", ".join([kind] * count + ([last.split()[0]] if last else []))
     line = f"%r = call {kind} @{intrinsic}({given})"

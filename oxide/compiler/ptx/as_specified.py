@@ -9,7 +9,7 @@ By PTX's specification ``abs`` and ``neg`` wrap for the least number. ptxas 13.0
 - It fuses ``mul.hi.u32`` and a 64-bit subtraction from its result into ``IMAD.HI.U32``, with the lower half's negation
   as operand: the difference is 2**32 too small if that half is 0.
 - It fuses a minimum or maximum of 16 bits and its comparison with the same constant into ``VIMNMX.S16x2``. The results
-  of the lower and the upper half go to one predicate, which keeps the upper half's.
+  of the lower and the upper half go to one predicate, so that only the result of the upper half is left.
 - It drops a mask of a number that was converted to f16 or bf16, if the result is the lower half of a word.
 - It treats ``max(min(x, 1.0), 0.0)`` as a saturation, which gives 0 for NaN instead of 1: in f16, f32 and f64.
 
@@ -104,7 +104,7 @@ def as_specified(assembly: str) -> str:
 
 
 def _masked(mask: re.Match[str]) -> str:
-    """Returns a mask as two instructions. ptxas fuses them into one again, but keeps it."""
+    """Returns a mask as two instructions. ptxas fuses them into one mask again, which it does not drop."""
     result, source, constant = mask.groups()
     others = ~int(constant)
     return f"or.b16 {result}, {source}, {others};\n\txor.b16 {result}, {result}, {others};"
@@ -139,7 +139,7 @@ def _with_float_extremes(assembly: str) -> str:
             x = "number"
         if (zero[0] == "8") == is_minimum:
             return f"{{ {before}{extreme['operation']}.{kind} {result}, {x}, {limit}; }}" if before else extreme[0]
-        # LLVM made it from a selection. This restores the selection.
+        # LLVM has turned a selection into this minimum or maximum. Restores the selection.
         comparison, selection = "lt" if is_minimum else "gt", "b16" if extreme["bits"] == "16" else kind
         return (
             f"{{ {before}.reg .pred beyond; setp.{comparison}.{kind} beyond, {x}, {limit}; "

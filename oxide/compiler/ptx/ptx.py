@@ -89,7 +89,8 @@ def _module(
     max_registers: int | None,
     linking: str | None = None,
 ) -> tuple[Any, Any]:
-    """Returns the optimised module and its machine. ``linking`` is the kernel's name if libdevice is to be linked."""
+    """Returns the optimised module and its machine. ``linking`` is the kernel's name if libdevice must be linked, else
+    None."""
     machine = gpu_machine(target.arch, target.features or FEATURES)
     capability = int(re.sub(r"\D", "", target.arch))
     symbols = kernel.module.functions

@@ -30,13 +30,13 @@ from oxide.compiler.ir.module import (
 from oxide.compiler.ir.recognise import called
 
 HELD_LOCAL = "oxide.held.local"
-"""The function that returns a local array of as many bytes as its argument, while the kernel is simplified."""
+"""The function whose calls stand for local arrays while the kernel is simplified. Its argument is the size in bytes."""
 
 _NOTHING = ("null", "undef", "poison", "zeroinitializer")
 
 Member = tuple[Value, tuple[int, ...]]
-"""A pointer in a structure: the structure, and the path of its indices; the path is () for a value that is a pointer.
-Also a place in a variable on the stack: the variable, and the path without trailing zeros."""
+"""A pointer in a structure, as the structure and the path of indices. The path is () for a value that is itself a
+pointer. Also a place in a stack variable, as the variable and the path without trailing zeros."""
 
 
 @final
@@ -113,7 +113,7 @@ class Origins:
                 return [(each, ()) for each in _addresses(value)] or None
             case Load(pointer=pointer, type="ptr", before=""):
                 slot = _slot(pointer)
-                stored = self._stored.get(slot) if slot else None  # whenever it is stored
+                stored = self._stored.get(slot) if slot else None  # all pointers that are stored there at any time
                 return [(each, ()) for each in stored] if stored else None
         return None
 

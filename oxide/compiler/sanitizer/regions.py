@@ -108,7 +108,8 @@ class Regions:
 
 
 def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
-    """Returns the memory of the parameters, and the view that each of the kernel's address words points to."""
+    """Returns each piece of memory that the parameters point to, called a view, and the index of the view that each of
+    the kernel's address words points to."""
     found: list[PointerWord] = []
     views: dict[int, int] = {}
     layout, words = "@", 0
@@ -141,9 +142,9 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
 
 
 def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int, int]]:
-    """Returns the arrays and records of an argument with numba-cuda's semantics, whose first word is ``before``. For
-    each: the word of the address, the word of the number of elements, an element's bytes, and the axes of a strided
-    view."""
+    """Returns the arrays and records of an argument with numba-cuda's semantics. ``before`` is the index of its first
+    word. For each: the word of the address, the word of the number of elements, an element's size in bytes, and the
+    axes of a strided view."""
     match kind:
         case ArrayType(dtype, ndim, strided):
             return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize, ndim if strided else 0)]

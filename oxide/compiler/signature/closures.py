@@ -52,8 +52,8 @@ _BY_TYPE: dict[type, ScalarType] = {
 
 
 def kind_of(function: Function) -> Hashable:
-    """Returns what selects the specialization for a function: its code, its numbers' types, and the other things it
-    names."""
+    """Returns a key for the specialization that a function needs: its code, its numbers' types, and the other things
+    that it names."""
     plain, shape = _plain(function)
     is_device = plain is not function
     parts: list[Any] = [shape.number, is_device]
@@ -124,7 +124,7 @@ def lift(
 
 
 def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ...]:
-    """Returns the numbers that a function captures now, converted for the kernel."""
+    """Returns the current values of the numbers that a function captures, converted for the kernel."""
     plain, shape = _plain(function)
     is_device = plain is not function
     numbers = (
@@ -136,7 +136,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))
-_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), which C can compare
+_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), which C compares
 
 
 def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
@@ -294,7 +294,7 @@ class _Copy:
 
 @functools.lru_cache(maxsize=32)
 def _functions(source: str) -> dict[int, list[ast.Lambda | ast.FunctionDef]]:
-    """Returns the functions in a file by their first line, which is that of the first decorator."""
+    """Returns the functions in a file by their first line, which is that of the first decorator if there is one."""
     found: dict[int, list[ast.Lambda | ast.FunctionDef]] = {}
     try:
         tree = ast.parse(source)

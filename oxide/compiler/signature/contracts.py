@@ -42,8 +42,8 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One comparison. ``names`` are its variables: ``m`` for a parameter, ``len(a)`` for a slice's length, and
-    ``a.shape[1]`` for that of an axis."""
+    """A comparison of two expressions. ``names`` are its variables: ``m`` for a parameter, ``len(a)`` for a slice's
+    length, and ``a.shape[1]`` for the length of an axis."""
 
     text: str
     left: ast.expr
@@ -238,7 +238,7 @@ class _NamedElements(ast.NodeTransformer):
 
 @final
 class _FirstAxes(ast.NodeTransformer):
-    """Replaces ``len(a)`` by ``a.shape[0]`` for a slice of several axes: one length has one name."""
+    """Replaces ``len(a)`` by ``a.shape[0]`` for a slice of several axes, so that each length has only one name."""
 
     def __init__(self, parser: _Parser) -> None:
         self.parser = parser

@@ -94,13 +94,13 @@ class Parameter:
     tile: tuple[int, ...] = ()
     """For kind ``tiles``, the sides of a tile: one for ``Tiles``, two for ``RowMajorTiles``."""
     lifted: Lifted | Fields | Parts | None = None
-    """For a function, a tuple or a complex number, the scalars that are passed in its place."""
+    """For a function, a tuple or a complex number, the scalars that are passed instead of it."""
     ndim: int = 1
     """The number of a slice's axes. A slice of one axis takes the elements of any box in row-major order."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     """The scalar's dtype, or that of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
-    """The range of an integer scalar. None for anything else."""
+    """The range of an integer scalar. None for any other parameter."""
     is_float: bool = field(init=False, repr=False, compare=False)
     """True for a scalar that is passed as a float: an f32 or an f64."""
 
@@ -117,29 +117,31 @@ class Parameter:
 
     @property
     def annotation(self) -> str:
-        """The annotation as it is written."""
+        """Returns the annotation as it is written."""
         return (
             shown(self.kind, self.scalar.name, self.tile, self.ndim) if self.lifted is None else self.lifted.annotation
         )
 
     @property
     def identity(self) -> str:
-        """The annotation and, for a function or a tuple, its own identity. The text is the same in every process."""
+        """Returns the annotation and, for a function or a tuple, its own identity. The text is the same in every
+        process."""
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
     def lengths(self) -> tuple[str, ...]:
-        """The names of a slice's lengths in contracts: ``len(a)``, or ``a.shape[0]`` and its like for several axes."""
+        """Returns the names of a slice's lengths in contracts: ``len(a)``, or ``a.shape[0]``, ``a.shape[1]`` … for
+        several axes."""
         return lengths_of(self.name, self.ndim)
 
     @property
     def alignment(self) -> int:
-        """The alignment of a tiled output's address, in bytes."""
+        """Returns the alignment of a tiled output's address, in bytes."""
         return alignment_of(self.tile, self.dtype.itemsize)
 
     @property
     def struct_format(self) -> str:
-        """The parameter's format for ``struct``."""
+        """Returns the parameter's format for ``struct``."""
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
         return FORMATS[self.scalar.name] if self.kind == "scalar" else "Q" + "Q" * self.ndim
@@ -241,17 +243,17 @@ class NumbaParameter:
 
     @property
     def annotation(self) -> str:
-        """The type, as an annotation would spell it."""
+        """Returns the type as an annotation would spell it."""
         return str(self.type)
 
     @property
     def identity(self) -> str:
-        """A text that is the same for the same type in every process."""
+        """Returns a text that is the same for the same type in every process."""
         return identity(self.type)
 
     @property
     def struct_format(self) -> str:
-        """The parameter's format for ``struct``."""
+        """Returns the parameter's format for ``struct``."""
         return self.type.format
 
 
@@ -368,7 +370,8 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
 
 
 class _Names:
-    """The names that a function's annotations may use: those of its module, its surroundings and its closure."""
+    """The names that a function's annotations may use: those of its module, of the scope that defines it, and of its
+    closure."""
 
     def __init__(self, function: Callable[..., Any], local_names: Mapping[str, Any]) -> None:
         self.function = function
@@ -432,8 +435,8 @@ def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
 def _slice_of(
     function: Callable[..., Any], what: str, name: str, annotation: Any
 ) -> tuple[Kind, Any, tuple[int, ...], int]:
-    """Returns the kind of a slice's annotation, the element type, the sides of its layout's tiles, () without a layout,
-    and the number of axes."""
+    """Returns, for a slice's annotation: the kind, the element type, the sides of the layout's tiles, () without a
+    layout, and the number of axes."""
     kind, ndim = _KINDS[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
     if ndim == 1 and layouts and type(layouts[0]) is int and layouts[0] in (1, 2, 3):

@@ -1,9 +1,9 @@
 """Infers the types of a generic kernel's type variables from the arguments of a launch, or takes them by name.
 
-A variable that is the element type of a slice is the dtype of the buffer. All uses must agree, and scalars of that type
-convert as those of a fixed type do. A variable that only scalars have takes the type of the values: a NumPy scalar's
-own, else ``i64`` for an int, ``f64`` for a float, ``c128`` for a complex and ``bool_`` for a bool. If the constraints
-exclude that type, the variable takes the only constraint of that kind.
+If a variable is the element type of a slice, it takes the buffer's dtype. All buffers must agree, and scalars of that
+type are converted as for a fixed type. If a variable is the type of scalars only, it takes the type of the arguments: a
+NumPy scalar's own, else ``i64`` for an int, ``f64`` for a float, ``c128`` for a complex and ``bool_`` for a bool. If
+the constraints exclude that type, the variable takes the only constraint of that kind.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _known(
 
 
 def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
-    """Returns the scalar type of a dtype, if the variable may be that type."""
+    """Returns the scalar type of a dtype. Raises ``ArgumentError`` if the variable may not be that type."""
     assert evidence.dtype is not None
     scalar = _BY_DTYPE.get(evidence.dtype)
     if scalar in parameter.choices:
@@ -224,7 +224,7 @@ def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
 
 
 def _plain(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
-    """Returns the type for a plain number."""
+    """Returns the variable's type for a plain Python number."""
     assert evidence.number is not None
     name, kinds = _PLAIN[evidence.number]
     if SCALARS[name] in parameter.choices:

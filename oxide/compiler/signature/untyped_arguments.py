@@ -28,7 +28,7 @@ _FORMATS = {"b": "?", "i": "bhiq", "u": "BHIQ", "f": " efd", "m": "   q", "M": "
 class _Described:
     """A type that is fully described by its fields.
 
-    A plain class, because making a dataclass takes a millisecond of `import oxide`.
+    It is no dataclass, because each dataclass adds a millisecond to ``import oxide``.
     """
 
     __slots__ = ("_hash",)
@@ -109,7 +109,7 @@ class ArrayType(_Described):
     SIZE: ClassVar[int] = 2
     ADDRESS: ClassVar[int] = 4
     AXES: ClassVar[int] = 5
-    """Positions among the words: the number of elements, the address, and the first of the shape's words. The strides
+    """The positions of words: of the number of elements, of the address, and of the shape's first word. The strides
     follow the shape."""
 
     dtype: np.dtype[Any]
@@ -254,8 +254,8 @@ def of_box(dtype: np.dtype[Any], ndim: int, strided: bool = False) -> ArrayType 
 
 
 def laid_out(kind: ArgumentType, value: Any, strided: Callable[[ArrayType, Any], bool]) -> ArgumentType:
-    """Returns a type in which each array is strided if ``strided`` says so, given the array type and its part of
-    ``value``."""
+    """Returns the type with other array types in it: each array is strided if ``strided`` returns True for the array
+    type and its part of ``value``."""
     if isinstance(kind, ArrayType):
         wanted = strided(kind, value)
         return kind if wanted is kind.strided else ArrayType(kind.dtype, kind.ndim, wanted)
@@ -333,7 +333,7 @@ def identity(kind: ArgumentType) -> str:
 
 
 def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
-    """Returns the arrays that an argument is or holds."""
+    """Returns the arrays in an argument. An array contains itself."""
     if isinstance(kind, ArrayType | RecordType):
         return (value,)
     if isinstance(kind, TupleType):

@@ -69,7 +69,7 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
 
 
 EMPTY = object()
-"""The value of a variable that has no value yet."""
+"""Stands for the value of a variable that is not assigned yet."""
 
 
 def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
@@ -82,10 +82,10 @@ def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function as its file has it, if pytest has rewritten its asserts: they call pytest's functions, which
-    no kernel can call.
+    """Returns the original of a function whose asserts pytest has rewritten: they call pytest's functions, which no
+    kernel can call.
 
-    Returns any other function unchanged, and also a function whose file has changed since.
+    Returns any other function unchanged, and also a function whose file has changed since it was imported.
     """
     code = getattr(function, "__code__", None)
     if not isinstance(function, FunctionType) or not isinstance(code, CodeType) or not _is_rewritten(code):
@@ -135,7 +135,7 @@ def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
     text: ast.JoinedStr | None = None
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) and any(isinstance(p, ast.expr) and _span(p) == span for p in node.values):
-            text = node  # a part of an f-string stands for the whole
+            text = node  # a part of an f-string may have the span of the whole
         if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Expr) and _span(node) == span:
             return text or node
     return None

@@ -20,8 +20,8 @@ and a switch with the branch's target: no block is split and no phi changes. LLV
 and then splits it. Only values that are live across a suspension go to the frame.
 
 The values that a group publishes are copied when the group is released: its first thread may publish its next value
-before its last thread has read the present one. Only one warp at a time is between its rounds, so a block has one set
-of exchange slots. All state belongs to the worker; none of it is atomic.
+before its last thread has read the present one. From one barrier to the next, the warps run one after the other, so a
+block has one set of exchange slots. All state belongs to the worker; none of it is atomic.
 """
 
 from __future__ import annotations
