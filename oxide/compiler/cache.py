@@ -136,7 +136,7 @@ class Entry:
 
 _REMEMBERED = 8
 """The most entries that are kept in memory for one function; the least recently used is dropped. A limit is needed
-because a kernel may be given any number of functions."""
+because a kernel that takes a function has an entry for each function that it is given."""
 
 _lock = threading.Lock()
 _entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
@@ -146,7 +146,7 @@ _told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that a
 def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry | None:
     """Returns the cache entry of a kernel for some parameter types, or None if the compiler's source cannot be read.
 
-    Raises ``Unknown`` if the kernel reaches a value that cannot be compared with that of another process.
+    Raises ``Unknown`` if the kernel reaches a value that has no fingerprint.
     """
     try:
         name = fingerprint(kernel, parameters)
@@ -162,7 +162,7 @@ def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry
 
 
 def warn_of_unknown(kernel: KernelDescription, unknown: Unknown) -> None:
-    """Warns, once for each function, that a kernel is compiled in every process."""
+    """Warns, once for each function, that a kernel is not cached, but compiled in every process."""
     if not disk.enabled() or _told.get(kernel.function):
         return
     _told.set(kernel.function, True)

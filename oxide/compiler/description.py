@@ -50,8 +50,8 @@ class KernelDescription:
     adopted: bool
     """True for a numba-cuda kernel, made by ``kernel(dispatcher)``."""
     signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # the parameters' types follow from them
-    """The explicit signatures of an adopted kernel, if it has any. A launch converts its arguments to the types of
-    one."""
+    """The explicit signatures of an adopted kernel, if it has any. A launch converts its arguments to the types of one
+    of them."""
     default_block: Dim3 | None
     items_per_thread: Dim3
     fastmath: bool
@@ -64,6 +64,7 @@ class KernelDescription:
     """True if a launch may leave a part of an output unwritten."""
     sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache
     sanitizable: bool
-    """False for oxide's own kernels that copy elements: they may copy elements that were never written."""
+    """False for oxide's own kernels that copy elements. These may copy elements that were never written, which the
+    sanitizer would report."""
     interpreted: bool = field(default=False, metadata=APART)  # nothing interpreted is in the cache
     """True for the form of a kernel whose launches are interpreted."""

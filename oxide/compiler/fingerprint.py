@@ -157,7 +157,7 @@ class _Text:
         self._path = outer
 
     def value(self, value: Any, attributes: tuple[str, ...]) -> None:
-        """Adds a value. A user's module or class is added with those of the ``attributes`` that it has."""
+        """Adds a value. For a user's module or class, adds also those of the ``attributes`` that it has."""
         kind = type(value)
         if kind in _PLAIN or kind in (complex, bytes, type(...)):
             self.add(kind.__name__, repr(value))
@@ -221,8 +221,8 @@ class _Text:
             raise Unknown(f"{'.'.join(self._path) or 'it'}, an object of type {_name_of(kind)}")
 
     def _sequence(self, items: Any, attributes: tuple[str, ...], holder: Any = None) -> None:
-        """Adds the items of a tuple, or of a list or of ``holder`` if it was not added before: these may contain
-        themselves."""
+        """Adds the items of a sequence. A list, or ``holder`` if the items are another object's, may contain itself:
+        its items are added only once."""
         if not isinstance(items, tuple) and self._again(items if holder is None else holder, attributes):
             return
         self.add("sequence", _name_of(type(items)), str(len(items)), *getattr(items, "_fields", ()))
@@ -328,7 +328,8 @@ def _is_numba_type(kind: type) -> bool:
 
 
 def _signatures(dispatcher: Any) -> list[Any]:
-    """Returns the explicit signatures of a numba function, to which it converts its arguments; none if it has none."""
+    """Returns the explicit signatures of a numba function, or an empty list. Its arguments are converted to the types
+    of a signature."""
     return [] if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
 
 

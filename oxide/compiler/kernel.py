@@ -167,7 +167,7 @@ class Kernel:
         self._unconfigured: Launcher | None = None
         self._interpreted: Kernel | None = None
         self.redirected: Callable[[Kernel, object | None], Launcher] | None = None
-        """Configures launches instead of ``launches`` if all launches are interpreted, else None."""
+        """A function that is used instead of ``launches.configured`` if all launches are interpreted, else None."""
 
     @property
     def default_block(self) -> Dim3 | None:
@@ -298,7 +298,8 @@ class Kernel:
         """Returns ``specialize(**types)`` with a choice for each type variable that is not given: ``f32`` if its
         constraints allow it, otherwise the first of them. A kernel's reports use it when no types are given.
 
-        It chooses no function, and no type for a parameter without an annotation: ``ArgumentError`` asks for it.
+        Raises ``ArgumentError`` if a function, or a type for a parameter without an annotation, is needed and not
+        given.
         """
         if not self.is_generic:
             return self.specialize(**types)

@@ -33,7 +33,7 @@ def checked_block(function: Callable[..., Any], name: str, block: int | tuple[in
 
 
 def checked_items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
-    """Returns ``items_per_thread`` as three numbers."""
+    """Returns ``items_per_thread`` as three numbers. Refuses numbers outside 1 to ``_MOST_ITEMS``."""
     sizes = _sizes(items)
     if not sizes or max(sizes) > _MOST_ITEMS:
         raise located(
@@ -45,8 +45,8 @@ def checked_items(function: Callable[..., Any], name: str, items: int | tuple[in
 
 
 def check_unchecked(function: Callable[..., Any], name: str, unchecked: bool, deny_checks: bool) -> None:
-    """Refuses ``unchecked``, which leaves all bounds checks out, together with ``deny_checks``, which requires their
-    proof."""
+    """Refuses ``unchecked``, which leaves all bounds checks out, together with ``deny_checks``, which requires that
+    none is left inside a loop."""
     if unchecked and deny_checks:
         raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
 

@@ -150,8 +150,8 @@ class Specialization:
         return launches.resources(self, block, shared_mem_bytes)
 
     def checks(self) -> tuple[Check | Widening, ...]:
-        """Returns each access's bounds check: proved, hoisted out of a loop, or at the access; none if unchecked. Then
-        the arithmetic on floats that is wider than an operand."""
+        """Returns the bounds check of each access, none if the kernel is unchecked. After these, returns the arithmetic
+        on floats that is wider than an operand."""
         from .checks_report import checks_of
 
         return checks_of(self) + self._facts.widenings
@@ -199,7 +199,8 @@ class Specialization:
         return self.pack_words(words, fault_address)
 
     def pack_words(self, words: Sequence[Any], fault_address: int) -> bytes:
-        """Packs words one after the other: a scalar, or an address and then a length for a slice."""
+        """Packs the parameters' words, given one after the other: the value of a scalar, the address and the lengths of
+        a slice."""
         return self._struct.pack(*words, fault_address)
 
     def _typed_facts(self) -> Facts:
@@ -299,7 +300,7 @@ def _note_compiled(kernel: Kernel, begun: float) -> None:
 
 
 def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
-    """Returns the uses of thread indices in a kernel, and its style of semantics. Raises ``CompileError``."""
+    """Returns the features that a kernel uses, and the style of its semantics. Raises ``CompileError``."""
     from oxide.compiler.check.check import check
 
     numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)

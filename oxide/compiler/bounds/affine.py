@@ -61,7 +61,8 @@ _ARITHMETIC = frozenset(("add", "sub", "mul", "shl", "and", "or", "xor", "lshr",
 
 
 class Undecidable(Exception):
-    """The range of a value cannot be computed before the loop. The message gives the kernel's author the reason."""
+    """Raised if the range of a value cannot be computed before the loop. The message gives the kernel's author the
+    reason."""
 
 
 @final
@@ -139,7 +140,8 @@ class Range:
         return self._plus(self._plus(left, self._times(right, -1)), -less)
 
     def emit(self, instruction: Instruction) -> Value:
-        """Appends an instruction to ``code`` under a new name. Returns an equal one instead if there is one."""
+        """Appends an instruction to ``code`` under a new name, and returns it. If ``code`` has an equal instruction,
+        returns that instruction instead."""
         known = self._emitted.setdefault(instruction.body, instruction)
         if known is instruction:
             self.code.append(instruction)

@@ -37,8 +37,8 @@ Place = Literal["proved", "hoisted", "access"]
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Says where the check of one access is done, and the reason if it is done at the access. ``in_loop`` says whether
-    the access is in a loop. ``depth`` counts the loops around the access that are inside the loop that its check was
-    hoisted out of."""
+    the access is in a loop. ``depth`` is 0 if the check was hoisted out of the innermost loop around the access, 1 for
+    the next loop, and so on."""
 
     site: int
     place: Place
@@ -219,8 +219,8 @@ class _Hoister:
         return self.flow.innermost.get(check.block)
 
     def _conditional(self, check: _Check, loop: Loop) -> str | None:
-        """Returns the reason why some iteration of the loop may not make the access. Returns None if all iterations
-        make it."""
+        """Returns the reason why some iteration of the loop may skip the access. Returns None if no iteration skips
+        it."""
         inner = self._innermost(check)
         assert inner is not None
         point = check.block

@@ -52,8 +52,8 @@ CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
 
 
 def leave_after_faults(module: Module, kernel: PortableKernel) -> None:
-    """Adds early exits after failed checks to the kernel's module, which is not optimised yet, unless its threads may
-    wait for one another."""
+    """Adds early exits after failed checks to a kernel, unless its threads may wait for one another. The module must
+    not be optimised yet."""
     functions = [function for function in module.reached(kernel.symbol) if not function.is_declaration]
     if not threads_may_wait(kernel, functions):
         for function in functions:

@@ -43,13 +43,13 @@ from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
-"""Coefficients by monomial. A monomial is its sorted atoms, and the constant's is empty."""
+"""Coefficients by monomial. A monomial is the tuple of its sorted atoms, which is empty for the constant term."""
 
 Shape: TypeAlias = tuple[tuple[tuple[str, ...], int], ...]
 """A polynomial without its constant, sorted."""
 
 BUDGET = 600
-"""The most steps for one access or one test: values read as polynomials, and polynomials bounded."""
+"""The most steps for one access or one test. A step reads a value as a polynomial, or finds a bound of a polynomial."""
 
 _MISSING: Any = object()
 _DEPTH = 8
@@ -434,7 +434,8 @@ class Prover:
         return list(found.values())
 
     def _with_bounds(self, form: Polynomial) -> Iterator[Polynomial]:
-        """Yields lower bounds of a form: one atom with a factor of at most 0 is replaced by its upper bound."""
+        """Yields lower bounds of a form. In each, one atom with a factor of at most 0 is replaced by its upper
+        bound."""
         for atom in sorted({atom for monomial in form for atom in monomial}):
             if any(monomial.count(atom) > 1 for monomial in form):
                 continue

@@ -134,7 +134,7 @@ def rebound(name: str, what: str) -> str:
 
 
 def allocating(numba_style: bool) -> str:
-    """Returns the arrays that a kernel can have instead of a newly allocated one, as advice for an error message."""
+    """Returns advice for a kernel that allocates an array: the arrays that it can have instead."""
     if numba_style:
         return "cuda.local.array(shape, dtype) or cuda.shared.array(shape, dtype), with a constant shape"
     return "LocalArray(shape, dtype) or SharedArray(shape, dtype), with a constant shape"

@@ -18,8 +18,8 @@ Assigned: TypeAlias = frozenset[str] | None
 def unassigned_read(
     function: ast.FunctionDef, constant: Callable[[ast.expr], int | None]
 ) -> tuple[ast.Name, bool] | None:
-    """Returns the first read of a local that may be unassigned, and whether any path assigns it before; None if all is
-    well.
+    """Returns the first read of a local that may be unassigned, and whether any path assigns it before; None if there
+    is no such read.
 
     ``constant`` gives the number that an expression always has, or None: a loop over a non-empty range of constants
     runs its body at least once.

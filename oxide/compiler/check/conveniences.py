@@ -36,8 +36,8 @@ from .print_formats import FORMAT, formatted, is_text
 N = TypeVar("N", bound=ast.AST)
 
 _plain: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
-"""The rewritten functions, by their originals. None means that the original uses no conveniences: as a value, the
-original would keep itself alive as a key."""
+"""The rewritten functions, by their originals. None stands for an original that uses no conveniences, because the
+original as a value would keep its own key alive."""
 
 _without_breakpoints: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
 """The functions rewritten for the interpreter, without ``breakpoint()`` calls, by their originals."""
@@ -121,7 +121,7 @@ def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionTyp
 @final
 class _Sequence:
     """The items that a loop iterates over: their number, and a function that returns the item at a counter. An item
-    that is a tuple is a list of items."""
+    that is a tuple is returned as a list of its items."""
 
     def __init__(self, length: ast.expr, item: Callable[[ast.expr], ast.expr | list[Any]]) -> None:
         self.length = length
@@ -453,8 +453,8 @@ class _Rewriter(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _give_defaults(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
-        """Adds the default values of parameters that a call leaves out to its arguments. They are typed as arguments
-        are."""
+        """Adds to a call the default values of the parameters that it leaves out. The rules for arguments then apply to
+        them."""
         code, defaults = called.function.__code__, called.function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount]
         given = {*names[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
@@ -575,8 +575,8 @@ def _exchange(node: ast.AST, old: ast.expr, new: ast.expr) -> None:
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.Name, ast.expr | None]]:
-    """Returns the names that an assignment binds, each with the expression of its value, or None if no single one gives
-    it."""
+    """Returns the names that an assignment binds, each with the expression of its value. The expression is None if the
+    name is bound to an item of a tuple that is not written out."""
     if isinstance(target, ast.Name):
         return [(target, value)]
     if not isinstance(target, ast.Tuple):

@@ -1,4 +1,4 @@
-"""Functions in which every expression has a number, to find the types that the front end gave it.
+"""Numbers every expression of a function, so that its type can be looked up in the front end's results.
 
 A rewritten function has many expressions at one place of its file, so a place does not tell them apart. For the
 interpreter, a function is compiled from a tree whose line numbers are the numbers of its nodes. The front end keeps

@@ -135,9 +135,9 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
 
 
 def _has_far_addresses(module: Module) -> bool:
-    """Returns whether a kernel may compute addresses half the address space apart, such as those of ``x[i]`` and ``x[i
-    + 2**62]``. LLVM 22's SLP vectoriser aborts then: their distance equals the empty key of one of its hash tables.
-    Such an access is never in bounds, but a kernel may contain its code."""
+    """Returns whether a kernel may compute addresses half the address space apart, such as those of ``x[i]`` and
+    ``x[i + 2**62]``. LLVM 22's SLP vectoriser aborts then: their distance equals the empty key of one of its hash
+    tables. Such an access is never in bounds, but a kernel may contain its code."""
     binary = (each for each in module.instructions if isinstance(each, Binary))
     return any((each.opcode, each.type) == ("add", "i64") and abs(each.right.integer or 0) >= 10**18 for each in binary)
 

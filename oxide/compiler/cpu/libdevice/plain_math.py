@@ -4,9 +4,9 @@
 precision, without a branch, and rounded once at the end. Their errors are little more than half an ulp: 0.501 at most,
 measured over one float in 29. Subnormal numbers, overflow and cancellation need no special cases: a float's extremes
 are ordinary doubles. The range reductions are standard (Muller, *Elementary Functions*). An exponential is a power of
-two times ``2**z``, with ``z`` between -1/2 and 1/2. The logarithm of the mantissa is ``2 atanh(s)``. ``tanh`` is ``m /
-(m + 2)`` with ``m = exp(2x) - 1``. Near 0, ``m`` keeps a double's relative precision, because the power of two is 1
-there.
+two times ``2**z``, with ``z`` between -1/2 and 1/2. The logarithm of the mantissa is ``2 atanh(s)``. ``tanh`` is
+``m / (m + 2)`` with ``m = exp(2x) - 1``. Near 0, ``m`` keeps a double's relative precision, because the power of two is
+1 there.
 
 Functions of doubles would need twice the precision, and stay calls of the C library.
 """
@@ -80,7 +80,7 @@ def _erf() -> str:
 def _log(name: str) -> str:
     """Returns the body of a logarithm of ``2**e * m``, with m between the square roots of 1/2 and 2.
 
-    e is found by integers: the highest bits of the difference of x and the lower root, as bits, are e.
+    The bits of the lower root are subtracted from the bits of x, as integers. The highest bits of the difference are e.
     """
     per_e = {"log": math.log(2), "log2": 1.0, "log10": math.log10(2)}[name]
     factor = {"log": 1.0, "log2": 1 / math.log(2), "log10": 1 / math.log(10)}[name]

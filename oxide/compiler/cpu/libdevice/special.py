@@ -36,7 +36,7 @@ def forms(name: str) -> list[tuple[str, str]]:
 
 
 def _exported(symbol: str, base: str, kind: str) -> str:
-    """Returns ``symbol``, of floats or doubles, as a call of the function of doubles."""
+    """Defines ``symbol``, a function of floats or doubles, as a call of the function of doubles."""
     if base == "sincospi":
         sine, cosine = ("%s", "%c") if kind == "double" else ("%s.narrow", "%c.narrow")
         narrow = (

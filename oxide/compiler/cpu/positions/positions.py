@@ -132,7 +132,7 @@ class _Positions:
     # The loop's requirements on a position
 
     def _go_round_loops(self) -> None:
-        """Requires the paths that bypass a kernel's loops, if the loops are for threads with incomplete vectors. Raises
+        """Requires that threads bypass a kernel's loops, if the loops are for threads with incomplete vectors. Raises
         ``Undecidable`` for other loops."""
         if not self._cyclic(self.entry):
             return
@@ -169,7 +169,8 @@ class _Positions:
         self.held.append((first, second))
 
     def _require_ways_on(self) -> None:
-        """Requires the linear tests that keep a thread from ending at once, and indices that are not negative."""
+        """Requires the results of linear tests with which a thread does not end at once, and that indices are not
+        negative."""
         ends = {
             block
             for block in self.kernel.blocks.values()
@@ -185,8 +186,8 @@ class _Positions:
                         self._try(instruction, False)
 
     def _try(self, condition: Value, truth: bool) -> None:
-        """Requires a condition to have the value ``truth``: of the comparisons that this needs, requires those that are
-        linear."""
+        """Requires those linear comparisons that a condition needs to have the value ``truth``. Other comparisons stay
+        in the loop."""
         if condition in self.known:
             return
         for part, is_so in conditions_of(condition, truth):
