@@ -3,8 +3,8 @@
 numba counts references. For that it computes the lifetimes of all variables after most passes, inserts a ``del`` behind
 each last use, and lowers each ``del`` and each assignment to a load of the old value and a store. A kernel allocates
 nothing, so none of this has a use. numba builds SSA form with a pass over the whole function for each variable, and
-finds dominators in a time that grows with the square of a function. numba also gives colour to the text of each
-internal error, of which inference catches dozens, and times each pass for its event log.
+finds dominators in a time that grows with the square of a function's length. numba also gives colour to the text of
+each internal error, of which inference catches dozens, and times each pass for its event log.
 
 The machine code stays the same: LLVM used to remove those loads and stores as dead.
 """
@@ -34,7 +34,8 @@ from .lowering.inference import Place
 def without_waste() -> Iterator[None]:
     """Makes numba compute lifetimes when they are read, insert no ``del``, and leave its errors without colour.
 
-    The caller holds numba's compiler lock, so no other thread compiles meanwhile."""
+    The caller must hold numba's compiler lock, so that no other thread compiles meanwhile.
+    """
     try:
         for owner, name, own, _ in _REPLACED:
             setattr(owner, name, own)
@@ -59,7 +60,8 @@ def _postprocess(self: Any, emit_dels: bool = False, extend_lifetimes: bool = Fa
 
 
 def _variables(self: Any, value: Any) -> list[Any]:
-    """Returns the variables in a part of an instruction. numba tests each part against all classes of its IR."""
+    """Returns the variables in a part of an instruction. numba's own method tests each part against all classes of its
+    IR."""
     kind = type(value)
     if kind is numba_ir.Var:
         return [value]
@@ -82,8 +84,8 @@ def _define_in_scopes(blocks: dict[int, Any]) -> None:
 
 
 def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> dict[int, Any]:
-    """Rewrites the blocks that name the variable of one step of SSA construction. numba rewrites all blocks for each
-    variable, which takes a time that grows with the square of the branches."""
+    """Rewrites the blocks that name the variable of one step of SSA construction. numba's own function rewrites all
+    blocks for each variable, so its time grows with the square of the number of branches."""
     variable, rewritten = states["varname"], {}
     for label, block in blocks.items():
         names = getattr(block, "names", None)

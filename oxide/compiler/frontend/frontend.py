@@ -611,7 +611,7 @@ def _contexts() -> tuple[Any, Any]:
 
 
 def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
-    """Returns the argument types of a numba-cuda kernel's explicit signatures, () without any."""
+    """Returns the argument types of a numba-cuda kernel's explicit signatures; an empty tuple if it has none."""
     if dispatcher._can_compile:
         return ()
     return tuple(tuple(argument_type(kind) for kind in types) for types in dispatcher.overloads)
@@ -639,9 +639,10 @@ def _parameter_type(parameter: Closed) -> Any:
 def _libraries(library: Any) -> dict[str, Any]:
     """Returns the libraries of a kernel and of all functions that it calls, by the text of their modules.
 
-    Each module follows one that calls it: LLVM links only those device functions that have been called by then. The
-    order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run. The same kernel
-    must give the same code."""
+    Each module follows one that calls it, because LLVM links a device function only if a module linked before calls it.
+    The order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run. The same
+    kernel must give the same code.
+    """
     texts: dict[Any, str] = {}
 
     def text(each: Any) -> str:

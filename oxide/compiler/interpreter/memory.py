@@ -377,8 +377,8 @@ class DisjointSlice(_Parameter):
 
 @final
 class ThreadIndex:
-    """A ``ThreadIndex``, or None if its number is negative. ``width`` is the argument of ``index_2d``, if that made
-    it."""
+    """A ``ThreadIndex``, or None if its number is negative. ``width`` is the argument of ``index_2d``, and None for an
+    index of ``index_1d``."""
 
     __slots__ = ("number", "width")
 

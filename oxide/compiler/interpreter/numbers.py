@@ -1,6 +1,6 @@
 """The numbers of kernels as Python's numbers: conversions, and operators for the types that the front end found.
 
-An integer is an ``int`` in the range of its type. A float of any width is a ``float`` whose value the type has. So a
+An integer is an ``int`` in the range of its type. A float of any width is a ``float`` that its type can represent. So a
 debugger shows ordinary numbers. Each result is rounded once. It is computed exactly, or in double precision if that
 rounds to the same number.
 """

@@ -52,7 +52,7 @@ class Interpreter:
         return self._functions[id(typed)][1]
 
     def callee(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns a function that calls a device function, which may be rewritten later. It converts the arguments,
+        """Returns a function that calls a device function, which need not be rewritten yet. It converts the arguments,
         which may have any number types, and the result."""
         if id(typed) not in self._functions:
             self._functions[id(typed)] = typed, _unready
@@ -440,8 +440,8 @@ class _Rewriter(ast.NodeTransformer):
         return new
 
     def _native_call(self, node: ast.Call, callee: Any, signature: Signature, arguments: list[ast.expr]) -> ast.expr:
-        """Returns the call of a function of scalars, compiled for the CPU: only a library's own code gives the same
-        result."""
+        """Returns the call of a library's function of scalars, compiled for the CPU, so that its results are those of a
+        launch."""
         kinds = signature.arguments
         shown = ast.unparse(node.func)
         fits = not node.keywords and len(arguments) == len(kinds) and all(kinds) and bool(signature.result)

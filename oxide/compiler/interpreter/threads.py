@@ -41,7 +41,8 @@ class Fault:
     thread: Triple = (0, 0, 0)
     claimed: int = 1
     other: FaultSite | None = None
-    """The second place, if threads wait for one another for ever. ``length`` then has the way in which they wait."""
+    """The second place, if threads wait for one another for ever. ``length`` then says how they wait (see
+    ``DIVERGENT``)."""
     others: tuple[tuple[int, int], ...] = ()
     """The index and the length of each other axis of the access."""
 
@@ -170,7 +171,7 @@ def current() -> Thread:
 
 
 def here() -> tuple[str, int]:
-    """Returns the file and line of the kernel that are being executed."""
+    """Returns the file and the line of the kernel's code that is being executed."""
     frame = sys._getframe(1)
     while frame.f_back is not None and MARK not in frame.f_globals:
         frame = frame.f_back

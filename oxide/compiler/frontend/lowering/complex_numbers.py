@@ -4,8 +4,9 @@ They are numba's ``complex64`` and ``complex128``: two floats, in a kernel's var
 Results are NumPy's:
 
 - Operands have one type, that of ``numpy.result_type``. A real operand becomes a complex number first.
-- A product has four real ones, each rounded. A quotient is Smith's, as in NumPy: it does not overflow where the result
-  is finite, and a division by zero gives infinities or NaNs. numba's own raises ``ZeroDivisionError``.
+- A product is computed from four real products, each rounded. A quotient is computed by Smith's method, as in NumPy: it
+  does not overflow where the result is finite, and a division by zero gives infinities or NaNs. numba's division raises
+  ``ZeroDivisionError``.
 - A complex literal, and a number computed from literals alone, has the type ``PythonComplex``. It takes the type of the
   first number of another type that it meets, so that ``z * 1j`` of a c64 computes no f64.
 
@@ -225,7 +226,7 @@ def unify_complex(first: Any, second: Any) -> Any:
 
 @typing_registry.register_global(complex_of)
 class Construction(AbstractTemplate):  # type: ignore[misc]
-    """``complex(z)`` and ``complex(real, imag)``: a c64 of f32, f16 and bf16, else a c128."""
+    """Types ``complex(z)`` and ``complex(real, imag)``: a c64 if all parts are f32, f16 or bf16, else a c128."""
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         kinds = plain(args)
@@ -260,7 +261,8 @@ def make(context: Any, builder: Any, kind: Any, real: Any, imag: Any) -> Any:
 
 
 def _quotient(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns NumPy's quotient: Smith's method, but for a zero divisor, the parts of the dividend divided by zero."""
+    """Returns NumPy's quotient, computed by Smith's method. If the divisor is 0, divides the parts of the dividend by
+    0."""
     if session.numba_style:
         return numba_numbers.complex_div_impl(context, builder, sig, args)
     kind = sig.return_type

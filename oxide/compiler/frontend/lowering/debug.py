@@ -29,7 +29,7 @@ MOST_ITEMS = 32
 
 def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any]) -> None:
     """Emits the print of one line with the items, separated by spaces: floats as ``%f``, as in numba-cuda, complex
-    numbers as two of these, and bools as True or False."""
+    numbers as two floats, and bools as True or False."""
     letters: list[str] = []
     items: list[Any] = []
     if template := _template_of(kinds):

@@ -225,7 +225,8 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
 
 
 class PlacedCallStack(CallStack):  # type: ignore[misc]
-    """The stack of functions being typed. Type inference registers here before it has any constraint."""
+    """The stack of functions being typed. A type inference registers itself here before it has any constraint, so this
+    is where it gets oxide's ``Constraints``."""
 
     def register(self, target: Any, typeinfer: Any, func_id: Any, args: Any) -> Any:
         typeinfer.constraints = Constraints()
@@ -233,8 +234,8 @@ class PlacedCallStack(CallStack):  # type: ignore[misc]
 
 
 def refused_at(place: Any, problem: str, said: str | None = None) -> Exception:
-    """Returns the error for a refusal by oxide's own passes. ``said`` is numba's text for it, shown with the full
-    traceback."""
+    """Returns the error for a refusal by oxide's own passes. ``said`` is numba's text for the problem, shown with the
+    full traceback."""
     error: Exception = errors.TypingError(said or problem)
     error.failure = _failure(place, problem, (problem,))  # type: ignore[attr-defined]
     return error

@@ -121,8 +121,8 @@ def _is_of_math(key: Any) -> bool:
 
 
 def _takes_open(function: Any) -> bool:
-    """Returns whether open floats stay open as arguments: of functions that the author wrote, and of the making of a
-    tuple."""
+    """Returns whether arguments that are open floats stay open: in calls of functions that the author wrote, and in
+    tuples."""
     return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable)
 
 

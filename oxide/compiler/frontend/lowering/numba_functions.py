@@ -33,7 +33,7 @@ _twins: WeakTable[Any, dict[tuple[bool, bool, bool], Any]] = WeakTable()
 
 class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
     """A dispatcher whose functions are compiled in oxide's contexts. They are removed from these contexts when the
-    dispatcher is dropped; numba-cuda would look for them in its own."""
+    dispatcher is dropped; numba-cuda's own dispatcher would look for them in numba-cuda's contexts."""
 
     def _make_finalizer(self) -> Callable[[], None]:
         overloads = self.overloads

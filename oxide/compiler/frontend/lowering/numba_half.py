@@ -1,7 +1,8 @@
 """numba-cuda's float16: ``cuda.fp16`` and its operators, computed in f32 and rounded after each step.
 
-numba-cuda lowers them to calls of CUDA C++ functions, which NVRTC compiles and its linker links. f32 has more than
-twice the precision of f16, so rounding a sum, product, quotient or root twice gives the same result as rounding once.
+numba-cuda lowers these operations to calls of CUDA C++ functions, which NVRTC compiles and a linker links. f32 has more
+than twice the precision of f16, so rounding a sum, product, quotient or root twice gives the same result as rounding
+once.
 """
 
 from __future__ import annotations

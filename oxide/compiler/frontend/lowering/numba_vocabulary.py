@@ -44,8 +44,8 @@ _SEQUENTIALLY_CONSISTENT = 4
 
 
 def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of ``cuda.brev`` are converted to. numba-cuda has it only for unsigned
-    words, and takes the lower half of an int64."""
+    """Returns the types that the arguments of ``cuda.brev`` are converted to. numba-cuda defines it only for unsigned
+    words, and uses only the lower half of an int64."""
     if getattr(function, "typing_key", None) is cuda.brev and args and types.unliteral(args[0]) == types.int64:
         return (types.uint64, *args[1:])
     return args

@@ -199,7 +199,8 @@ def call_device_function(
 def _whole(
     function: Any, unsigned: DeviceFunction[..., Any], signed: DeviceFunction[..., Any], count: int, more: bool = False
 ) -> None:
-    """Registers a function of ``count`` integers. With ``more`` it takes further ones, folded in from left to right."""
+    """Registers a function of ``count`` integers. With ``more``, it takes further integers, folded in from left to
+    right."""
 
     def typed(context: Any, args: tuple[Any, ...]) -> Any:
         shown = f"math.{function.__name__}"

@@ -111,7 +111,8 @@ def _matrix(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, list[
 
 
 def _within(builder: Any, first: Any, count: Any, length: Any) -> Any:
-    """Returns whether ``[first, first + count)`` is within an axis, whose length is not negative, without a sum."""
+    """Returns whether ``[first, first + count)`` is within an axis, computed without the sum, which may overflow. The
+    length of the axis must not be negative."""
     return builder.and_(
         builder.icmp_unsigned("<=", count, length),
         builder.icmp_unsigned("<=", first, builder.sub(length, count)),

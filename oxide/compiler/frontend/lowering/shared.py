@@ -2,7 +2,8 @@
 
 The shape is in the type, so an array is one pointer, in a kernel's variables and in a device function's parameters.
 Each back end places shared memory: a call ``oxide.shared.static.<number>.<bytes>.<alignment>`` returns its address.
-Every axis of an index is checked against its own length, because a[0, 20] of a 16 by 16 array is inside the memory.
+Every axis of an index is checked against its own length, because ``a[0, 20]`` of a 16 by 16 array is inside the array's
+memory.
 """
 
 from __future__ import annotations

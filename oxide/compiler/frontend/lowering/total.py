@@ -45,7 +45,7 @@ def _total(operation: str) -> Any:
 
 
 def _is_harmless(operation: str, right: Any) -> bool:
-    """Returns whether an operation is defined for a constant right operand and any left one."""
+    """Returns whether an operation with a constant right operand is defined for every left operand."""
     if not isinstance(right, ir.Constant) or not isinstance(right.constant, int):
         return False
     bits = right.type.width
