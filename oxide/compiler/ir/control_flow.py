@@ -31,7 +31,7 @@ class Loop:
         return [self, *(inner for child in self.children for inner in child.within())]
 
     def chain(self, outer: Loop) -> list[Loop]:
-        """Returns the loops from this loop out to ``outer``, which contains it, both included."""
+        """Returns the loops from this loop out to ``outer``, both included. ``outer`` must contain this loop."""
         found = [self]
         while found[-1] is not outer:
             parent = found[-1].parent

@@ -52,7 +52,7 @@ def hide_integers(module: Module) -> None:
 
 
 def portable_definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions that a kernel with these symbols needs and both back ends share."""
+    """Returns the definitions for a kernel with these symbols that are the same for both back ends."""
     return _ROUND_TO_ODD if "oxide.round_to_odd" in symbols else ""
 
 

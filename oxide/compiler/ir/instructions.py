@@ -125,7 +125,7 @@ def _bits() -> Iterator[tuple[str, _Body]]:
 
 
 def _rounded() -> Iterator[tuple[str, _Body]]:
-    """Yields arithmetic that rounds to nearest and is never fused with other operations."""
+    """Yields the arithmetic functions that round to nearest and are never fused with other operations."""
     for operation in ("add", "sub", "mul", "div"):
         for kind in ("float", "double"):
             yield f"{kind[0]}{operation}_rn", _Body(kind, (kind, kind), [f"%r = f{operation} {kind} %p0, %p1"])
@@ -137,8 +137,8 @@ _DIRECTIONS = {"n": "roundeven", "z": "", "d": "floor", "u": "ceil"}
 
 
 def _conversions() -> Iterator[tuple[str, _Body]]:
-    """Yields the conversions. From float to integer they saturate and round in any direction. From integer to float,
-    and from f64 to f32, they round to nearest only."""
+    """Yields the conversion functions. Those from float to integer saturate, and there is one for each rounding
+    direction. Those from integer to float, and from f64 to f32, only round to nearest."""
     for _, given, suffix in _FLOATS:
         for integer in ("int", "uint", "ll", "ull"):
             kind = _KINDS[integer]

@@ -148,7 +148,7 @@ class Block(Value):
 
 
 class Instruction(Value):
-    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` is printed after it, by kind."""
+    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` has its metadata nodes, by kind."""
 
     __slots__ = ("block", "metadata", "opcode", "operands")
     _copied: ClassVar[tuple[str, ...]] = ()
@@ -174,7 +174,7 @@ class Instruction(Value):
         self.operands = [replaced.get(operand, operand) for operand in self.operands]
 
     def copy(self, replaced: Mapping[Value, Value], name: str) -> Instruction:
-        """Returns a copy with a new name, in no block, with some operands replaced."""
+        """Returns a copy that is in no block, with a new name and with some operands replaced."""
         result = object.__new__(type(self))
         result.name, result.type, result.opcode = name, self.type, self.opcode
         result.operands = [replaced.get(operand, operand) for operand in self.operands]

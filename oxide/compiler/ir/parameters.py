@@ -41,7 +41,7 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
 
 def call(kernel: PortableKernel, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
     """Returns the declaration of the kernel's function, and the lines that call it with ``words`` of types ``types``. A
-    word is truncated if the function takes a narrower type, as a bool is a byte in memory."""
+    word is truncated if the function's parameter is narrower: a bool is passed as a byte."""
     inner = [argument.type for argument in kernel.module.functions[kernel.symbol].arguments][1:]
     lines: list[str] = []
     arguments = [f"ptr {context}"]

@@ -85,7 +85,7 @@ _AGGREGATE_POINTER = re.compile(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>
 
 @functools.lru_cache(maxsize=256)
 def _without_stars(text: str) -> str:
-    """Returns a type in which pointers to structures of structures are ``ptr`` too."""
+    """Replaces the remaining typed pointers in a type by ``ptr``: those to structures that contain structures."""
     while "*" in text:
         end = text.index("*")
         start = end

@@ -154,7 +154,8 @@ _SITE = "oxide.site."
 
 
 def _number_sites(module: Module) -> list[int]:
-    """Replaces the calls that stand for fault sites by numbers from 0. Returns the front end's number of each site."""
+    """Replaces the calls that stand for fault sites by numbers from 0. Returns the front end's number of each site, in
+    the order of the new numbers."""
     sites = sorted(int(symbol.removeprefix(_SITE)) for symbol in module.functions if symbol.startswith(_SITE))
     dense = {f"{_SITE}{site}": number(place, "i32") for place, site in enumerate(sites)}
     for function in module.defined:

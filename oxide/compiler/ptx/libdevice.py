@@ -22,9 +22,10 @@ _lock = threading.Lock()
 
 
 def link_libdevice(kernel: str, module: Any) -> None:
-    """Links the libdevice functions that ``module`` only declares into it, if there are any.
+    """Links into ``module`` the libdevice functions that it only declares.
 
-    Raises ``CompileError`` if libdevice cannot be found, or lacks a function."""
+    Raises ``CompileError`` if libdevice cannot be found, or lacks a function.
+    """
     import llvmlite.binding as llvm  # here, since a program that only looks for the file needs no LLVM
 
     from oxide.compiler.ir.llvm import gpu_machine, run_passes

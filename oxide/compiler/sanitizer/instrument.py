@@ -233,7 +233,8 @@ class _Instrumenter:
             function.add(self._leaving)
 
     def _granules(self, pointers: tuple[PointerWord, ...]) -> tuple[int, tuple[PointerWord, ...]]:
-        """Returns the shift of the granule of accesses to shared memory, and the pointers with their granules."""
+        """Returns the base-2 logarithm of the granule of shared memory, and the pointers with the granules of their
+        memory. A granule is the greatest power of two that divides the size and the alignment of each access."""
         shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
         for instruction in self._function.instructions:
             touch = _touch_of(instruction)
@@ -344,8 +345,8 @@ class _Instrumenter:
         return "chosen", access, [self._anywhere(pointer, chosen), *words]
 
     def _anywhere(self, pointer: Value, view: Value) -> Value:
-        """Returns the view's number at run time. Replaces -1 (unknown) by -2 if the address is in an array that is not
-        a parameter."""
+        """Returns the number of the view that an access is in, as a run-time value. ``view`` is that number, or -1 if
+        it is unknown. Then the result is -2 if the address is in an array that is not a parameter."""
         elsewhere: Value = TRUE if self._regions.others is None else FALSE
         address = self._emit(Cast(self._fresh(), "ptrtoint", pointer, "i64"))
         for region in self._regions.others or ():

@@ -41,8 +41,8 @@ pointer. Also a place in a stack variable, as the variable and the path without 
 
 @final
 class Origins:
-    """The roots of a kernel's pointers, each with a number: the given number for roots in ``numbered``, a higher one
-    for others. A root that is no known array has the number ``unknown``, -1."""
+    """Numbers the roots of a kernel's pointers. Roots in ``numbered`` have the given numbers, other roots get higher
+    numbers. A root that is no known array has the number ``unknown``, -1."""
 
     unknown = -1
 
@@ -76,14 +76,15 @@ class Origins:
         return self._choice((pointer, ()))
 
     def add_choices(self) -> None:
-        """Adds the instructions that ``chosen`` refers to: after each choice of a pointer, the choice of its root."""
+        """Adds the instructions that ``chosen`` refers to: after each ``phi`` or ``select`` of a pointer, that of its
+        root's number."""
         for instruction, choice in self._beside:
             block = instruction.block
             block.insert(block.instructions.index(instruction) + 1, [choice])
 
     def _roots(self, member: Member, seen: set[Member]) -> dict[Value, None]:
-        """Returns an ordered set: the roots of a pointer, or the structure that it is in if it cannot be traced
-        further."""
+        """Returns the roots of a pointer, as an ordered set. If a pointer in a structure cannot be traced further, the
+        structure is the root."""
         if member in seen or member[0].name in _NOTHING:
             return {}
         seen.add(member)

@@ -93,8 +93,8 @@ class Regions:
         return Region("stack", "") if root.symbol or isinstance(root, Alloca) else UNKNOWN
 
     def _arrays_but_parameters(self, function: Function) -> list[Region] | None:
-        """Returns the regions, other than parameters, that an unknown address may be in. Returns None if one has no
-        fixed place."""
+        """Returns the regions, other than parameters, that an unknown address may be in. Returns None if the place of
+        one of them is not fixed."""
         found = list(self._arrays.values())
         for instruction in function.instructions:
             if isinstance(instruction, Alloca):
@@ -161,5 +161,6 @@ def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, 
 
 
 def _place_of(before: str, words: str, number: int) -> int:
-    """Returns the offset of an eight-byte word among the packed parameters, after those of format ``before``."""
+    """Returns the offset in the packed parameters of the word ``number``, which has eight bytes, of a parameter of the
+    format ``words``. ``before`` is the format of the parameters before this one."""
     return struct.calcsize(before + words[: number + 1]) - 8

@@ -73,8 +73,8 @@ def lift(
 ) -> Parameter:
     """Returns the kernel parameter for a function, given the types that it takes and returns.
 
-    Raises ``ArgumentError`` if the function has another number of parameters, or captures something that cannot be a
-    parameter. Raises ``CompileError`` if its source cannot be read.
+    Raises ``ArgumentError`` if the number of its parameters is not that of ``takes``, or if it captures something that
+    cannot be a parameter. Raises ``CompileError`` if its source cannot be read.
     """
     plain, shape = _plain(function)
     code, is_device = plain.__code__, plain is not function

@@ -130,7 +130,7 @@ def open_parameter(
 
 def function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
     """Returns the parameter for ``Callable``, ``Callable[[f32, T], T]`` or ``Callable[..., f32]``. ``Any`` means no
-    conversion. Raises ``CompileError`` for anything but scalars."""
+    conversion. Raises ``CompileError`` for any other type in the annotation that is no scalar."""
     choices: dict[str, tuple[ScalarType, ...]] = {}
 
     def meaning(each: Any) -> ScalarType | str | None:

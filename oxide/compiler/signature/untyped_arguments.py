@@ -249,13 +249,13 @@ ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | Enum
 
 @lru_cache(maxsize=256)
 def of_box(dtype: np.dtype[Any], ndim: int, strided: bool = False) -> ArrayType | RecordType:
-    """Returns the type of a box. Boxes of equal types share one object, so that launches compare it quickly."""
+    """Returns the type of a box. Boxes of equal types share one type object, so that launches compare types quickly."""
     return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim, strided)
 
 
 def laid_out(kind: ArgumentType, value: Any, strided: Callable[[ArrayType, Any], bool]) -> ArgumentType:
-    """Returns the type with other array types in it: each array is strided if ``strided`` returns True for the array
-    type and its part of ``value``."""
+    """Returns the type with the layout of each array in it changed: strided if ``strided`` returns True for the array's
+    type and its part of ``value``, else contiguous."""
     if isinstance(kind, ArrayType):
         wanted = strided(kind, value)
         return kind if wanted is kind.strided else ArrayType(kind.dtype, kind.ndim, wanted)

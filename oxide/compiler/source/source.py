@@ -28,8 +28,8 @@ trees: WeakTable[Callable[..., Any], ast.FunctionDef] = WeakTable()
 def located(
     function: Callable[..., Any], problem: str, line: int | None = None, column: int | None = None
 ) -> CompileError:
-    """Returns a ``CompileError`` at a line of the function's file, by default its first. Shows the line with a caret
-    under it."""
+    """Returns a ``CompileError`` at a line of the function's file, by default its first. The error shows the line with
+    a caret under it."""
     code = function.__code__
     return located_in(code.co_filename, line if line is not None else code.co_firstlineno, problem, column)
 
@@ -47,8 +47,8 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
 
 
 def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
-    """Returns the function's syntax tree, with the line numbers of its file, and the number of columns cut off its
-    lines."""
+    """Returns the function's syntax tree, with the line numbers of its file, and the number of columns by which its
+    lines were dedented."""
     known = trees.get(function)
     if known is not None:
         return known, 0
