@@ -161,7 +161,7 @@ class Prover:
         table[key] = value
 
     def _forget(self, before: int) -> None:
-        """Undoes what was learnt since the trail had length ``before``."""
+        """Undoes the facts that were learnt since the trail had the length ``before``."""
         while len(self._trail) > before:
             table, key, value = self._trail.pop()
             if value is _MISSING:
@@ -182,7 +182,7 @@ class Prover:
             self._set(self._by_monomial.setdefault(monomial, {}), shape, fact)
 
     def _enter(self, block: Block) -> None:
-        """Learns what holds in a block and in all blocks that it dominates."""
+        """Learns the facts that hold in a block and in all blocks that it dominates."""
         self._failed.clear()
         self._around = [loop for loop in self._loops_around(block) if block is not loop.header]
         match self.flow.predecessors[block]:

@@ -1,9 +1,9 @@
 """Zero initialisation of a thread's local arrays.
 
 A small array is cleared by one store of the whole array. LLVM splits it into one store for each element, and drops
-these if the array lives in registers. For thousands of elements, LLVM's time grows with the square of their number. So
-a large array is cleared by a loop, ``oxide.clear.<bits>(address, words)``. A memset is no alternative: on a GPU it
-becomes a loop of single bytes.
+these stores if the array lives in registers. For thousands of elements, LLVM's time grows with the square of their
+number. So a large array is cleared by a loop, ``oxide.clear.<bits>(address, words)``. A memset is no alternative: on a
+GPU it becomes a loop of single bytes.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class Origins:
         return self._choice((pointer, ()))
 
     def add_choices(self) -> None:
-        """Adds the instructions that ``chosen`` refers to: after each ``phi`` or ``select`` of a pointer, that of its
-        root's number."""
+        """Adds the instructions that ``chosen`` refers to. After each ``phi`` or ``select`` of a pointer comes another
+        that selects the number of its root."""
         for instruction, choice in self._beside:
             block = instruction.block
             block.insert(block.instructions.index(instruction) + 1, [choice])

@@ -84,7 +84,7 @@ def _lower_constant(context: Any, builder: Any, kind: Any, array: Any) -> Any:
 
 def constant_of(builder: Any, name: str, constant: Any) -> Any:
     """Returns a global variable with a constant's content. Its name has a hash of the content, because the modules of a
-    kernel are linked into one."""
+    kernel become one module."""
     name = f"{name}.{blake2b(str(constant).encode(), digest_size=8).hexdigest()}"
     known = builder.module.globals.get(name)
     return known or cgutils.global_constant(builder.module, name, constant)

@@ -1,10 +1,11 @@
-"""Literals of typed kernels: Python's floats, and its integers where they meet floats, take the type that they meet.
+"""Literals of typed kernels: a literal takes the type of a typed float that it *meets* as an operand of one operation.
 
-The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open*: ``0.5 * x[i]`` of an f32 is an f32, and so
-is an accumulator that begins as ``0.0`` and then holds f32. The type is numba's type of a value in the kernel, so the
-rule follows variables, calls and loops. Numbers that are still open are f64: they are computed with Python's precision
-and rounded once, where they meet a narrower type. An integer literal that meets a float takes the float's type.
-Integers among themselves keep their own rule, of 64 bits. Kernels in numba-cuda's vocabulary keep numba's rule.
+The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open* until then: ``0.5 * x[i]`` is an f32 if
+``x[i]`` is, and so is an accumulator that begins as ``0.0`` and then holds f32. Open floats have a numba type of their
+own, so the rule follows variables, calls and loops. Numbers that are still open are f64: they are computed with
+Python's precision and rounded once, where they meet a narrower type. An integer literal that meets a float takes the
+float's type. Integers among themselves keep their own rule, of 64 bits. Kernels in numba-cuda's vocabulary keep numba's
+rule.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ def _lower_extreme(function: Any) -> Any:
 def _is_beyond(builder: Any, comparison: str, second: Any, first: Any) -> Any:
     """Returns whether ``second`` is less or greater than ``first``; ``comparison`` is ``<`` or ``>``.
 
-    A comparison with zero is emitted as the equivalent one with the smallest number above or below zero. Otherwise LLVM
-    22 would replace the comparison and the selection after it by a minimum or maximum, or for widened numbers by a
-    selection with the opposite comparison. Both may return the wrong zero.
+    A comparison with zero is emitted as the equivalent comparison with the smallest number above or below zero.
+    Otherwise LLVM 22 would replace the comparison and the selection after it by a minimum or maximum, or for widened
+    numbers by a selection with the opposite comparison. Both may return the wrong zero.
     """
     if _is_zero(first):
         tiny = ir.Constant(first.type, _SMALLEST[str(first.type)] if comparison == ">" else -_SMALLEST[str(first.type)])

@@ -79,6 +79,6 @@ def note(message: str) -> None:
 
 
 def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Any:
-    """Returns an object whose attributes are the members of a structure: of ``value``, or of a new structure if it is
-    None."""
+    """Returns an object whose attributes are the members of a structure: of ``value``, or of a new structure if
+    ``value`` is None."""
     return cgutils.create_struct_proxy(kind)(context, builder, value)

@@ -42,7 +42,8 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
     """A slice of ``ndim`` axes of the kernel parameter ``parameter``.
 
     ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"``, ``"unchecked_mut"``,
-    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of its layout's tiles; it is () without one."""
+    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of its layout's tiles; it is () without a layout.
+    """
 
     def __init__(self, kind: str, dtype: Any, ndim: int, parameter: str, tile: tuple[int, ...] = ()) -> None:
         self.kind = kind

@@ -1,9 +1,9 @@
 """The builder of total arithmetic: each operation on integers, and each conversion to one, is defined for every input.
 
-LLVM may assume that an undefined operation does not happen, and could remove a bounds check on an index that results
-from one. Sums wrap. A shift by too much, a division by zero and a conversion out of range have defined results: the
-builder calls functions whose definitions are in ``compiler/ir/total.py``, unless the operand is a constant that is
-harmless.
+LLVM may assume that an undefined operation does not happen, and could remove a bounds check on an index that such an
+operation computes. Sums wrap. A shift by too much, a division by zero and a conversion out of range have defined
+results: the builder calls functions whose definitions are in ``compiler/ir/total.py``, unless the operand is a constant
+that is harmless.
 """
 
 from __future__ import annotations

@@ -304,8 +304,8 @@ def _lower_store(kind: Any, name: str) -> None:
 
 
 def _mark(builder: Any, kind: Any, access: Any) -> None:
-    """Marks a load or store as unchecked, and as streaming if it is. Streaming is a hint that a back end may ignore,
-    and nothing else in the IR depends on it."""
+    """Marks a load or store as unchecked or as streaming, by the kind of its slice. Streaming is a hint that a back end
+    may ignore, and nothing else in the IR depends on it."""
     shaped = kind.kind if isinstance(kind, ShapedSliceType) else None
     if shaped != "slice" and not isinstance(kind, SliceType | BlockArrayType):
         mark_unchecked(builder, access)
