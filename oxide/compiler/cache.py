@@ -5,7 +5,7 @@ Each specialization has one file for the front end's results, ``Facts``, and one
 plain data: JSON text, and the image as bytes. Nothing is unpickled. ``disk`` says where the files are and why they can
 be trusted; ``fingerprint`` computes their names.
 
-In memory, entries are kept with the Python function, so that two kernels of one function are compiled once.
+In memory, entries are kept by Python function, so that two kernels of the same function are compiled only once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Facts:
 
 @final
 class Entry:
-    """A specialization's entry in the cache. A read returns None for a missing or damaged file; a write never fails."""
+    """A specialization's entry in the cache. A read returns None if the file is missing or damaged. A write that fails
+    on disk is ignored."""
 
     def __init__(self, name: str) -> None:
         self.name = name

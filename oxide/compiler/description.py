@@ -42,7 +42,8 @@ class LaunchNeeds:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelDescription:
-    """A kernel's function, parameters and options. A new option is part of the fingerprint unless it is ``APART``."""
+    """A kernel's function, parameters and options. A new option is part of the fingerprint unless its field has the
+    metadata ``APART``."""
 
     name: str
     function: Callable[..., Any] = field(metadata=APART)  # hashed with all that it reaches

@@ -187,8 +187,8 @@ class Specialization:
     def pack(self, values: Sequence[Any], fault_address: int) -> bytes:
         """Packs the parameters as a C structure, each naturally aligned.
 
-        ``values`` are in the order of the parameters: a converted scalar, or an (address, length) pair for a slice.
-        ``fault_address`` is the fault record's address, or 0 for none.
+        ``values`` are in the order of the parameters: a converted scalar, or for a slice a tuple of its address and
+        lengths. ``fault_address`` is the fault record's address, or 0 for none.
         """
         words: list[Any] = []
         for value in values:

@@ -102,10 +102,10 @@ class Range:
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
     def line(self, value: Value) -> tuple[int, Coefficient]:
-        """Returns ``(factor, start)`` and adds to ``conditions``. Whenever those hold, the value, read as signed, is
-        ``factor * counter + start``, with the start at most 2**61 in magnitude. The loop's counter must be under 2**42.
-        Raises ``Undecidable`` if the value does not have this form, or if the factor is not a compile-time constant of
-        at most 2**18 in magnitude."""
+        """Returns ``(factor, start)`` and adds to ``conditions``. Whenever the conditions hold, the value, read as
+        signed, is ``factor * counter + start``, with the start at most 2**61 in magnitude. The loop's counter must be
+        under 2**42. Raises ``Undecidable`` if the value does not have this form, or if the factor is not a compile-time
+        constant of at most 2**18 in magnitude."""
         self._steps = 0
         with self._all_or_nothing():
             form = self._affine(value, "sext")
@@ -123,7 +123,8 @@ class Range:
         return factor, start
 
     def before(self, value: Value) -> Value | None:
-        """Returns a loop-invariant value at the preheader, recomputed there if necessary; None if it varies."""
+        """Returns a value as it is at the preheader, recomputed there if necessary. None if the value varies in the
+        loop."""
         if isinstance(value, Constant):
             return None if value.integer is None else value
         if value not in self._moved:
@@ -330,7 +331,8 @@ class Range:
         return self._sum(stop, self._scaled(start, -1))
 
     def _test(self, loop: Loop) -> tuple[Value, bool] | None:
-        """Returns the condition of a loop's header and whether the loop continues if it is true, or None."""
+        """Returns the condition of a loop's header, and whether the loop continues if the condition is true. None if
+        the header has no such condition."""
         match loop.header.terminator:
             case Branch(condition=Value() as condition, yes=yes, no=no) if (yes in loop.blocks) != (no in loop.blocks):
                 return None if loop.header in (yes, no) else (condition, yes in loop.blocks)
@@ -365,7 +367,8 @@ class Range:
         return low, high
 
     def _require_fits(self, form: Affine, type_: str, how: str) -> None:
-        """Requires that all values fit a type, which is signed or not by ``how``, and are in ±``_LARGEST``."""
+        """Requires that all values are in the range of a type, and in ±``_LARGEST``. ``how`` tells whether the type is
+        signed."""
         bits = _bits(type_)
         least, greatest = {
             "sext": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1),

@@ -72,7 +72,7 @@ def threads_may_wait(kernel: PortableKernel, functions: Iterable[Function]) -> b
 
 
 def _may_meet(instruction: Instruction, own: Iterable[str]) -> bool:
-    """Returns whether threads may wait for one another at the instruction, or for the value that it writes."""
+    """Returns whether threads may wait for one another at the instruction, or may wait for the value that it writes."""
     match instruction:
         case Atomic():
             return True

@@ -46,7 +46,7 @@ Polynomial: TypeAlias = dict[tuple[str, ...], int]
 """Coefficients by monomial. A monomial is the tuple of its sorted atoms, which is empty for the constant term."""
 
 Shape: TypeAlias = tuple[tuple[tuple[str, ...], int], ...]
-"""A polynomial without its constant, sorted."""
+"""The terms of a polynomial, sorted, without its constant term."""
 
 BUDGET = 600
 """The most steps for one access or one test. A step reads a value as a polynomial, or finds a bound of a polynomial."""

@@ -106,7 +106,7 @@ BUILTINS: dict[str, str] = {
 _MAKER_NAMES = """arange array asarray ascontiguousarray concatenate copy diag empty empty_like eye fromiter full
 full_like hstack identity linspace ones ones_like stack vstack zeros zeros_like"""
 _MAKERS = frozenset(_MAKER_NAMES.split())
-"""NumPy's functions that make an array."""
+"""NumPy's functions that create an array."""
 
 
 def undefined(name: str, known: Iterable[str]) -> str:

@@ -287,7 +287,8 @@ class _Body:
                 self._visit(child)
 
     def _check_iterated(self, node: ast.expr) -> None:
-        """Refuses a loop over an expression that cannot be a range or a view. The type of a local is not known yet."""
+        """Refuses a loop over an expression that cannot be a range or a view. Accepts any local, since its type is not
+        known yet."""
         if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
             node = node.args[0]
             if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:

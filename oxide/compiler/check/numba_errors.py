@@ -100,7 +100,8 @@ def _column_of_name(failure: Failure, name: str) -> int | None:
 
 @contextmanager
 def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Raises each failure of a compilation step as an oxide error with a file and a line, by default the kernel's own.
+    """Raises each failure of a compilation step as an oxide error with a file and a line. If the line is not known, it
+    is the kernel's first line.
 
     An unexpected exception becomes the cause of a ``CompileError``.
     """

@@ -21,7 +21,8 @@ _PREFIX = "%local_array."
 
 
 def array_name(number: int, size: int) -> str:
-    """Returns the name of an array of ``size`` bytes, which ``place_local_memory`` reads."""
+    """Returns the name of an array of ``size`` bytes. ``place_local_memory`` reads the number and the size from the
+    name."""
     return f"{_PREFIX[1:]}{number}.{size}"
 
 

@@ -25,7 +25,7 @@ _TYPES = {
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
     """Returns the type of each word that is passed: one word for a scalar or a captured number, the address and the
-    length of each axis for a slice, and numba-cuda's words for its own arguments."""
+    length of each axis for a slice, and numba-cuda's words for an argument with numba-cuda's semantics."""
     types: list[str] = []
     for parameter in parameters:
         if isinstance(parameter, NumbaParameter):

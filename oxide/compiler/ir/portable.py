@@ -71,7 +71,7 @@ class PortableKernel:
 
     @property
     def text(self) -> str:
-        """Returns the IR as LLVM parses it."""
+        """Returns the IR as text for LLVM's parser."""
         return str(self.module)
 
     @property

@@ -347,7 +347,7 @@ class _Accesses:
         return known[before]
 
     def _implied(self, condition: Value, truth: bool, known: dict[Block, _Facts]) -> _Facts:
-        """Returns the indices that are in bounds if a condition has a truth value."""
+        """Returns the indices that are in bounds if a condition has the value ``truth``."""
         if is_bounds_check(condition) and truth:
             return frozenset((self._plain(condition.operands[2]),))  # type: ignore[attr-defined]
         if isinstance(condition, Phi):

@@ -70,7 +70,8 @@ def find_libdevice() -> Path | None:
 
 
 def identity() -> str:
-    """Returns the identity of the libdevice in use, for the cache key of code compiled with it."""
+    """Returns a text that identifies the libdevice in use. The cache key of code that is compiled with it contains this
+    text."""
     path = find_libdevice()
     if path is None:
         return "no libdevice"

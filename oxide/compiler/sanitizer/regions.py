@@ -108,8 +108,8 @@ class Regions:
 
 
 def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
-    """Returns each piece of memory that the parameters point to, called a view, and the index of the view that each of
-    the kernel's address words points to."""
+    """Returns each piece of memory that the parameters point to, called a view. Also returns, for each of the kernel's
+    words that is an address, the index of the view that it points to."""
     found: list[PointerWord] = []
     views: dict[int, int] = {}
     layout, words = "@", 0

@@ -284,7 +284,7 @@ Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
 def parse_parameters(
     function: Callable[..., Any], name: str, local_names: Mapping[str, Any], adopted: bool = False
 ) -> tuple[Declared, ...]:
-    """Parses a kernel's parameters from its annotations, strings included. Raises ``CompileError``.
+    """Parses a kernel's parameters from its annotations, string annotations included. Raises ``CompileError``.
 
     ``local_names`` are the local names where the kernel is defined: a string annotation may use them. The annotations
     of an ``adopted`` kernel, one of numba-cuda's, are ignored.

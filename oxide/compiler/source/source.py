@@ -22,7 +22,8 @@ SourcePlace: TypeAlias = tuple[str, int, Span | None]
 """A file, a line in it, and the exact span if it is known."""
 
 trees: WeakTable[Callable[..., Any], ast.FunctionDef] = WeakTable()
-"""Syntax trees of functions that were compiled from a changed source, with the lines and columns of their file."""
+"""The syntax trees of rewritten functions. They have the lines and columns of the original file, or for the interpreter
+the numbers of nodes as lines."""
 
 
 def located(

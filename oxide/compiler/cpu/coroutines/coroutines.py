@@ -92,7 +92,8 @@ def split_points(module: Module) -> None:
 
 
 def inline_all(module: Any, machine: Any) -> Any:
-    """Returns the module with every function inlined into the coroutine, and its suspensions as suspend points."""
+    """Returns the module with every function inlined into the coroutine, and each suspension turned into a suspend
+    point."""
     for function in list(module.functions):
         if function.name.startswith("oxide.block.") or function.name.startswith("oxide.warp."):
             function.linkage = "internal"

@@ -11,7 +11,7 @@ from oxide.compiler.ir import reductions
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
-    """Returns the warp operations for a kernel with these symbols, not yet rendered; none if it calls none."""
+    """Returns the warp operations that a kernel with these symbols calls, not yet rendered. Empty if it calls none."""
     if not any(symbol.startswith("oxide.warp.") for symbol in symbols):
         return []
     return [_WARP, *(_reduction(*found) for found in reductions.used(symbols))]

@@ -88,7 +88,8 @@ def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...])
 
 @final
 class _Positions:
-    """One kernel's loop. Its body is the kernel's blocks; a return continues with the next position."""
+    """The loop over positions for one kernel. The kernel's blocks are its body, in which a return continues with the
+    next position."""
 
     def __init__(self, kernel: Function, looped: Function) -> None:
         self.kernel = kernel
@@ -287,7 +288,8 @@ class _Positions:
     # The function
 
     def _arguments(self, function: Function, signature: tuple[Closed, ...]) -> dict[Value, Value]:
-        """Adds loads of the kernel's arguments. Returns them by parameter, without the context."""
+        """Adds loads of the kernel's arguments. Returns the loaded values by parameter; the context parameter has
+        none."""
         _, *arguments = self.kernel.arguments
         types = parameters.word_types(signature)
         if len(types) != len(arguments):

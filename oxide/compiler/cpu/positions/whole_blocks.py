@@ -24,8 +24,8 @@ Line: TypeAlias = tuple[int, Coefficient]
 def add_requirements(
     function: Function, ranges: Range, held: Iterable[tuple[Value, Value]], required: Iterable[Line]
 ) -> None:
-    """Adds instructions that compute the range of blocks to the function of ``positions.ll``. The range is of blocks
-    where the pairs in ``held`` are equal and the lines in ``required`` are not negative."""
+    """Adds to the function of ``positions.ll`` the instructions that compute the range of blocks. In these blocks, the
+    pairs in ``held`` are equal and the lines in ``required`` are not negative."""
     code = list(ranges.code)
 
     def add(instruction: Instruction) -> Instruction:

@@ -43,7 +43,8 @@ class OpenFloatModel(core_models.FloatModel):  # type: ignore[misc]
 
 
 def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of an operation are converted to: literals take the type that they meet.
+    """Returns the types that the arguments of an operation are converted to. Literals take the type of the typed floats
+    among the arguments.
 
     If the function is not arithmetic, open floats become f64.
     """
@@ -66,8 +67,8 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
-    """Returns the signature of an operation on literals alone, whose result is open too. Returns ``resolved`` for any
-    other operation."""
+    """Returns the signature of an operation on literals alone whose result is an open float. Returns ``resolved`` for
+    any other operation."""
     key = getattr(function, "typing_key", function)
     if (
         resolved is None

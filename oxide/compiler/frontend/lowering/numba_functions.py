@@ -68,7 +68,8 @@ class NumbaDispatcher(ContextDispatcher):
 
 
 def twin_of(value: Any) -> Any:
-    """Returns the value that a kernel uses for ``value``: the twin of a dispatcher of numba's, or ``value`` itself."""
+    """Returns the value that a kernel uses for ``value``: its twin if it is a dispatcher of numba's, else ``value``
+    itself."""
     if isinstance(value, CUDADispatcher):
         if type(value) is not CUDADispatcher:
             return value

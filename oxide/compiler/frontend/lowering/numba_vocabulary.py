@@ -1,9 +1,9 @@
 """Lowers numba-cuda's own functions to primitives that both of oxide's back ends define.
 
 numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and similar functions to NVVM intrinsics and inline PTX,
-through templates, intrinsics and overloads. All of them end in ``builder.call``. They are intercepted there, while the
-line being lowered is still known, so that a fault can name it. Arrays in shared and local memory have a lowering of
-their own: numba-cuda places shared arrays in its own globals and asks libNVVM for the size of an element.
+through templates, intrinsics and overloads. All of these call ``builder.call``, and the calls are intercepted there:
+the line being lowered is still known then, so that a fault can name it. Arrays in shared and local memory have a
+lowering of their own: numba-cuda places shared arrays in its own globals and asks libNVVM for the size of an element.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _lower_grid_group_sync(context: Any, builder: Any, sig: Any, args: Any) -> A
 
 
 def _named(name: str, result: Any) -> Any:
-    """Returns a lowering to a call of ``name``, which both back ends define."""
+    """Returns a lowering that emits a call of ``name``, which both back ends define."""
 
     def lower(builder: Any, *args: Any) -> Any:
         return call_primitive(builder, result, name, args)

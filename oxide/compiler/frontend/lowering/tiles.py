@@ -139,8 +139,8 @@ def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
 def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns the part of this thread's tile that is inside the output, or None if all of the tile or none of it is
-    inside."""
+    """Returns the part of this thread's tile that is inside the output. None if the whole tile is inside, or no part of
+    it."""
     output, kind = sig.args[0], sig.return_type
     whole = proxy(context, builder, output, args[0])
     tile = proxy(context, builder, kind)

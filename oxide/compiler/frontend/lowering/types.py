@@ -97,7 +97,8 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     NumPy and numba give a float64 here, because no integer type holds both ranges. Kernels compute indices with such
     sums (``m * n + thread.index_2d_col()``), so the result is an ``i64``, like an index: arithmetic modulo 2**64. A
     quotient or remainder in ``i64`` would be wrong, not just wrapped, for numbers from 2**63 on; with a non-negative
-    constant it is computed in ``u64``. ``min`` and ``max`` use ``i64``, so that ``max(n - m, 0)`` works as it reads.
+    constant it is computed in ``u64``. ``min`` and ``max`` use ``i64``, so that ``max(n - m, 0)`` is 0 if ``n`` is less
+    than ``m``.
     """
     plain = [types.unliteral(argument) for argument in args]
     if not _is_mixed(plain):

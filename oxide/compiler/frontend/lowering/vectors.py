@@ -1,7 +1,7 @@
 """``load2`` … ``store4``, ``is_aligned`` and ``unchecked_mut``.
 
 A vector access is one load or store of LLVM's vector type, which either back end turns into its widest instruction.
-Bounds are checked at both ends, as two accesses, so that contracts and loops prove them like any other access.
+Bounds are checked for the first and the last element, as two accesses, so that they are proved like any other access.
 Alignment is checked by the low bits of the address. If the index is a multiple of the vector's size, LLVM reduces this
 to one test of the slice. Without bounds checks, alignment is still checked; this costs nothing where a kernel tests
 ``is_aligned`` first.
@@ -210,8 +210,8 @@ def _lower_is_aligned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _rows_aligned(context: Any, builder: Any, kind: Any, data: Any, length: Any, count: int) -> Any:
-    """Returns whether every row begins at a vector's address: whether the first row does, and ``length`` is a multiple
-    of the vector's number of elements."""
+    """Returns whether every row begins at an aligned address: the first row must, and ``length`` must be a multiple of
+    the number of a vector's elements."""
     within = builder.and_(length, ir.Constant(_WORD, count - 1))
     multiple = builder.icmp_unsigned("==", within, ir.Constant(_WORD, 0))
     return builder.and_(_begins_aligned(context, builder, kind, data, count), multiple)
