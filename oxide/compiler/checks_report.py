@@ -45,8 +45,8 @@ class Check:
 
 
 def checks_of(special: Specialization) -> tuple[Check, ...]:
-    """Returns the checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves further
-    accesses."""
+    """Returns the checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves that further
+    accesses are in bounds."""
     from oxide.compiler.ptx.ptx import sites_left
 
     kernel = special.description

@@ -330,7 +330,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
 
 
 class NotTyped(LaunchError):
-    """Raised when a kernel with numba-cuda's semantics should be interpreted."""
+    """Raised for an attempt to interpret a kernel with numba-cuda's semantics."""
 
 
 NotTyped.__name__ = NotTyped.__qualname__ = LaunchError.__name__

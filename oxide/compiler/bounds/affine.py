@@ -171,8 +171,8 @@ class Range:
     # Affine forms
 
     def _affine(self, value: Value, extension: str) -> Affine:
-        """Returns an affine function congruent to the value modulo 2**bits. Narrower constants are widened by
-        ``extension``. Raises ``Undecidable``."""
+        """Returns an affine function congruent to the value modulo 2 to the power of its width. Narrower constants are
+        widened by ``extension``. Raises ``Undecidable``."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise Undecidable("the index is made of too many sums and products")
@@ -418,7 +418,7 @@ class Range:
         return self._binary("mul", self._wide(left), self._wide(right), "i128")
 
     def _pick(self, predicate: str, left: Wide, right: Wide) -> Wide:
-        """Returns the smaller or the larger of two numbers."""
+        """Returns the smaller or the larger of two numbers, by the predicate that the result fulfils."""
         if left == right:
             return left
         first, second = _operand(left, "i128"), _operand(right, "i128")

@@ -93,7 +93,7 @@ def _verify_accesses(module: Module, symbol: str, parameters: Sequence[Closed]) 
 
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
-    """Returns the kernel without bounds checks and asserts, in the form that ``hoist_checks`` gives."""
+    """Returns the kernel without bounds checks and asserts, after the same passes as in ``hoist_checks``."""
     module = leave_assertions_out(kernel).module
     for function in module.defined:
         _leave_out(function, list(filter(is_alignment_check, function.calls)))

@@ -142,9 +142,9 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
 
 
 def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int, int]]:
-    """Returns the arrays and records of an argument with numba-cuda's semantics. ``before`` is the index of its first
-    word. For each: the word of the address, the word of the number of elements, an element's size in bytes, and the
-    axes of a strided view."""
+    """Returns four numbers for each array or record in an argument with numba-cuda's semantics: the word of the
+    address, the word of the number of elements, an element's size in bytes, and the axes of a strided view. ``before``
+    is the index of the argument's first word."""
     match kind:
         case ArrayType(dtype, ndim, strided):
             return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize, ndim if strided else 0)]

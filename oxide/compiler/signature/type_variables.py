@@ -140,7 +140,8 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
 
 
 def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
-    """Returns a type for each type variable: ``f32`` if it may be that, else its first choice."""
+    """Returns a type for each type variable: ``f32`` if the variable may stand for it, else the variable's first
+    choice."""
     variables: dict[str, tuple[ScalarType, ...]] = {}
     for parameter in declared:
         if isinstance(parameter, OpenParameter):

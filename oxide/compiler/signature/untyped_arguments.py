@@ -124,8 +124,8 @@ class ArrayType(_Described):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Returns numba-cuda's array structure: two null pointers, size, item size, address, shape, strides in
-        bytes."""
+        """Returns the types in numba-cuda's array structure: two null pointers, size, item size, address, shape,
+        strides in bytes."""
         return ("ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * self.ndim))
 
     @property

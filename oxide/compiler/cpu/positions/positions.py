@@ -367,8 +367,8 @@ def _leave_out_unused(kernel: Function) -> None:
 
 
 def _replace_registers(kernel: Function, outside: Mapping[str, Value]) -> None:
-    """Replaces registers by their values in a one-dimensional launch. Raises ``Undecidable`` for a thread's
-    coordinate."""
+    """Replaces registers by their values in a one-dimensional launch. Raises ``Undecidable`` if the kernel reads a
+    thread's coordinate."""
     replaced: dict[Value, Value] = {}
     for call in kernel.calls:
         match register_of(call).split("."):

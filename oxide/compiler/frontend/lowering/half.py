@@ -195,7 +195,7 @@ def _lower_extreme_of_several(function: Any) -> None:
 
 
 def _register_type(function: Any) -> None:
-    """Registers a function with the typing. Type inference does not need this, but numba's lowering of an operator
+    """Registers the signatures of a function. Type inference does not need this, but numba's lowering of an operator
     does: it looks up the operator's signature again by the types of the operands."""
 
     @typing_registry.register_global(function)

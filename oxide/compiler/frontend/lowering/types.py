@@ -131,7 +131,8 @@ def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
     """Returns the signature of ``-x``, ``+x``, ``~x`` or ``abs(x)`` of an integer, which keeps its type. None for any
     other operation.
 
-    NumPy keeps the type too. numba widens to the type of an index, and an unsigned result then does not wrap.
+    NumPy keeps the type too. numba would widen the type to that of an index, and an unsigned result would then not
+    wrap.
     """
     plain = [types.unliteral(argument) for argument in args]
     if len(plain) != 1 or not isinstance(plain[0], types.Integer):
@@ -151,7 +152,8 @@ def unify_mixed(first: Any, second: Any) -> Any:
 
 
 def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
-    """Lowers the comparison of an i64 and a u64: a negative number is less, any other is compared as a u64."""
+    """Lowers the comparison of an i64 and a u64. A negative i64 is less than every u64, and any other i64 is compared
+    as a u64."""
     number = 0 if kinds[0].signed else 1
     signed = (left, right)[number]
     negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))
