@@ -277,8 +277,8 @@ def _external(name: str) -> int:
 
 @functools.cache
 def _libraries() -> list[ctypes.CDLL]:
-    """Returns the program with its globally loaded libraries (the C library first), and libm, which it may not have
-    loaded."""
+    """Returns the program with its globally loaded libraries (the C library first), and libm, which the program may not
+    have loaded."""
     found = [ctypes.CDLL(None)]
     with contextlib.suppress(OSError):
         found.append(ctypes.CDLL("libm.so.6"))

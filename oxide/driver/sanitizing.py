@@ -91,7 +91,7 @@ def requested() -> frozenset[str]:
 def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
     """Returns the kinds that a kernel's decorator names, and turns memory tracking on if there are any.
 
-    Raises ``TypeError`` if ``given`` is not of names, ``ValueError`` for unknown names.
+    Raises ``TypeError`` if ``given`` is neither a string nor an iterable of strings, ``ValueError`` for unknown names.
     """
     if not given:
         return frozenset()
@@ -124,7 +124,8 @@ def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
 
 
 class Tracking:
-    """A flag for the process: memory is tracked from its allocation on. Set once any kernel is to be sanitized."""
+    """A flag for the process: the CPU device tracks which bytes of memory were written. Set once any kernel is to be
+    sanitized. Memory allocated before is not tracked."""
 
     wanted = False
 
@@ -133,8 +134,8 @@ SANITIZED = 3
 """A fault record's ``claimed`` if the sanitizer has reports; ``index`` is the argument for ``published``."""
 
 WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
-"""Flags of an access: the low bits of ``who``. The access's number starts at bit 4, the thread at bit 20 and the block
-at bit 32."""
+"""Flags of an access: the low bits of ``who``. The access's index in ``Sanitized.accesses`` starts at bit 4, the thread
+at bit 20 and the block at bit 32."""
 
 REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing-lanes")
 OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES = range(5)
@@ -159,7 +160,7 @@ def publish(errors: tuple[SanitizerError, ...]) -> int:
 
 
 def published(number: int) -> SanitizerError | None:
-    """Returns the first of a launch's errors, with the others as notes, or None."""
+    """Returns the first of the errors stored under ``number``, with the others as notes; None if they were dropped."""
     with _lock:
         errors = _waiting.get(number)
     if not errors:

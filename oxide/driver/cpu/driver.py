@@ -47,7 +47,8 @@ from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
 _LOOKS = 16
-"""Unsuccessful queries per release of the GIL. More than a wait polls before it parks (``runtime/loop/pace.py``)."""
+"""The number of queries that find work unfinished between two releases of the GIL. A wait that polls makes fewer
+queries before it parks (``runtime/loop/pace.py``)."""
 
 
 class CpuDriver:
@@ -58,12 +59,14 @@ class CpuDriver:
     machine's memory.
 
     With ``step`` there are no threads, and work runs only in ``step``, ``run_until_idle`` and ``synchronize_*``.
-    ``seed``, without ``step`` by default ``OXIDE_SEED`` if that is set, draws the order in which streams make progress,
-    blocks of a kernel run, and warps and threads of a block run between barriers: the same seed gives the same run.
-    With a seed alone nothing runs concurrently with the program: work runs inside the calls that wait for it or query
-    it. ``poison``, on by default with ``step``, fills memory with 0xFF bytes when it is allocated and when it is freed.
+    ``seed`` selects the order in which streams make progress, blocks of a kernel run, and warps and threads of a block
+    run between barriers: the same seed gives the same run. Without ``step``, the default is ``OXIDE_SEED`` if that is
+    set. With a seed and without ``step``, nothing runs concurrently with the program: work runs inside the calls that
+    wait for it or query it. ``poison``, on by default with ``step``, fills memory with 0xFF bytes when it is allocated
+    and when it is freed.
 
-    Raises ``DeviceError`` for an invalid number of devices, threads or bytes.
+    Raises ``DeviceError`` for an invalid number of devices, threads or bytes, ``TypeError`` or ``ValueError`` for an
+    invalid ``seed``.
     """
 
     name = "cpu"
@@ -226,7 +229,7 @@ class CpuDriver:
             self._scheduler.raise_failure(event.device)
 
     def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
-        """Holds the stream back until the event's point is passed, on any of the driver's devices."""
+        """Holds the stream back until the event's point is passed. The event may be another device's of this driver."""
         check_idle(stream)
         point = check_handle(event, CpuEvent).point
         if point is not None:
@@ -315,7 +318,8 @@ class CpuDriver:
     def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
         """Copies a claimed record to the address that the cursor holds, zeroes it, and advances the cursor.
 
-        The cursor is read when the stream comes to it: an invalid address then ends the device, as on a GPU.
+        The address at the cursor is read when the task runs. An invalid one is then a failure of the device, as on a
+        GPU.
         """
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.report(device, record, cursor, nbytes))
@@ -431,8 +435,8 @@ class CpuDriver:
         """Waits for submitted work and ends the threads. May be called again.
 
         Later submissions raise ``DriverError``. Memory that is still allocated stays valid, for example under a NumPy
-        array that ``d2h`` returned or that views a box. It can still be freed. The rest is freed with the driver, when
-        neither the driver nor its memory is referenced any more.
+        array that ``d2h`` returned or that views a box. It can still be freed. Memory that is never freed returns to
+        the system when neither the driver nor that memory is referenced any more.
         """
         if self._closed:
             return
@@ -519,7 +523,7 @@ calls_drop(CpuDriver)
 
 @final
 class _RunDriver(CpuDriver):
-    """A driver for one run: it marks submitted work as the run's, and shares all else with the driver."""
+    """A driver for one run: it marks submitted work as the run's, and shares all other state with ``driver``."""
 
     __slots__ = ("_drop", "_run")
 
@@ -542,4 +546,5 @@ def _end_threads() -> None:
 _dropped: deque[Scheduler] = deque()
 _soon = Soon(_end_threads)
 _abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
-"""Ends the threads of a driver that was dropped without ``close``. Runs in C."""
+"""Lets the threads of a driver that was dropped without ``close`` end soon. A finaliser that runs in C
+(``dropping.py``)."""

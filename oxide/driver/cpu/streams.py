@@ -98,14 +98,16 @@ class Pace:
         self.nanoseconds = 0.0
 
     def learn(self, nanoseconds: float, *, exact: bool) -> None:
-        """Records the time of one thread. Without ``exact`` it may include the caller's wait for the GIL."""
+        """Records the time of one thread. A time that is not ``exact`` may include the caller's wait for the GIL, so it
+        never replaces a shorter one."""
         known = self.nanoseconds
         self.nanoseconds = nanoseconds if exact or not known else min(nanoseconds, known)
 
 
 @final
 class LoopFree:
-    """A launch of a kernel without loops, in blocks of ``threads``, for a waiting thread that runs the blocks itself.
+    """A launch of a kernel without loops, for a waiting thread that runs the blocks itself. A block has ``threads``
+    threads.
 
     ``run_holding`` is the launch's ``run`` with the GIL held, for work that takes less time than a hand-over of the
     GIL.
@@ -180,8 +182,8 @@ def is_dropped(work: Task | BlockRange) -> bool:
 
 @final
 class CpuStream:
-    """An in-order queue of items. ``running`` says that a thread has the stream. A stream with items that is not
-    running is held back."""
+    """An in-order queue of items. ``running`` is True while a thread runs its items, or will soon. With worker threads,
+    a stream that has items and is not running waits for an event."""
 
     __slots__ = ("captured", "destroyed", "device", "items", "number", "running")
 
@@ -233,7 +235,8 @@ class Scheduler(ABC):
         """Runs all submitted work and ends the threads. May be called again."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Lets threads end when they run out of work, without waiting. Called by a finalizer, so at any moment."""
+        """Lets threads end when they run out of work. Does not wait. A finalizer calls it, so it may be called at any
+        moment."""
 
     def block_order(self, total: int) -> list[tuple[int, int]]:
         """Returns the blocks of a kernel that one thread runs alone, as ranges in running order."""
@@ -269,7 +272,8 @@ class Scheduler(ABC):
 
 
 def pass_point(point: Point) -> None:
-    """Passes a point, or resumes an interrupted call. Call under the scheduler's lock."""
+    """Marks a point as passed and calls its waiters; after an interrupted call, the waiters that remain. Must be called
+    under the scheduler's lock."""
     if not point.passed:
         point.time_ns = perf_counter_ns()
         point.passed = True

@@ -19,7 +19,8 @@ from cuda.bindings import driver
 from oxide.driver.cuda.errors import check
 
 LARGE_BYTES = 2 << 20
-"""The least size in bytes. Smaller memory comes from ``cuMemHostAlloc``; kernels may write to it on any system."""
+"""The least size in bytes that is registered. Smaller memory comes from ``cuMemHostAlloc``, and on any system kernels
+may write to it at the same address."""
 
 _MAP_FAILED = (1 << 64) - 1
 
