@@ -234,8 +234,8 @@ class Driver(Protocol):
         multiple of 8, are then copied to that address, and the record is zeroed. In any case ``nbytes`` is added to the
         address at ``cursor``.
 
-        A graph ends with a report: each launch of the graph then reports to memory of its own, without another
-        submission.
+        A graph of kernels that may fail ends with a report. So each launch of the graph reports to memory of its own,
+        without another submission.
         """
 
     # Code

@@ -43,7 +43,7 @@ class AddressRanges:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a finaliser may run while it is held
         self._starts: list[int] = []
-        self._entries: list[tuple[int, int, Callable[[], Known | None]]] = []  # each range's end, and its allocation
+        self._entries: list[tuple[int, int, Callable[[], Known | None]]] = []  # of each range: start, end, reference
         self._forget_above = _FEW
 
     def overlapping(self, address: int, nbytes: int) -> list[Known]:

@@ -34,7 +34,7 @@ class Run:
         self._visible: weakref.ref[Visible] | None = None
 
     def visible(self) -> Visible:
-        """Returns the token that everything observable of the run holds. Call it once."""
+        """Returns the run's token, which every observable result of the run must reference. Call it once."""
         token = Visible(self)
         self._visible = weakref.ref(token)
         return token

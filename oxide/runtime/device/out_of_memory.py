@@ -35,7 +35,8 @@ _LARGEST = 5  # the number of kinds of boxes that an error lists
 
 
 def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
-    """Allocates memory that the driver refused once. Raises ``OutOfMemoryError``, which lists what is held."""
+    """Allocates memory that the driver refused once. Raises ``OutOfMemoryError`` with a list of the boxes that take the
+    memory."""
     device = timeline.device
     patience = PATIENCE_SECONDS if running_loop_name() is None else LOOP_PATIENCE_SECONDS
     until = time.perf_counter() + patience

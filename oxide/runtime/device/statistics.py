@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 @final
 class StreamStatistics(NamedTuple):
-    """The waits of one stream's awaiting tasks whose work was not done at the first query.
+    """The tasks' waits for one stream. A wait counts if the work was not done at the first query.
 
-    ``stream`` is the stream's number, as in ``Stream.handle``. ``expected_us`` is the expected duration of the next
-    wait in µs. ``poll_budget_us`` is the time that it may poll before it parks: 0 for a stream whose work is long.
+    ``stream`` is the stream's number, as in ``Stream.handle``. ``parked`` of the ``waits`` were parked. ``expected_us``
+    is the expected duration of the next wait in µs. ``poll_budget_us`` is the time in µs that the next wait may poll
+    before it parks: 0 for a stream whose work is long.
     """
 
     device: str

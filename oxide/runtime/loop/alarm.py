@@ -18,7 +18,7 @@ class Alarm:
     """A file descriptor that a native callback makes readable.
 
     It is never closed, because a callback may still be on its way when its loop ends. Instead it is reused by the next
-    loop, where a late callback is only a spurious wake-up. ``argument`` is the native function's.
+    loop, where a late callback is only a spurious wake-up. ``argument`` is the argument for the native function.
     """
 
     _spare: ClassVar[list[Alarm]] = []

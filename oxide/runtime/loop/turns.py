@@ -16,7 +16,7 @@ import time
 from typing import Final, final
 
 SHARE_SECONDS: Final = 2e-3
-"""The share of one turn for submissions, and as much for sweeping and for waking."""
+"""The time for submissions in one turn. Sweeping and waking get as much each."""
 
 _MOST: Final = 128  # the most tasks admitted in one turn: each costs about 10 µs under trio, whatever it then does
 

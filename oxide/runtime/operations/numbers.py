@@ -91,7 +91,7 @@ def _float64(name: str, number: Any) -> float:
 @final
 @mypyc_attr(native_class=False)  # `loading` refers to it weakly
 class HostNumbers:
-    """An array that the first request makes, on its thread."""
+    """An array that is generated at the first request, in the requesting thread."""
 
     __slots__ = ("__weakref__", "_array", "_lock", "_make")
 

@@ -50,7 +50,7 @@ SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
 
 _SLOTS = 4  # one being filled, one in transfer, and two in between
-_LANE_BYTES = 16 << 20  # how far ahead uploads of a single chunk are filled
+_LANE_BYTES = 16 << 20  # the size of a lane of small chunks, which are filled so far ahead of the transfer
 _MUCH_LARGER = 8
 
 _NOTHING: Final[list[Allocation]] = []
@@ -137,8 +137,8 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
 
 
 def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> None:
-    """Submits one ordered copy between a box and page-locked memory at the address ``host``. It calls ``begin`` and
-    ``end`` itself instead of using ``ordered``, as launches do: small copies are as frequent."""
+    """Submits one ordered copy between a box and page-locked memory at the address ``host``. Calls ``begin`` and
+    ``end`` itself, which is faster than ``ordered``: small copies are as frequent as launches."""
     this = [box._allocation]
     reads, writes = (_NOTHING, this) if up else (this, _NOTHING)
     submitted = False
@@ -231,7 +231,7 @@ def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[
     run.
 
     Each slot has its own stream, so that the next chunk's host function is ready when one ends. On a single stream each
-    would start 90 µs after the last (on an H100), the time in which the device sees the end and calls the next.
+    would start 90 µs after the last (on an H100): so long the device takes to see the end and call the next.
     """
     stagers: list[Timeline] = []
     try:
@@ -273,7 +273,7 @@ def _download_in_chunks(
     kept = [result, moves]
     context.keep(kept)
     if context.visible is not None:
-        # ``kept`` holds the result, so it is unknown whether anything else does
+        # ``kept`` references the result, so it is unknown whether the program still does
         context.visible.run.used_by_others = True
     with (
         _beside(context, min(len(slots), len(layout)), kept) as stagers,

@@ -1,7 +1,7 @@
 """A submission: one execution of an operation on a stream, and the context that the operation executes in.
 
-It is *submitted*, then exactly once either *finished* (the device is past it and its outcome is known) or *abandoned*
-(no waiter is left, and the memory that it uses goes into the limbo). From submission to that point the reclaimer holds
+A submission is *submitted*, then exactly once either *finished* (the device is past it and its outcome is known) or
+*abandoned* (no waiter is left, and the memory that it uses goes into the limbo). Up to that point the reclaimer holds
 everything that the device may still use. So the program may drop any object at any time.
 """
 
@@ -58,7 +58,8 @@ class Submittable(Protocol[Result]):
 
 @final
 class ExecutionContext:
-    """The context of one execution: ``stream``, of ``device``. Functions of ``with_context`` receive it."""
+    """The context of one execution: the ``stream`` that its work is submitted to, and the stream's ``device``.
+    Functions of ``with_context`` receive it."""
 
     # Every part of an operation reads these, so they are plain slots. Objects that few runs need are made on demand.
     __slots__ = (
@@ -137,8 +138,8 @@ class ExecutionContext:
 
     def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
         """Begins the work of ``ordered`` without its object, for launches. Call it with the lock held. Work submitted
-        between this call and ``end`` is ordered after the buffers' earlier uses. In a capture, each launch of the graph
-        is."""
+        between this call and ``end`` is ordered after the buffers' earlier uses. In a capture, this holds for each
+        launch of the graph."""
         if self.recording is not None:
             self.recording.note_uses(reads, writes)
             return
@@ -196,8 +197,8 @@ class ExecutionContext:
         """Submits a launch of a kernel that reads and writes these buffers. Raises ``LaunchError`` with the kernel's
         name.
 
-        ``grid`` and ``block`` are tuples, as the drivers take them. With a tuple type, compiled code would make new
-        ones.
+        ``grid`` and ``block`` are tuples of three. Annotated as tuples, compiled code would make new ones at each
+        launch.
         """
         self._kept.append(function)
         submitted = False
@@ -289,7 +290,7 @@ class ExecutionContext:
         return self._kept
 
     def settle(self, position: int) -> None:
-        """Ends the declared uses at ``position``: everything submitted in this context lies before it."""
+        """Ends the declared uses at ``position``, which must be after everything submitted in this context."""
         declared, self._declared = self._declared, None
         if declared:
             with self.runtime.submission:
@@ -381,11 +382,12 @@ class Submission(Generic[T]):
 
     @property
     def faults(self) -> list[Report]:
-        """Returns the reports in which its kernels may record faults; empty if none can."""
+        """Returns the reports in which the submission's kernels may record faults; empty if none can."""
         return self._faults
 
     def finish(self) -> T:
-        """Returns the result, once the device is past the submission. Raises the fault that a kernel reported."""
+        """Returns the result. Call it only once the device is past the submission. Raises the fault that a kernel
+        reported."""
         if self._drop is not nothing:
             if self._reclaimer.release(self.mark):  # True for only one thread, which counts it
                 self.mark.timeline.device.runtime.counters.completed.add()
@@ -410,7 +412,8 @@ class Submission(Generic[T]):
         return True
 
     def abandon(self) -> None:
-        """Moves the submission's memory into the limbo, as no waiter is left."""
+        """Hands the submission's memory to the reclaimer's limbo. Call it when no task waits for the submission any
+        more."""
         self._drop()
         self._drop = nothing
 
