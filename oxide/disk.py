@@ -98,7 +98,8 @@ def enabled() -> bool:
 
 
 def directory(*, create: bool = False) -> str | None:
-    """Returns the directory, or None if none is safe to use. ``create`` makes it if there is none."""
+    """Returns the cache's directory; None if the cache is off or there is no directory that is safe to use. ``create``
+    makes a missing directory."""
     if not enabled():
         return None
     place = os.environ.get("OXIDE_CACHE_DIR") or os.path.join(
@@ -125,7 +126,8 @@ def directory(*, create: bool = False) -> str | None:
 
 
 def digest(parts: Iterable[bytes | str]) -> str:
-    """Returns a name for a sequence of texts. Other sequences, also the same text divided differently, get another."""
+    """Returns a name for a sequence of texts. Another sequence, also of the same text divided differently, gets another
+    name."""
     from hashlib import blake2b  # here, as it takes a thirtieth of the time of `import oxide`
 
     found = blake2b(digest_size=20)

@@ -57,8 +57,8 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
 
 @functools.cache
 def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
-    """Returns the kernel in which ``threads`` threads compute a row. With ``vectors``, rows begin at a multiple of a
-    vector's bytes."""
+    """Returns the kernel in which ``threads`` threads compute a row. With ``vectors``, rows must begin at a multiple of
+    a vector's bytes."""
 
     @kernel(
         requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"),

@@ -58,8 +58,8 @@ _MOST_BLOCKS = 1056
 
 
 def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] = sum(input)``, 0 if the input is empty: an i64 for signed and a u64 for unsigned integers,
-    otherwise of the input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
+    """Computes ``output[0] = sum(input)``, 0 if the input is empty. The output is i64 for signed and u64 for unsigned
+    integers, otherwise of the input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         _check("reduce_sum", x, result, total_dtype(x.dtype))

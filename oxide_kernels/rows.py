@@ -148,7 +148,7 @@ def _launch(
     arguments: tuple[Any, ...],
     boxes: tuple[DeviceBox, ...],
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """Launches the kernel for rows of this width."""
+    """Launches the kernel of ``narrow`` if a row fits in its threads' registers, else the kernel of ``walking``."""
     itemsize, wide = boxes[0].dtype.itemsize, accumulator(boxes[0].dtype)
     aligned = width % 4 == 0 and all(box.ptr % min(16, 4 * itemsize) == 0 for box in boxes)
     for threads, most in _THREADS:
@@ -180,8 +180,8 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def load(values: Slice[T], start: i64, width: i64, vector: i64, fill: Any, once: bool_) -> Any:
-        """Loads one vector of the row that begins at ``start``, with ``fill`` past the row's end. ``once``, a constant,
-        says that the row is not read again."""
+        """Loads one vector of the row that begins at ``start``, with ``fill`` past the row's end. ``once`` must be a
+        constant: True if the row is not read again."""
         a, b, c, d = fill, fill, fill, fill
         if aligned:
             if whole or column(vector, 0) < width:

@@ -101,7 +101,7 @@ def _scan(name: str, x: DeviceBox, result: DeviceBox, inclusive: bool) -> Device
 @functools.cache
 def _single_pass(wide: Any, name: str) -> Kernel:
     """Returns the kernel that accumulates in ``wide``, for the function ``name``. ``told[0]`` is the next tile's
-    number, and the rest are the published words. All of ``told`` begins as 0."""
+    number, and the rest are the published words. All of ``told`` must be 0 before the launch."""
     tell, listen = _words(wide)
     block, vectors = _BLOCK, _VECTORS[wide.dtype.itemsize]
     warps, tile_size = block // 32, 4 * vectors * block

@@ -118,8 +118,8 @@ def sync_grid() -> None:
     A kernel that calls it is launched cooperatively: all its blocks are on the device at once. So the grid must fit, or
     the launch is a ``LaunchError`` that says how many blocks fit. Every thread of the grid must reach the same call,
     threads without work too: a thread that has returned is a mistake, a ``BarrierError`` on the CPU device and a hang
-    on a GPU. Hence such a kernel has no ``assert``, and no ``range`` with a step that is not constant. CUDA's name is
-    ``cooperative_groups::this_grid().sync()``.
+    on a GPU. Hence such a kernel may not contain an ``assert``, or a ``range`` with a step that is not constant. CUDA's
+    name is ``cooperative_groups::this_grid().sync()``.
     """
     _only_in_a_kernel("thread.sync_grid")
 
@@ -127,7 +127,7 @@ def sync_grid() -> None:
 def nanosleep(nanoseconds: int) -> None:
     """Sleeps for about this many nanoseconds, at most twice as many: for polling a value that another block will write.
 
-    A GPU takes up to a million; before compute capability 7.0 it does not sleep at all. The CPU device yields to other
+    A GPU sleeps for a million at most, and before compute capability 7.0 not at all. The CPU device yields to other
     threads of the operating system, whatever the number: otherwise a waiting block takes the processor from the block
     that it waits for. Wait only for blocks that are sure to have begun, such as a block that has published its number;
     nothing else guarantees that they run at the same time. CUDA's name is ``__nanosleep``.

@@ -197,8 +197,8 @@ class ExecutionContext:
         """Submits a launch of a kernel that reads and writes these buffers. Raises ``LaunchError`` with the kernel's
         name.
 
-        ``grid`` and ``block`` are tuples of three. Annotated as tuples, compiled code would make new ones at each
-        launch.
+        ``grid`` and ``block`` are tuples of three. If they were annotated as tuples, compiled code would make new
+        tuples at each launch.
         """
         self._kept.append(function)
         submitted = False
