@@ -36,7 +36,7 @@ class Target:
     """The kind of code that a device executes.
 
     ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name, ``features`` is the back end's own feature
-    string. In ``seeded`` code each launch may choose the order in which a block's threads run.
+    string. If ``seeded``, each launch may choose the order in which a block's threads run.
     """
 
     kind: Literal["ptx", "native"]
@@ -70,8 +70,8 @@ class Code:
     def cooperative(self) -> bool:
         """Returns True if threads synchronise across the grid, so that all blocks must be resident at once.
 
-        Read from the code itself, which may come from a cache: from the name of a native entry, or from the use of a
-        cooperative launch's workspace in PTX.
+        This is read from the code itself, which may come from a cache: from the name of a native entry, or from the use
+        of a cooperative launch's workspace in PTX.
         """
         return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
 

@@ -74,7 +74,7 @@ class Layout:
     def offset(self, place: str) -> int:
         """Returns the offset of a field, or of an element of an array, such as ``"block[1]"``.
 
-        Raises ``LookupError`` if there is none.
+        Raises ``LookupError`` if there is no such field or element.
         """
         found = _PLACE.fullmatch(place)
         field = self.fields.get(found[1]) if found is not None else None

@@ -44,7 +44,7 @@ class MissingFunction(Unloadable):
 def load_object(image: bytes, entry: str) -> tuple[Any, int]:
     """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found.
 
-    Raises ``Unloadable``.
+    Raises ``Unloadable`` for an image that this loader cannot load.
     """
     machine = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
     if machine is None:

@@ -35,9 +35,9 @@ class Access:
 class PointerWord:
     """A parameter's memory: the offsets of its address and length in the packed parameters, and its element size.
 
-    At ``length_at`` are ``lengths`` words, whose product is the number of elements; None for a record, which is one
-    element. For a strided view the packed parameters also hold the sizes of its ``axes`` axes at ``axes_at``, followed
-    by their strides. All accesses are to whole multiples of ``granule`` bytes.
+    At ``length_at`` are ``lengths`` words, whose product is the number of elements. ``length_at`` is None for a record,
+    which is one element. For a strided view the packed parameters also hold the sizes of its ``axes`` axes at
+    ``axes_at``, followed by their strides. All accesses are to whole multiples of ``granule`` bytes.
     """
 
     name: str
@@ -131,7 +131,8 @@ class Tracking:
 
 
 SANITIZED = 3
-"""A fault record's ``claimed`` if the sanitizer has reports; ``index`` is the argument for ``published``."""
+"""The value of a fault record's ``claimed`` if the sanitizer has reports. The record's ``index`` is then the argument
+for ``published``."""
 
 WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
 """Flags of an access: the low bits of ``who``. The access's index in ``Sanitized.accesses`` starts at bit 4, the thread

@@ -1,8 +1,8 @@
 """The CPU device's code: loads object files, and binds launches to functions that run a range of blocks.
 
 A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to a
-``LAUNCH``. Blocks are numbered with x fastest. ``driver/object.py`` loads most object files, and LLVM those that need
-more. llvmlite is imported only for these, or to name this machine's processor for the first time. LLVM is not
+``LAUNCH``. Blocks are numbered with x fastest. ``driver/object.py`` loads most object files; LLVM loads those that need
+more. llvmlite is imported only for those, or to name this machine's processor for the first time. LLVM is not
 thread-safe, so one lock guards loading and queries of the processor.
 """
 
@@ -136,7 +136,7 @@ def host_name() -> str:
 
 def _processor() -> str | None:
     """Returns a description of the processor: its usable features from the system, and LLVM's version, as a newer LLVM
-    may know more names. Returns None if the system does not provide one."""
+    may know more names. Returns None if the system does not describe its processor."""
     found = [disk.version_text("llvmlite"), platform.machine()]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:

@@ -47,8 +47,8 @@ from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
 _LOOKS = 16
-"""The number of queries that find work unfinished between two releases of the GIL. A wait that polls makes fewer
-queries before it parks (``runtime/loop/pace.py``)."""
+"""A polling thread releases the GIL once in this many queries that find work unfinished. A wait makes fewer queries
+before it parks (``runtime/loop/pace.py``)."""
 
 
 class CpuDriver:
@@ -155,7 +155,7 @@ class CpuDriver:
     def query_stream(self, stream: CpuStream) -> bool:
         """Returns whether all submitted work has run. Takes no lock.
 
-        With a seed and without ``step``, runs the remaining work first.
+        With a seed and without ``step``, first runs the remaining work.
         """
         check_idle(stream)
         # The order matters: a stream that first has no items and then is not running has run all that it held at the
@@ -203,7 +203,7 @@ class CpuDriver:
     def query_event(self, event: CpuEvent) -> bool:
         """Returns whether the point last recorded has been passed. Takes no lock.
 
-        With a seed and without ``step``, runs the work before the point first.
+        With a seed and without ``step``, first runs the work before the point.
         """
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
@@ -229,7 +229,8 @@ class CpuDriver:
             self._scheduler.raise_failure(event.device)
 
     def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
-        """Holds the stream back until the event's point is passed. The event may be another device's of this driver."""
+        """Holds the stream back until the event's point is passed. The event may be of another device of this
+        driver."""
         check_idle(stream)
         point = check_handle(event, CpuEvent).point
         if point is not None:
@@ -318,8 +319,7 @@ class CpuDriver:
     def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
         """Copies a claimed record to the address that the cursor holds, zeroes it, and advances the cursor.
 
-        The address at the cursor is read when the task runs. An invalid one is then a failure of the device, as on a
-        GPU.
+        The address at the cursor is read when the report runs. If it is invalid, the device fails then, as a GPU does.
         """
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.report(device, record, cursor, nbytes))

@@ -77,7 +77,7 @@ class Heap:
             return self._held, len(self._live) + len(self._leaving)
 
     def allocate(self, nbytes: int) -> int:
-        """Allocates a 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the limit or if the system has none.
+        """Allocates a 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the heap's limit or the system's.
 
         The block is padded to a multiple of 256 bytes, as on a GPU. A kernel of raw arrays that writes a little beyond
         the end damages only the padding, not the C library's own records.
@@ -220,7 +220,7 @@ class Heap:
             self._adopted[key] = self._adopted.get(key, 0) + 1  # "+=" would call Python code for a new key
 
     def disown(self, address: int, nbytes: int) -> bool:
-        """Undoes one ``adopt``; False if there was none."""
+        """Undoes one ``adopt``. Returns False if there was none."""
         with self._lock:
             count = self._adopted[address, nbytes]
             if count > 1:

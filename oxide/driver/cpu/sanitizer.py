@@ -1,8 +1,8 @@
 """The sanitizer's runtime on the CPU device: shadow memory, sanitized launches, and reports.
 
-A sanitized launch runs all its blocks one after the other on one worker. Its state lies at the address that the kernel
-gets as its fault record. Each allocation has a flag for each of its bytes: 1 once the byte was written. The last
-accesses to each element are kept for one launch only, as launches that use the same box are ordered.
+A sanitized launch runs all its blocks one after the other on one worker. The kernel gets the address of the launch's
+state as that of its fault record. Each allocation has a flag for each of its bytes: 1 once the byte was written. The
+last accesses to each element are kept for one launch only, as launches that use the same box are ordered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def sanitized_launch(
     order: Callable[[int], list[tuple[int, int]]],
     tracked: Tracked,
 ) -> SanitizedLaunch:
-    """Returns a launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative launch that does not fit."""
+    """Returns a launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative launch whose blocks cannot all
+    be live at once."""
     assert function.sanitized is not None
     if function.cooperative:
         check_fits(function, grid, block)  # here, as a worker that binds it can no longer refuse it

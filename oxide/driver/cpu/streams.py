@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 @final
 class Point:
-    """A position in ``stream``, until it is passed.
+    """A position in ``stream``, which is None once the point is passed.
 
     Passing it calls the ``waiters`` under the scheduler's lock: once, or twice if an interrupt came during the call.
     """
@@ -127,8 +127,8 @@ class BlockRange:
 
     ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
     hand out, the number of workers inside, and the pace of the blocks that have run. The blocks of a ``cooperative``
-    launch are handed out again and again, for as long as it goes on. ``loop_free`` is set for a kernel whose blocks end
-    soon whatever its arguments are; ``run`` is then a function in C. ``droppable`` as in ``Task``.
+    launch are handed out again for each pass. ``loop_free`` is set for a kernel whose blocks end soon whatever its
+    arguments are; ``run`` is then a function in C. ``droppable`` as in ``Task``.
     """
 
     __slots__ = (
@@ -150,7 +150,7 @@ class BlockRange:
         self.droppable: Droppable | None = None
 
     def expected(self) -> float:
-        """Returns the nanoseconds that the remaining blocks take on one thread, as far as known; else 0."""
+        """Returns the nanoseconds that the remaining blocks take on one thread, 0 if that is unknown."""
         small, left = self.loop_free, self.total - self.next
         if self.nanoseconds_per_block or small is None:
             return self.nanoseconds_per_block * left
@@ -260,7 +260,7 @@ class Scheduler(ABC):
             raise cause
 
     def raise_failure(self, device: int) -> None:
-        """Raises the error that ended a device, if there is one."""
+        """Raises an error if the device has failed."""
         self.raise_lost(device)
         cause = self.failures.get(device)
         if cause is not None:

@@ -26,7 +26,7 @@ So an interrupted call goes through the busy streams and the backlog once more (
 the next call does it.
 
 A thread that waits for a point runs the items before the point on its own, unless a worker has begun with them
-(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel takes one. The thread
+(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel about one. The thread
 runs kernels and brief tasks. Other items, and a kernel that turns out to be long, go to the workers. The main thread
 runs kernels without loops only: Ctrl-C cannot end its wait for a kernel that it runs itself.
 
@@ -60,7 +60,8 @@ from oxide.driver.cpu.streams import (
 )
 
 _Job: TypeAlias = tuple[CpuStream, BlockRange | None]
-"""A job for a worker: a stream, and a kernel of it to join, or None for everything that the stream can run."""
+"""A job for a worker: a stream, and the stream's kernel to join. Without a kernel, the worker runs everything that the
+stream can run."""
 
 # Handing a stream to another thread costs tens of microseconds. So a kernel with less than _WORTH_A_WORKER_NS left is
 # finished by its present workers. Taking a chunk costs about 2 microseconds, which is small against _CHUNK_NS.

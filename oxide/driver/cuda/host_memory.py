@@ -26,7 +26,7 @@ _MAP_FAILED = (1 << 64) - 1
 
 
 def _available() -> int:
-    """Returns the bytes of memory that the system can still provide; 0 if it does not say."""
+    """Returns the bytes of memory that the system can still provide; 0 if that is unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

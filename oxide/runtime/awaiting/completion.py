@@ -32,12 +32,12 @@ from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.once import Once
 
 LOOK_SECONDS = 0.25
-"""The interval at which parked tasks' marks are polled without a callback: a lost CUDA device runs no callbacks."""
+"""The interval at which marks of parked tasks are queried even without a callback: a lost CUDA device runs none."""
 
 
 WAKE_AT_ONCE = 128
-"""The most tasks woken at a time. A loop runs all ready tasks before it looks at anything else, and each takes 10 to 20
-microseconds, of which trio itself takes 4."""
+"""The most tasks woken at a time. A loop runs all ready tasks before it looks at anything else, and each task takes 10
+to 20 microseconds, 4 of them in trio itself."""
 
 
 async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:

@@ -206,7 +206,7 @@ class DeviceFuture(Generic[T]):
 
     @property
     def submission(self) -> Submission[T] | None:
-        """Returns the submission, while its outcome is unknown."""
+        """Returns the submission while its outcome is unknown, else None."""
         return self._submission
 
     def outcome(self) -> T:

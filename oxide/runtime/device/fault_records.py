@@ -298,7 +298,7 @@ class FaultPages:
             raise
 
     def trim(self) -> None:
-        """Returns the pages' memory to the driver. Blocks until the device is idle."""
+        """Returns the memory of free pages to the driver. Blocks until the device is idle."""
         while self._returned:
             held: list[PageMemory] = []
             try:

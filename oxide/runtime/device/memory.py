@@ -276,8 +276,8 @@ class DeviceBox:
         offset: int = 0,
         strides: tuple[int, ...] | None = None,
     ) -> None:
-        """``offset`` is the first element's distance from the allocation's start, in bytes. ``strides`` is None for a
-        contiguous box."""
+        """Makes a box. ``offset`` is the first element's distance from the allocation's start, in bytes. ``strides`` is
+        None for a contiguous box."""
         self._allocation = allocation
         self._offset = offset
         self._shape = shape
@@ -502,7 +502,8 @@ class DeviceBox:
         far.
 
         The other library must order its later work itself: submit it to ``ctx.stream`` of a ``with_context`` that
-        declares it. Raises ``BufferError`` for another device or a copy.
+        declares it. Raises ``BufferError`` for another ``dl_device`` and if ``copy`` is True, ``TypeError`` for
+        arguments of other types.
         """
         from oxide.runtime.device.interop import to_dlpack
 

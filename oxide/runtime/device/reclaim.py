@@ -208,8 +208,7 @@ class Reclaimer:
         self._in_flight[mark] = kept
 
     def release(self, mark: Mark) -> bool:
-        """Releases what ``hold`` kept, as the device is past ``mark``. Returns False if it was released before: of
-        several threads, one gets True."""
+        """Ends ``hold`` for ``mark``. Returns False if it was ended before: of several threads, one gets True."""
         return self._in_flight.pop(mark, None) is not None
 
     def awaited(self) -> int:

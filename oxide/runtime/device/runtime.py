@@ -42,7 +42,8 @@ _ORDERING_MODES = ("wait", "strict")
 
 @final
 class Device:
-    """One device. ``devices()`` lists them. Two are the same device exactly if they are the same object."""
+    """One device. ``devices()`` lists all. Each device of a runtime has one such object, so devices are compared by
+    identity."""
 
     def __init__(self, runtime: Runtime, number: int) -> None:
         self.id = number

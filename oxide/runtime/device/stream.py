@@ -154,8 +154,8 @@ _FEW: Final = 4  # the number of results kept before the first query
 @final
 class LooseResults:
     """The ``async_on`` submissions to a stream since its last ``synchronize``. The stream holds this object. While the
-    stream exists, the device holds it too, for out-of-memory recovery. Dropping it returns the stream's timeline to the
-    device."""
+    stream exists, the device holds it too, for out-of-memory recovery. Dropping the object returns the stream's
+    timeline to the device."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._drop: Any = partial(timeline.device.spare_timelines.append, timeline)

@@ -58,8 +58,8 @@ class Alarm:
 
 
 def notify_function() -> int:
-    """Returns the address of ``void notify(void *argument)``, which writes the eight bytes of the number 1 to the alarm
-    whose ``argument`` it is given.
+    """Returns the address of ``void notify(void *argument)``, which writes the number 1, in eight bytes, to the alarm
+    with this ``argument``.
 
     The function takes no lock, allocates nothing and does not use Python.
     """

@@ -68,8 +68,8 @@ def to_device(
     It always yields a new box, which takes memory and the time of a copy even if the box is on that device already. To
     avoid that, compare ``box.device`` first. Takes a box, an ``Arc`` of a box, or an operation that yields one, and a
     device's number or one of ``devices()``. It may be run on any device. Later stages run on the device where they
-    would run without it: ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside ``f``. Raises ``TypeError`` for
-    anything else.
+    would run without it: ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside ``f``. Raises ``TypeError`` for other
+    arguments.
     """
     if not isinstance(box, DeviceOperation):
         require_box(box, "to_device")

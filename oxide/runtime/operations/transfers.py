@@ -1,7 +1,7 @@
 """Operations that allocate device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks.
-``host_memory/pinned.py`` says what that saves.
+``host_memory/pinned.py`` has measurements.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def memcpy(
     read until the operation has completed; do not change it before. The two boxes may be on different devices if the
     operation runs on one of them. If ``dst`` is a strided view, the operation must run on the device of ``dst``. Raises
     ``TypeError`` if the dtypes differ, ``ValueError`` if the numbers of elements differ or ``src`` has masked elements,
-    and ``DeviceError`` when it is run on another device.
+    and ``DeviceError`` when the operation is run on another device.
     """
     if isinstance(dst, np.ndarray):
         raise TypeError("memcpy writes into a DeviceBox, not into an ndarray; d2h(box) copies to a new host array")

@@ -169,10 +169,10 @@ def _chunk_bytes(nbytes: int) -> int:
     nothing overlaps, stay short. At least 4 MiB, because each chunk costs another hand-over. At most 8 MiB, unless
     submitting so many chunks would take milliseconds of the loop's thread.
 
-    GB/s on an H100, of one upload / of uploads on four streams, in eighths and in quarters: 16 MiB 26.3 / 38.4 and 29.4
-    / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. 4 MiB in four chunks, two and one: 17.3 / 22.0, 19.1 / 32.8, 19.3 /
-    40.4. 64 MiB in quarters of 16 MiB were faster on that host (36.1 / 42.6 against 35.2 / 36.2), but on a host with
-    slower memory a single upload took a fifth longer."""
+    Measured on an H100, in GB/s, for one upload / for uploads on four streams. In eighths and in quarters: 16 MiB 26.3
+    / 38.4 and 29.4 / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. An upload of 4 MiB in four chunks, in two and in one:
+    17.3 / 22.0, 19.1 / 32.8, 19.3 / 40.4. For 64 MiB, quarters of 16 MiB were faster on that host than 8 MiB (36.1 /
+    42.6 against 35.2 / 36.2), but on a host with slower memory a single upload took a fifth longer."""
     size = 4 * staging_ring.CHUNK_BYTES
     while 4 * size < nbytes and (size < 8 * staging_ring.CHUNK_BYTES or 128 * size < nbytes):
         size *= 2

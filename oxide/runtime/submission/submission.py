@@ -229,7 +229,8 @@ class ExecutionContext:
             self.recording.at_launch.append(function)
 
     def join(self, other: ExecutionContext) -> None:
-        """Makes this run end after ``other``'s work on its own stream, and takes over the objects ``other`` keeps."""
+        """Makes this run end after the work of ``other``, a context on another stream, and takes over the objects that
+        it keeps."""
         try:
             other.wait_for_joined()
             mark = other.timeline.mark()
@@ -474,7 +475,8 @@ def run_blocking(operation: Submittable[T], stream: Stream) -> T:
 
 
 def _context_for(operation: Submittable[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
-    """Returns the context for a run of ``operation`` on ``stream``. Raises if nothing can run there."""
+    """Returns the context for a run of ``operation`` on ``stream``. Raises ``GraphError`` during a capture, and
+    ``DeviceLostError`` if the device is lost."""
     operation.consume()
     refuse_in_capture("running an operation")
     device = stream.device
