@@ -87,7 +87,7 @@ def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], 
     """Returns a function of one argument that runs in C if ``steps`` does. ``steps`` takes an iterator over the
     arguments and returns an iterator with one value for each.
 
-    A call appends the argument to a queue of length one. That drops a marker from the queue, whose finaliser takes the
+    A call appends the argument to a queue of length one. That drops a marker from the queue, whose finaliser passes the
     argument through ``steps`` and appends the next marker.
     """
     arguments: deque[Any] = deque(maxlen=1)

@@ -57,7 +57,7 @@ def sgemm_tiled(
     """Computes ``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
 
     The matrices are boxes, or operations that yield them. The operation yields the eight arguments. With a ``beta`` of
-    0 ``c`` is not read, and may be uninitialised. It is fastest if k and n are multiples of four. Raises
+    0 ``c`` is not read, and may be uninitialised. The kernel is fastest if k and n are multiples of four. Raises
     ``LaunchError`` for a matrix that is too small, and ``ArgumentError`` for a matrix of another type or if ``c``
     shares memory with ``a`` or ``b``.
     """
@@ -148,7 +148,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         a_tile: SharedArray[f32],
         b_tile: SharedArray[f32],
     ) -> None:
-        """Stores the registers that ``fetch`` filled in shared memory."""
+        """Stores to shared memory the registers that ``fetch`` filled."""
         t = thread.thread_idx.x % threads
         for q in unroll(range(a_quads)):
             quad = t + q * threads

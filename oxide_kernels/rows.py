@@ -72,8 +72,8 @@ def _block(threads: int, held: int) -> int:
 def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = exp(input - max) / sum(exp(input - max))`` over each row. Yields input and output.
 
-    The two have one shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as masks use,
-    gets 0. A row of only -inf is NaN, and so is a row with a NaN or an inf, as in torch. Raises ``ValueError`` for
+    The two must have one shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as masks
+    use, gets 0. A row of only -inf is NaN, and so is a row with a NaN or an inf, as in torch. Raises ``ValueError`` for
     other shapes, and ``ArgumentError`` for other dtypes and if the output is a part of the input.
     """
 
@@ -93,10 +93,10 @@ def layer_norm(
     """Computes ``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row. The variance is the
     sum of squares divided by the number of elements. Yields input, weight, bias and output.
 
-    Output and input have one shape and may be the same box; weight and bias have the length of a row. All have one
-    dtype, f16, bf16, f32 or f64. Squares of numbers beyond 1e19 are infinite in f32, and the row is then only its bias,
-    as in torch. Raises ``ValueError`` for other shapes, and ``ArgumentError`` for other dtypes and for an output that
-    shares memory with weight or bias, or is a part of the input.
+    Output and input must have one shape and may be the same box; weight and bias must have the length of a row. All
+    must have one dtype, f16, bf16, f32 or f64. Squares of numbers beyond 1e19 are infinite in f32, and the row is then
+    only its bias, as in torch. Raises ``ValueError`` for other shapes, and ``ArgumentError`` for other dtypes and for
+    an output that shares memory with weight or bias, or is a part of the input.
     """
 
     def rows(x: DeviceBox, w: DeviceBox, b: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:

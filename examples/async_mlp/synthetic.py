@@ -58,8 +58,8 @@ def reference_and_allowance(model: Model, batch: Float32Array) -> tuple[NDArray[
     """Returns the result in float64, and the allowed norm of a float32 result's error.
 
     The allowed norm is ``RELATIVE_ERROR`` times that of the result. If the last sum cancels to less than 1/32 of its
-    terms (at dim 35 to exactly 0, at 512 to 1/170), no float32 sum has that many digits. Then it is one float32 ε times
-    the norm of the terms.
+    terms (at dim 35 to exactly 0, at 512 to 1/170), no float32 sum has that many digits. The allowed norm is then one
+    float32 ε times that of the terms.
     """
     hidden = batch.astype(np.float64) @ model.w0.astype(np.float64)
     w1 = model.w1.astype(np.float64)

@@ -1,8 +1,8 @@
 """Splits a batch's rows into equal shares, one for each device. All devices work at the same time.
 
-The weights are uploaded once and go from device to device by ``to_device``, directly where the hardware can. Each
-share is a pipeline placed with ``on``; ``gather`` starts them all and waits for all. Nothing in a pipeline knows how
-many devices there are.
+The weights are uploaded once and go from device to device by ``to_device``, directly where the hardware can. Each share
+is a pipeline placed with ``on``; ``gather`` starts them all and waits for all. A pipeline does not depend on the number
+of devices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2`` and the same of three.
+"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2``, and ``Slice3`` and so on.
 
-Each index is checked against its own axis. In a flat slice ``a[row * width + col]`` with a column past the width is
-another row's element, which no check finds; ``a[row, col]`` is a fault that names the axis.
+Each index is checked against its own axis. In a flat slice, ``a[row * width + col]`` with a column past the width reads
+another row's element, and no check finds that. ``a[row, col]`` is then a fault that names the axis.
 
 ``Slice[T, 2]`` is ``Slice2[T]`` at run time; a type checker accepts only ``Slice2[T]``. These are declarations: the
 compiler gives them their meaning inside a kernel, and a type checker reads them.

@@ -23,8 +23,8 @@ Index: TypeAlias = int | tuple[int, ...]
 class _Elements(Generic[T]):
     """The base of the arrays: checked access to elements.
 
-    An index outside the array is a fault: it reads as zero, writes nothing, its thread goes on to the next barrier,
-    and the launch fails with a ``BoundsError``.
+    An access outside the array is a fault: it reads zero or writes nothing, its thread goes on to the next barrier, and
+    the launch fails with a ``BoundsError``.
     """
 
     def __getitem__(self, index: Index) -> T:

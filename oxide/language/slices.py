@@ -60,7 +60,7 @@ class Slice(VectorReads[T, int], Alignment):
         _only_in_a_kernel("Slice")
 
     def __iter__(self) -> Iterator[T]:
-        """Yields the elements: a loop over a slice, ``enumerate(x)``, ``zip(x, y)``."""
+        """Yields the elements, for a loop over the slice, ``enumerate(x)`` or ``zip(x, y)``."""
         _only_in_a_kernel("Slice")
 
     @property

@@ -89,7 +89,8 @@ def index_2d_col() -> int:
 
 
 def sync_threads() -> None:
-    """Waits until every thread of the block is here. Their earlier writes are then visible to all of them.
+    """Waits until every thread of the block has reached this call. Their earlier writes are then visible to all of
+    them.
 
     Every thread that has not returned must reach the same call. A barrier in a branch that only some threads take is a
     mistake: a ``BarrierError`` on the CPU device, undefined on a GPU, as with CUDA's ``__syncthreads``.
@@ -113,7 +114,7 @@ def sync_threads_or(condition: bool) -> bool:
 
 
 def sync_grid() -> None:
-    """Waits until every thread of the grid is here. Their earlier writes are then visible to all of them.
+    """Waits until every thread of the grid has reached this call. Their earlier writes are then visible to all of them.
 
     A kernel that calls it is launched cooperatively: all its blocks are on the device at once. So the grid must fit, or
     the launch is a ``LaunchError`` that says how many blocks fit. Every thread of the grid must reach the same call,
