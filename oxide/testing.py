@@ -301,7 +301,7 @@ class DelegatingDriver:
 
 
 def _as_run_uses_it(driver: DelegatingDriver, inner: Driver) -> Driver:
-    """Returns a driver that shares ``driver``'s state and methods, but wraps another ``inner``."""
+    """Returns a driver that shares ``driver``'s state and methods, but wraps ``inner``."""
     kind: Any = type(driver)
     view: Any = object.__new__(_view_of(kind))
     view.__dict__ = driver.__dict__

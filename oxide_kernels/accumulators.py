@@ -25,8 +25,8 @@ def total(dtype: np.dtype[Any]) -> Any:
 
 
 def total_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns the dtype of the result of such a sum. For f16 and bf16 it is ``dtype``: the sum is rounded at the
-    end."""
+    """Returns the dtype of the sum of a box of ``dtype``. For f16 and bf16 it is ``dtype`` itself: the sum is rounded
+    at the end."""
     made: np.dtype[Any] = total(dtype).dtype
     return dtype if dtype.itemsize < made.itemsize and made.kind == "f" else made
 

@@ -98,5 +98,5 @@ async def run(dim: int, batches: int) -> bool:
 
 
 def format_values(values: Iterable[np.float32]) -> str:
-    """Formats numbers with up to six significant digits, as many as a float32 promises: ``[0.00208, 0.0]``."""
+    """Formats numbers with up to six significant digits, all that a float32 guarantees: ``[0.00208, 0.0]``."""
     return "[" + ", ".join(repr(float(f"{value:.6g}")) for value in values) + "]"

@@ -1,6 +1,6 @@
 """``python -m examples.async_mlp.train_digits``: trains the network and writes ``weights.npz``.
 
-It takes NumPy two seconds on one core.
+The training takes NumPy two seconds on one core.
 
 One hidden layer of 127 units with dropout, softmax cross-entropy, AdamW with a rate that falls to zero, one image in
 five moved by a pixel. The settings were chosen on splits other than the one that accuracy is stated for. The seed is

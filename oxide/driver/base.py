@@ -178,16 +178,16 @@ class Driver(Protocol):
         """
 
     def query_event(self, event: EventHandle) -> bool:
-        """Returns whether the point last recorded has been passed; True if the event was never recorded."""
+        """Returns whether the stream has passed the event's latest recording; True if the event was never recorded."""
 
     def synchronize_event(self, event: EventHandle) -> None:
-        """Blocks, with the GIL released, until the point last recorded has been passed."""
+        """Blocks, with the GIL released, until the stream has passed the event's latest recording."""
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
         """Makes work submitted to the stream from now on run after the event's point. Does not block."""
 
     def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
-        """Returns the milliseconds between two passed events that were created with ``timing``."""
+        """Returns the milliseconds between two events, created with ``timing``, that their streams have passed."""
 
     # Memory: addresses are plain integers, sizes are bytes and never 0
 

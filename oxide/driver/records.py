@@ -1,4 +1,4 @@
-"""Every record that machine code and Python share, declared once: the ABI between the compiler, the driver and runtime.
+"""Every record that machine code and Python share, declared once: the ABI of compiler, driver and runtime.
 
 Python takes a record's description for NumPy or ctypes from its layout. IR takes the offsets: in ``.ll`` files
 ``<fault.site>`` stands for the offset of the field ``site`` of the record ``fault``, ``<launch.block[1]>`` for that of
@@ -81,7 +81,7 @@ byte of a strided view, 1 for bytes of elements; null for other memory. ``driver
 sanitized code reads it."""
 
 SANITIZED_ACCESS: Final = Layout("sanitized_access", time="i64", who="i64")
-"""An access in a cell. Sanitized code alone writes and reads it (``sanitizer/races.ll``)."""
+"""An access in a shadow cell. Only sanitized code writes and reads it (``sanitizer/races.ll``)."""
 
 SANITIZED_CELL: Final = Layout(
     "sanitized_cell",

@@ -28,7 +28,7 @@ def ffs(x: int) -> int:
 
 
 def brev(x: int) -> int:
-    """Returns the bits in reverse order."""
+    """Returns ``x`` with its bits in reverse order."""
     _only_in_a_kernel("brev")
 
 
@@ -60,13 +60,13 @@ def fma(a: float, b: float, c: float) -> float:
 
 
 def fmax(a: float, b: float) -> float:
-    """Returns the greater of two floats, and the number if the other is a NaN: C's ``fmax``, one instruction on a GPU.
-    The built-in ``max`` has Python's semantics."""
+    """Returns the greater of two floats; if one is a NaN, the other one. This is C's ``fmax``, one instruction on a
+    GPU. The built-in ``max`` has Python's semantics."""
     _only_in_a_kernel("fmax")
 
 
 def fmin(a: float, b: float) -> float:
-    """Returns the lesser of two floats, and the number if the other is a NaN: C's ``fmin``."""
+    """Returns the lesser of two floats; if one is a NaN, the other one. This is C's ``fmin``."""
     _only_in_a_kernel("fmin")
 
 

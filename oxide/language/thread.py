@@ -13,7 +13,7 @@ from typing import NoReturn, final
 class ThreadIndex:
     """A number that no other thread of the launch has: the only key to an element of a ``DisjointSlice``.
 
-    Only ``index_1d()`` and ``index_2d(width)`` make one. It has no arithmetic: a number computed from it could be
+    Only ``index_1d()`` and ``index_2d(width)`` return one. It has no arithmetic: a number computed from it could be
     another thread's. ``get()`` returns the plain number, for reading a ``Slice``.
     """
 

@@ -49,9 +49,9 @@ class Alignment:
 
     def is_aligned(self, count: int) -> bool:
         """Returns whether vectors of ``count`` elements, 2 or 4, may begin at every index that is a multiple of
-        ``count``: the first element's address is a multiple of the vector's size. True for every box, except for pieces
-        of one that begin in the middle of a vector. With several axes, this is about indices of the last axis, and
-        False unless its length is a multiple of ``count``: every row must begin at a multiple of the vector's size."""
+        ``count``: the first element's address is a multiple of the vector's size. True for every box, except for views
+        that begin in the middle of a vector. With several axes, this is about indices of the last axis, and False
+        unless its length is a multiple of ``count``: every row must begin at a multiple of the vector's size."""
         _only_in_a_kernel("is_aligned")
 
 

@@ -6,8 +6,8 @@ This file checks requests and turns them into items for a scheduler. Its modules
 for it.
 
 If the stream is idle, the submitting thread itself does a free, or a copy or fill of up to 32 KiB: that takes a
-microsecond, and handing it to another thread ten times that. For the same reason a thread that blocks for a stream or
-an event may run small kernels that come before.
+microsecond, and handing it to another thread takes ten. For the same reason a thread that blocks for a stream or an
+event may itself run the small kernels that it waits for.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class CpuDriver:
         event.point = point
 
     def query_event(self, event: CpuEvent) -> bool:
-        """Returns whether the point last recorded has been passed. Takes no lock.
+        """Returns whether the stream has passed the event's latest recording. Takes no lock.
 
         With a seed and without ``step``, first runs the work before the point.
         """
@@ -219,7 +219,7 @@ class CpuDriver:
         return True
 
     def synchronize_event(self, event: CpuEvent) -> None:
-        """Blocks until the point last recorded has been passed; in step mode, runs the work before it."""
+        """Blocks until the stream has passed the event's latest recording; in step mode, runs the work before it."""
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
         point = event.point
@@ -237,7 +237,7 @@ class CpuDriver:
             self._scheduler.submit(stream, Wait(point))
 
     def elapsed_ms(self, start: CpuEvent, end: CpuEvent) -> float:
-        """Returns the milliseconds between two passed events that were created with ``timing``."""
+        """Returns the milliseconds between two events, created with ``timing``, that their streams have passed."""
         times = []
         for event in (start, end):
             point = check_handle(event, CpuEvent).point
@@ -366,7 +366,7 @@ class CpuDriver:
         check_idle(stream).captured = []
 
     def end_capture(self, stream: CpuStream) -> CpuGraph:
-        """Ends the capture. Raises ``DriverError`` if the stream is not in one."""
+        """Ends the capture. Raises ``DriverError`` if the stream is not in a capture."""
         items = check_handle(stream, CpuStream).captured
         if items is None:
             raise driver_error(
@@ -402,7 +402,7 @@ class CpuDriver:
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
         """Submits a call of a C function on a worker thread, without the GIL."""
         self._submit(check_idle(stream), native_call(function, argument))
-        if self._driven:  # the function wakes a sleeping waiter, which does not query again
+        if self._driven:  # the function may wake a waiter that makes no more queries
             self._scheduler.synchronize(stream)
 
     # Other libraries' streams and memory

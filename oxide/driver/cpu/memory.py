@@ -1,8 +1,8 @@
 """The CPU device's memory: allocates blocks from the C library up to a limit, and checks that ranges lie inside a
 block.
 
-With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed. As a float that is a NaN,
-as an index it is far out of bounds.
+With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed. A float of this pattern
+is a NaN, and an index is far out of bounds.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def physical_memory() -> int:
 
 _MAX_SIZE = 2**63 - 1
 
-# Large blocks ask for huge pages, from the same size on as NumPy's arrays: kernels that read 16 MB arrays once take a
+# Blocks of this size or more ask for huge pages, as NumPy's arrays do: kernels that read 16 MB arrays once take a
 # quarter less time.
 _LARGE = 4 * 1024 * 1024
 _PAGE = 4096

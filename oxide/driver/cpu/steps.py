@@ -153,8 +153,8 @@ class StepScheduler(Scheduler):
         self.run_until_idle()
 
     def block_order(self, total: int) -> list[tuple[int, int]]:
-        """Returns ranges of blocks in running order: one range of all blocks, or with a seed single blocks in random
-        order. More than ``_MOST_RANGES`` blocks are divided into ranges of neighbours."""
+        """Returns ranges of blocks in running order: one range of all blocks, or with a seed at most ``_MOST_RANGES``
+        ranges of neighbours, single blocks if possible, in random order."""
         if self._random is None:
             return [(0, total)]
         size = -(-total // _MOST_RANGES)
@@ -163,7 +163,8 @@ class StepScheduler(Scheduler):
         return ranges
 
     def _passes(self, blocks: BlockRange) -> Iterator[Callable[[], object]]:
-        """Yields the calls that run a kernel, one per range of blocks; for a cooperative launch, pass after pass."""
+        """Yields the calls that run a kernel, one per range of blocks; for a cooperative launch, those of every
+        pass."""
         goes_on = True
         while goes_on:
             for first, end in self.block_order(blocks.total):

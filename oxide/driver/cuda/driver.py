@@ -5,7 +5,7 @@ Calls go through these interfaces, chosen by measurements on an H100 (``benchmar
 
 - Streams and events are cuda.core's. It calls the driver from compiled code, while ``cuda.bindings`` converts each
   handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form queries
-  them from C: of a finished kernel, a query takes 1.35 in the driver, and 2.5 when Python makes the call.
+  them from C: a query of a finished kernel takes 1.35 in the driver itself, and 2.5 when Python makes the call.
 - Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and takes
   Python values, not the packed structure that the compiler defines.
 - Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own their memory, but the runtime itself decides

@@ -52,7 +52,7 @@ class Run:
 @final
 @mypyc_attr(native_class=False)  # `Run` refers to it weakly
 class Visible:
-    """A token held by every result of a run through which the run can be observed."""
+    """A run's token. Every object through which the program can observe the run's results holds it."""
 
     __slots__ = ("__weakref__", "run")
 

@@ -276,7 +276,7 @@ class PageMemory:
 
 @final
 class FaultPages:
-    """The free pages. No lock is needed: taking a page off the deque is atomic."""
+    """The pool of free ``FaultPage``s. It needs no lock: taking a page off the deque is atomic."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

@@ -208,7 +208,8 @@ class Reclaimer:
         self._in_flight[mark] = kept
 
     def release(self, mark: Mark) -> bool:
-        """Ends ``hold`` for ``mark``. Returns False if it was ended before: of several threads, one gets True."""
+        """Ends ``hold`` for ``mark``. Returns False if it was ended before: only one of several calling threads gets
+        True."""
         return self._in_flight.pop(mark, None) is not None
 
     def awaited(self) -> int:
@@ -379,7 +380,7 @@ class Reclaimer:
                     home, allocation.uses_away(), default=allocation.exported and home.device.kind == "cuda"
                 )
             except DeviceLostError:
-                allocation.address = 0  # the memory went with the device
+                allocation.address = 0  # memory is lost with its device
                 self._retired.popleft()
                 continue
             if last not in self._freeing:
@@ -453,7 +454,7 @@ def _give(forget: Callable[[], object], take: Callable[..., None], *arguments: A
     try:
         take(*arguments)
     except DeviceLostError:
-        pass  # it went with the device
+        pass  # memory and handles are lost with their device
     except DeviceError:
         refused = True
         raise

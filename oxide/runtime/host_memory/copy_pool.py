@@ -12,8 +12,8 @@ Then they sleep in the kernel (a futex).
 The protocol works on a structure in memory that is never freed:
 
 - The owner of a copy takes ``busy``. A thread that does not get it copies alone.
-- The owner writes the copy down, zeroes ``next``, opens the copy and wakes the helpers. Every thread claims pieces by
-  adding to ``next``.
+- The owner writes the copy's addresses and length, zeroes ``next``, opens the copy and wakes the helpers. Every thread
+  claims pieces by adding to ``next``.
 - A helper adds itself to ``inside`` *before* it checks whether a copy is open. The owner closes the copy *before* it
   checks ``inside``, and leaves only when ``inside`` is 0. So either the helper sees the copy closed, or the owner waits
   for the helper: no helper claims a piece of one copy with the addresses of another.

@@ -64,7 +64,8 @@ class PinnedBuffer:
         block.user = number
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: object | None = None) -> NDArray[Any]:
-        """Returns the memory as a C-contiguous array. It holds ``visible``, the token of the run that fills it."""
+        """Returns the memory as a C-contiguous array. The array keeps ``visible``, the token of the run that fills
+        it."""
         held = _new_array(_Held, self._block.nbytes, _BYTES, self._block.exported)
         held.buffer = self
         if visible is not None:
@@ -72,7 +73,7 @@ class PinnedBuffer:
         return np.ndarray(shape, dtype, held)
 
     def fill(self, array: NDArray[Any]) -> None:
-        """Copies in a C-contiguous array of at most ``nbytes``."""
+        """Copies a C-contiguous array of at most ``nbytes`` into the buffer."""
         np.ndarray(array.shape, array.dtype, self._block.memory)[...] = array
 
     def __del__(self) -> None:
@@ -317,7 +318,7 @@ class PinnedPool:
 
     def _take(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
         """Takes a free block of this class. If none is free and the limit allows no new one, takes the smallest larger
-        free block. Returns None if there is none."""
+        free block. Returns None without such a block."""
         blocks = self._free.get(capacity)
         if (blocks is None or not _has_unused(blocks)) and self._held + _given(capacity) > self.limit:
             larger = [other for other, free in self._free.items() if other > capacity and _has_unused(free)]

@@ -145,8 +145,8 @@ class CudaGraph(Generic[T]):
         return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
 
     def _follow_updates(self, context: ExecutionContext) -> None:
-        """Orders a launch after the earlier updates and makes it report their faults. If its submission fails, the next
-        launch reports them."""
+        """Orders a launch after the earlier updates and makes it report their faults. If the launch's submission fails,
+        the next launch reports them."""
         if self._updated is not None:
             context.timeline.wait_for(*self._updated)
         while self._updates:

@@ -276,7 +276,7 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
 
 def _hold_to_account(handle: JoinHandle[Any] | None, state: _JoinState[Any]) -> None:
     """Makes the handle warn when dropped. Separate from ``_run``, because the error's traceback keeps ``_run``'s frame
-    alive: a reference to the handle in a local there would keep the handle from being dropped."""
+    alive: a reference to the handle in a local variable there would keep the handle alive."""
     if handle is not None and not isinstance(state.error, OperationCancelledError):
         handle._drop = partial(note, state)
 

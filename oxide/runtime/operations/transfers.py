@@ -372,7 +372,7 @@ def require_box(thing: object, what: str) -> DeviceBox:
 
 
 def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies the elements of a box into another box of as many elements, in C order. The boxes may be on two
+    """Copies the elements of a box into another box of as many elements, in C order. The boxes may be on different
     devices."""
     if not source.nbytes or _is_same(destination, source):
         return

@@ -155,8 +155,8 @@ def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> 
 
 
 def _lane(timeline: Timeline, chunk: int) -> Lane:
-    """Returns the lane of the uploads in flight on a stream, if its slots are large enough and not much larger. If not,
-    starts a new lane; the uploads of the old one keep it alive."""
+    """Returns the lane of the uploads in flight on a stream, if its slots hold a chunk and are not much larger than
+    that. If not, starts a new lane; the uploads in flight keep the old lane alive."""
     lane: Lane | None = timeline.lane() if timeline.lane is not None else None
     if lane is None or not chunk <= lane.chunk <= _MUCH_LARGER * chunk:
         lane = Lane(chunk)
@@ -231,7 +231,7 @@ def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[
     run.
 
     Each slot has its own stream, so that the next chunk's host function is ready when one ends. On a single stream each
-    would start 90 µs after the last (on an H100): so long the device takes to see the end and call the next.
+    would start 90 µs after the last on an H100: the device takes that long to notice the end and call the next.
     """
     stagers: list[Timeline] = []
     try:

@@ -274,7 +274,8 @@ class ExecutionContext:
         self._joined += other._joined
 
     def watch_faults(self, faults: list[Report]) -> None:
-        """Reports another submission's faults too, as this one uses its results."""
+        """Adds reports whose faults this submission raises too: those of another submission whose results it uses, or
+        of a graph's launch."""
         self._faults.extend(faults)
         self._report = None  # later launches get a new report, which is checked after these
 
