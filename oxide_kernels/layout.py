@@ -60,8 +60,8 @@ def transpose(rows: int, columns: int, input: Operand, output: Operand) -> Devic
 @functools.cache
 def turning(swapped: bool, size: Any) -> Kernel:
     """Returns the kernel of ``transpose`` whose rows and columns are of the type ``size``. Its blocks along x cover the
-    rows or, if ``swapped``, the columns. A grid's y is too small for a large number of either, but no memory holds a
-    matrix in which both are too large.
+    rows or, if ``swapped``, the columns. A grid has at most 65535 blocks along y. No memory holds a matrix whose rows
+    and columns both need more.
 
     A block transposes a tile of 32×32 in shared memory, so that a warp reads and writes whole lines of memory. A row of
     the tile has one extra element, so that its columns lie in different banks.

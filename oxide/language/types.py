@@ -98,7 +98,7 @@ def as_dtype(dtype: Any, what: str = "dtype") -> np.dtype[Any]:
         return dtype.dtype
     try:
         converted: np.dtype[Any] = np.dtype(dtype)
-    except Exception:  # of several kinds, even an object's own; NumPy's messages do not know of oxide.f32
+    except Exception:  # of any class, even the object's own; NumPy's messages do not mention oxide.f32
         raise TypeError(
             f"{what}: {written(dtype)} is no dtype; give one of oxide's types, as oxide.f32, or what NumPy takes for a "
             f"dtype, as 'float32'"

@@ -123,7 +123,7 @@ def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> object:
-    """Returns a capsule of a box on ``device``."""
+    """Returns a DLPack capsule of a box. ``device`` is the box's device as DLPack's type and number."""
     name = b"dltensor_versioned" if versioned else b"dltensor"
     kind = _KINDS[name][0]
     collect_exported()
@@ -152,8 +152,8 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
 
 _done = ctypes.c_int64(0)
 """The head of the linked list of released tensors, 0 if it is empty. The word before a tensor links to the tensor that
-was released before it. Tensors from ``_collected`` on have been collected. The memory of the ``_collected`` tensor is
-kept, so that no other tensor gets its address."""
+was released before it. The ``_collected`` tensor and all that follow it in the list have been collected. The memory of
+the ``_collected`` tensor is kept, so that no other tensor gets its address."""
 _collected: tuple[int, Any] = (0, None)
 _graves: dict[int, Any] = {}
 _collecting = threading.Lock()
@@ -213,8 +213,8 @@ end:
 @cache
 def _functions() -> tuple[int, int]:
     """Returns the addresses of the tensor's deleter and the capsule's destructor. A consumer may call the deleter from
-    any thread at any time. The destructor releases the tensor only if no consumer has taken it: a consumer that did has
-    renamed the capsule.
+    any thread at any time. The destructor releases the tensor only if no consumer has taken it: taking it renames the
+    capsule.
 
     Both are native code. In a Python callback an interrupt would be lost. An exception that is being raised while the
     array is dropped would be lost too.
@@ -243,8 +243,8 @@ class ImportedTensor:
     __slots__ = ("_address", "_capsule", "_drop", "_managed", "_name", "layout")
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
-        """Reads and validates the tensor of an array that announced ``device``. Raises ``BufferError``, and leaves the
-        capsule unchanged."""
+        """Reads and validates the tensor of an array whose ``__dlpack_device__`` gave ``device``. Leaves the capsule
+        unchanged. Raises ``BufferError`` for a tensor that a box cannot represent."""
         self._drop: Any = nothing
         self._capsule = capsule
         name, address = _unused_name(capsule)
@@ -281,12 +281,13 @@ calls_drop(ImportedTensor)
 
 @lru_cache(maxsize=64)
 def _deleter_at(address: int) -> Callable[[int], None]:
-    """Returns a library's deleter as a callable. A library has one for all its tensors."""
+    """Returns a library's deleter as a callable. Cached, because a library uses one deleter for all its tensors."""
     return _Deleter(address)
 
 
 def _unused_name(capsule: Any) -> tuple[bytes, int]:
-    """Returns the name of a capsule that was not taken yet, and the address that it holds. Raises ``BufferError``."""
+    """Returns the name of a capsule that was not taken yet, and the address that it holds. Raises ``BufferError`` for a
+    taken capsule and for other objects."""
     for name, (_, used) in _KINDS.items():
         try:
             return name, _pointer(id(capsule), name)

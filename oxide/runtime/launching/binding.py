@@ -52,7 +52,7 @@ _KINDS = {"slice": _SLICE, "disjoint": _DISJOINT, "tiles": _TILES, "scalar": _SC
 
 @final
 class Packed:
-    """A valid number, as words and as bytes."""
+    """A number, tuple or function that passed its check, as words and as parameter bytes."""
 
     __slots__ = ("number", "piece", "words")
 
@@ -75,7 +75,8 @@ class Slot:
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
-        """Makes a slot. ``offset`` is the end of the parameters before it in bytes; ``named``, the contracts' names."""
+        """Makes a slot. ``offset`` is the end of the preceding parameters in bytes. ``named`` are the names in the
+        contracts."""
         kind = _LIFTED if parameter.lifted is not None else _KINDS.get(parameter.kind, _OTHER)
         self.kind: int = kind
         self.parameter: Any = parameter
@@ -95,7 +96,7 @@ class Slot:
         # 8. So its fields are aligned as in the whole.
         self.rest = offset % 8
         self.pack = struct.Struct(f"@{self.rest}x{parameter.struct_format}").pack
-        self.last = _NOTHING  # a program's constants and small sizes are the same objects at each launch
+        self.last = _NOTHING  # the last number: a program's constants are the same objects at each launch
         self.parts: list[int] = []
         """The indices of a tuple's numbers, or of a slice's axes, that the contracts name."""
         self.judged: list[str] = []

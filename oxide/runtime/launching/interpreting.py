@@ -1,8 +1,8 @@
 """Launches that are interpreted, by ``k.interpret(…)`` or under ``OXIDE_INTERPRET=1``.
 
 Such a launch waits until the device is past all that it depends on, and runs in the thread that submits it, so that a
-debugger has its own terminal. It leaves its first fault in the record that a compiled launch would fill, so the fault
-is raised where and when that of a compiled launch is.
+debugger can use the terminal. It writes its first fault to the record that a compiled launch would fill, so the fault
+is raised where and when a compiled launch's fault would be.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LIMIT: Final = "OXIDE_INTERPRET_LIMIT"
 
 MOST_THREADS: Final = 2**12
-"""The most threads of a launch whose threads meet: each is a thread of Python."""
+"""The most threads of a cooperative launch: each is a thread of Python."""
 
 
 def interpret(
@@ -47,7 +47,8 @@ def interpret(
     reads: list[Allocation],
     writes: list[Allocation],
 ) -> None:
-    """Runs a launch of a kernel's interpreted form, with the words of its parameters."""
+    """Interprets a launch. ``values`` are the words of its parameters. Raises ``LaunchError`` if the launch cannot be
+    interpreted or makes more accesses than ``OXIDE_INTERPRET_LIMIT`` allows."""
     name = special.kernel.name
     device = context.device
     if device.driver.name != "cpu":
@@ -91,7 +92,7 @@ def interpret(
 
 @final
 class _Faulted:
-    """What a report asks of the specialization whose launch reports to it."""
+    """The part of a specialization that a fault report reads: the kernel, and the fault sites of this launch."""
 
     def __init__(self, special: Specialization, sites: tuple[FaultSite, ...]) -> None:
         self.kernel = special.kernel
@@ -99,7 +100,7 @@ class _Faulted:
 
 
 def _record(fault: Fault, special: Specialization, context: ExecutionContext) -> None:
-    """Fills the record of a launch."""
+    """Takes a fault record for an interpreted launch and writes the fault to it."""
     sites = (fault.site,) if fault.other is None else (fault.site, fault.other)
     faulted: Any = _Faulted(special, sites)
     address = context.fault_address(faulted)
@@ -113,7 +114,7 @@ def _record(fault: Fault, special: Specialization, context: ExecutionContext) ->
 
 
 def _interpreted(special: Specialization, device: Device) -> InterpretedKernel:
-    """Returns the kernel as Python functions. Raises ``LaunchError`` for what cannot be interpreted."""
+    """Returns the kernel as Python functions. Raises ``LaunchError`` if it cannot be interpreted."""
     found = special.interpreted
     if found is None:
         assert special.typed is not None
@@ -134,7 +135,8 @@ _FILE: Final = "<oxide interpreter {}>"
 def _native(
     text: str, names: dict[str, Any], kinds: tuple[str, ...], result: str, fastmath: bool, device: Device
 ) -> Callable[..., Any]:
-    """Returns a compiled function that computes an expression of scalars: its result is a compiled kernel's."""
+    """Returns a compiled function that computes an expression of scalars, so that the result equals a compiled
+    kernel's."""
     key = text, tuple(names.items()), kinds, result, fastmath, device.id
     found = _natives.get(key)
     if found is None:

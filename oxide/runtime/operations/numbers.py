@@ -53,9 +53,9 @@ def randn(
     """Yields normally distributed numbers: those of ``numpy.random.default_rng(seed).normal``, rounded to ``dtype``.
 
     The same seed gives the same numbers on every device, and one operation yields the same numbers at every run. The
-    host generates them, in 0.5 s for 64 MiB. If the operation is awaited, a thread does so before the submission.
-    Raises ``TypeError`` if ``dtype`` is not of floating point, or ``mean`` or ``std`` is not a number. Raises
-    ``ValueError`` if one of them does not fit float64, and for a negative ``std`` or ``seed``.
+    host generates them, in 0.5 s for 64 MiB. If the operation is awaited, a thread generates them before the
+    submission. Raises ``TypeError`` if ``dtype`` is not of floating point, or ``mean`` or ``std`` is not a number.
+    Raises ``ValueError`` if one of them does not fit float64, and for a negative ``std`` or ``seed``.
     """
     resolved = as_dtype(dtype, "randn")
     if resolved.kind != "f":
@@ -91,7 +91,7 @@ def _float64(name: str, number: Any) -> float:
 @final
 @mypyc_attr(native_class=False)  # `loading` refers to it weakly
 class HostNumbers:
-    """An array that the first request makes, on its thread."""
+    """An array that is generated at the first request, in the requesting thread."""
 
     __slots__ = ("__weakref__", "_array", "_lock", "_make")
 

@@ -1,7 +1,7 @@
 """Operations that allocate device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks.
-``host_memory/pinned.py`` says what that saves.
+``host_memory/pinned.py`` has measurements.
 """
 
 from __future__ import annotations
@@ -332,9 +332,9 @@ def memcpy(
     The shapes may differ: the elements are copied in C order, and ``dst`` keeps its shape. Both may be strided views.
     They may overlap: the result is as if all of ``src`` were read first. ``src`` is a box or a NumPy array. An array is
     read until the operation has completed; do not change it before. The two boxes may be on different devices if the
-    operation runs on one of them. If ``dst`` is a strided view, it must run on the device of ``dst``. Raises
+    operation runs on one of them. If ``dst`` is a strided view, the operation must run on the device of ``dst``. Raises
     ``TypeError`` if the dtypes differ, ``ValueError`` if the numbers of elements differ or ``src`` has masked elements,
-    and ``DeviceError`` when it is run on another device.
+    and ``DeviceError`` when the operation is run on another device.
     """
     if isinstance(dst, np.ndarray):
         raise TypeError("memcpy writes into a DeviceBox, not into an ndarray; d2h(box) copies to a new host array")
@@ -372,7 +372,8 @@ def require_box(thing: object, what: str) -> DeviceBox:
 
 
 def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies a box into another of its size, in C order, on the same device or on two."""
+    """Copies the elements of a box into another box of as many elements, in C order. The boxes may be on different
+    devices."""
     if not source.nbytes or _is_same(destination, source):
         return
     if not (destination.is_contiguous and source.is_contiguous) or _overlap(destination, source):
@@ -382,7 +383,7 @@ def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBo
 
 
 def _copy_bytes(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies a contiguous box into another."""
+    """Copies a contiguous box into another of the same size."""
     to, origin, stream = destination.device, source.device, context.timeline.handle
     with context.submission_lock, context.ordered([source._allocation], [destination._allocation]):
         if to is origin:
