@@ -11,6 +11,7 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import core_models, register_model
@@ -18,10 +19,11 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language import fast, intrinsics
+from oxide.language.types import of_narrow_scalar
 
 from .mathematics import call
 from .registry import lowering_registry, typing_registry
-from .types import HalfType
+from .types import NUMBA_TYPES, HalfType
 
 _BITS = ir.IntType(16)
 _SINGLE = ir.FloatType()
@@ -80,6 +82,18 @@ _THROUGH_SINGLE = (
 class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, numba_type: Any) -> None:
         super().__init__(manager, numba_type, _BITS)
+
+
+def type_of_constant(value: Any) -> Any:
+    """Returns the type of a scalar of ``ml_dtypes`` that a kernel names, or None for any other value."""
+    scalar = of_narrow_scalar(value)
+    return None if scalar is None else NUMBA_TYPES[scalar.name]
+
+
+@lowering_registry.lower_constant(HalfType)
+def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    bits = np.asarray(value).view(f"u{value.dtype.itemsize}")
+    return ir.Constant(context.get_value_type(kind), int(bits))
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
