@@ -1,4 +1,4 @@
-"""The scalar types of kernels: ``i8`` … ``u64``, ``f16``, ``bf16``, ``f32``, ``f64``, ``c64``, ``c128``, ``bool_``.
+"""The scalar types of kernels: ``i8`` … ``u64``, ``f8e4m3`` … ``f64``, ``c64``, ``c128``, ``bool_``.
 
 Each is one object with three uses: an annotation (``m: u32``, ``Slice[f32]``), a conversion (``f32(0.0)``, on the host
 and in kernels) and a dtype (``np.dtype(f32)``). For a static type checker each is an alias of the Python type that
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_ML_DTYPES = {"bf16": "bfloat16"}
+_ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 """The scalar types that NumPy does not have, and their names in ``ml_dtypes``."""
 
 
@@ -34,7 +34,8 @@ def _of_ml_dtypes(name: str) -> np.dtype[Any]:
 @final
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """A scalar type: its ``name`` and its NumPy ``dtype``, which for ``bf16`` is that of ``ml_dtypes``."""
+    """A scalar type: its ``name`` and its NumPy ``dtype``, which for ``bf16``, ``f8e4m3`` and ``f8e5m2`` is that
+    of ``ml_dtypes``."""
 
     name: str
     numpys: np.dtype[Any] | None = None
@@ -42,7 +43,7 @@ class ScalarType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype. ``ml_dtypes`` has that of a ``bf16``, and is imported when it is asked for."""
+        """The NumPy dtype. ``ml_dtypes`` has those that NumPy has not, and is imported when it is asked for."""
         return _of_ml_dtypes(self.name) if self.numpys is None else self.numpys
 
     @property
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
     u16: TypeAlias = int
     u32: TypeAlias = int
     u64: TypeAlias = int
+    f8e4m3: TypeAlias = float
+    f8e5m2: TypeAlias = float
     f16: TypeAlias = float
     bf16: TypeAlias = float
     f32: TypeAlias = float
@@ -100,6 +103,8 @@ else:
     u16 = ScalarType("u16", np.dtype(np.uint16))
     u32 = ScalarType("u32", np.dtype(np.uint32))
     u64 = ScalarType("u64", np.dtype(np.uint64))
+    f8e4m3 = ScalarType("f8e4m3")
+    f8e5m2 = ScalarType("f8e5m2")
     f16 = ScalarType("f16", np.dtype(np.float16))
     bf16 = ScalarType("bf16")
     f32 = ScalarType("f32", np.dtype(np.float32))

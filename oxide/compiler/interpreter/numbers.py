@@ -199,6 +199,8 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
     if result in FLOATS:
         if name in ("FloorDiv", "Mod"):
             place = int(name == "Mod")
+            if result in narrow.FORMATS:  # computed in f32, and rounded once
+                return lambda a, b: ROUND[result](divided("f32", a, b)[place])
             return lambda a, b: divided(result, a, b)[place]
         of_floats = _FLOAT.get(name)
         if of_floats is None:

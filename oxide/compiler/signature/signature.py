@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
-SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 c64 c128 bool_"
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f8e4m3 f8e5m2 f16 bf16 f32 f64 c64 c128 bool_"
 ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
 FORMATS = {
     "i8": "b",
@@ -46,6 +46,8 @@ FORMATS = {
     "u16": "H",
     "u32": "I",
     "u64": "Q",
+    "f8e4m3": "B",
+    "f8e5m2": "B",
     "f16": "H",
     "bf16": "H",
     "f32": "f",
@@ -68,7 +70,7 @@ _LIMITS = {
 }
 _CLASSES = {
     **{name: name[0] for name in _LIMITS},
-    **dict.fromkeys(("f16", "bf16"), "h"),
+    **dict.fromkeys(("f8e4m3", "f8e5m2", "f16", "bf16"), "h"),
     **dict.fromkeys(("f32", "f64"), "f"),
     "bool_": "b",
 }
@@ -204,10 +206,9 @@ class Parameter:
         from oxide.language import narrow  # imported here: few programs need it
 
         name = self.scalar.name
-        nearest = narrow.rounded(name, number)
-        if math.isinf(nearest) and math.isfinite(number):
+        if not narrow.fits(name, number):
             raise self._refuse(number, f"{name} holds magnitudes up to {narrow.FORMATS[name].greatest:.6g}")
-        return narrow.bits_of(name, nearest)
+        return narrow.encoded(name, number)
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
         if type(value) is int and is_long(value):

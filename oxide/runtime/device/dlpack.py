@@ -42,7 +42,7 @@ _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
     **{code: np.dtype(name) for name, code in _CODES.items() if name != "b1"},
     _CODES["b1"]: np.dtype(np.bool_),
 }
-_NARROW: Final[dict[str, tuple[int, int]]] = {"bf16": (4, 16)}
+_NARROW: Final[dict[str, tuple[int, int]]] = {"bf16": (4, 16), "f8e4m3": (10, 8), "f8e5m2": (12, 8)}
 """The codes of the types of ``ml_dtypes``, which is imported with the first such tensor."""
 _NARROW_TYPES: Final = {code: getattr(types, name) for name, code in _NARROW.items()}
 _CODE_NAMES = ("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool")

@@ -330,7 +330,9 @@ def host_array(box: DeviceBox) -> NDArray[Any]:
 
 def _description(box: DeviceBox) -> dict[str, Any]:
     strides = None if box.is_contiguous else box.strides
-    return {"shape": box.shape, "typestr": box.dtype.str, "data": (box.ptr, False), "strides": strides}
+    dtype = box.dtype
+    typestr = f"|V{dtype.itemsize}" if dtype.isbuiltin == _REGISTERED else dtype.str
+    return {"shape": box.shape, "typestr": typestr, "data": (box.ptr, False), "strides": strides}
 
 
 def _uses(box: DeviceBox) -> tuple[tuple[Timeline, int], ...]:

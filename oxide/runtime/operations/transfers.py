@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from oxide.errors import GraphError
-from oxide.language.types import as_dtype, converted, f32, is_float, of_narrow_scalar
+from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.messages import dtype_name, written
 from oxide.native import Given
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
@@ -247,14 +247,25 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
             )
         return np.array(int(number), dtype).tobytes()
     try:
+        if dtype.isbuiltin != 1 and (scalar := of_dtype(dtype)) is not None:
+            return _narrow_element(scalar, float(number))
         with np.errstate(over="ignore"):
-            element = converted(number, dtype)
+            element = np.array(number, dtype)
         held = not finite or bool(np.isfinite(element))
     except OverflowError:  # an integer beyond every float
         held = False
     if not held:
         raise OverflowError(f"full: {written(x)} is too large for {dtype}; give a smaller one, or a wider dtype")
     return element.tobytes()
+
+
+def _narrow_element(scalar: ScalarType, number: float) -> bytes:
+    """Returns the bytes of a number as a type of ``ml_dtypes``. Raises ``OverflowError``."""
+    from oxide.language import narrow  # imported here: few programs need it
+
+    if not narrow.fits(scalar.name, number):
+        raise OverflowError
+    return narrow.encoded(scalar.name, number).to_bytes(scalar.dtype.itemsize, "little")
 
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:

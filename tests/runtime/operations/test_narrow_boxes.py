@@ -25,6 +25,8 @@ from oxide import (
     d2h,
     dup,
     empty,
+    f8e4m3,
+    f8e5m2,
     f16,
     f32,
     f64,
@@ -42,7 +44,11 @@ from oxide import (
 from oxide.errors import ArgumentError
 from oxide.language.types import ScalarType
 
-SCALARS: dict[Any, Any] = {bf16: ml_dtypes.bfloat16}
+SCALARS: dict[Any, Any] = {
+    bf16: ml_dtypes.bfloat16,
+    f8e4m3: ml_dtypes.float8_e4m3fn,
+    f8e5m2: ml_dtypes.float8_e5m2,
+}
 SIZES = (0, 1, 31, 1_000_003)
 
 narrow = pytest.mark.parametrize("scalar", list(SCALARS), ids=str)
