@@ -13,6 +13,8 @@ from oxide import (
     SharedArray,
     Slice,
     bf16,
+    f8e4m3,
+    f8e5m2,
     f16,
     f32,
     f64,
@@ -32,7 +34,7 @@ from oxide import (
 from .checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
-T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
+T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 I = TypeVar("I", i32, i64)  # noqa: E741 - the usual name of an index
 
 _MOST_BLOCKS = 65535

@@ -18,6 +18,7 @@ SIZE = 70_003  # several blocks, vectors in turns, and a rest
 
 BF16 = ml_dtypes.bfloat16
 FLOATS = (np.float16, BF16, np.float64)
+FLOATS8 = (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
 INTEGERS = (np.int32, np.uint32, np.int64, np.uint64)
 ERRORS = {np.float16: 1e-3, BF16: 8e-3, np.float32: 2e-6, np.float64: 1e-13}
 
@@ -149,7 +150,7 @@ def test_a_negative_value_has_no_bin(bins: int) -> None:
     assert caught.value.index == -3
 
 
-MOVED = (np.int8, np.uint8, np.int16, np.uint16, np.float16, BF16, *INTEGERS, np.float64)
+MOVED = (np.int8, np.uint8, np.int16, np.uint16, np.float16, BF16, *FLOATS8, *INTEGERS, np.float64)
 
 
 @pytest.mark.parametrize("dtype", MOVED)
