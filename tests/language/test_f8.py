@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +18,7 @@ from oxide import (
     Slice,
     bf16,
     bool_,
+    c64,
     d2h,
     device,
     f8e4m3,
@@ -288,7 +289,9 @@ def test_arrays_of_a_block_and_vectors_hold_them(scalar: Any) -> None:
 
 
 @of_8_bits
-def test_interpreted_kernels_give_the_same_numbers(scalar: Any) -> None:
+def test_interpreted_kernels_give_the_same_numbers(scalar: Any, device: str) -> None:
+    if device == "cuda":
+        pytest.skip("the interpreter runs on the CPU device")
     finite = np.isfinite(EVERY.view(scalar.dtype).astype(np.float32))
     numbers = EVERY[finite].view(scalar.dtype)
     others = np.roll(numbers, 77)
@@ -349,3 +352,52 @@ def test_the_gpu_converts_with_its_own_instructions_where_it_has_them(scalar: An
         assert f"cvt.rn.f16x2.{kind}x2" in unary(f32, scalar, f32).ptx(cc=capability)
     assert "satfinite" not in unary(scalar, f32, scalar).ptx(cc=(8, 0))
     assert "x2" not in unary(f32, scalar, f32).ptx(cc=(8, 0)).split(".entry")[1]
+
+
+T = TypeVar("T", f8e4m3, f8e5m2, f32)
+
+
+@kernel(block=64)
+def doubled(x: Slice[T], y: DisjointSlice[T]) -> None:
+    i = thread.index_1d()
+    element = y.get_mut(i)
+    if element is not None:
+        element.value = x[i.get()] + x[i.get()]
+
+
+@of_8_bits
+def test_a_type_variable_takes_the_type_of_the_box_and_no_ambiguous_bits(scalar: Any) -> None:
+    numbers = np.array([1.5, 3, 0.25], np.float32).astype(scalar.dtype)
+    assert doubled(h2d(numbers), zeros(3, scalar)).last().and_then(d2h).sync().tolist() == [3, 6, 0.5]
+    with pytest.raises(ArgumentError, match="T is one of f8e4m3, f8e5m2, f32; the argument is u8"):
+        doubled(h2d(bits(numbers)), zeros(3, u8)).sync()
+
+
+class Scales(NamedTuple):
+    first: f8e4m3
+    second: f8e5m2
+
+
+@of_8_bits
+def test_tuples_and_complex_numbers_take_them(scalar: Any) -> None:
+    @kernel(block=32)
+    def scaled(scales: Scales, x: scalar, y: DisjointSlice[c64]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = c64(scales.first * scales.second, x)
+
+    found = scaled(Scales(1.125, ml_dtypes.float8_e5m2(1.25)), 2.5, zeros(1, c64)).last().and_then(d2h).sync()
+    assert found.tolist() == [1.125 * 1.25 + 2.5j]
+
+
+@of_8_bits
+def test_an_infinity_of_a_box_is_copied_and_a_computed_one_saturates(scalar: Any) -> None:
+    if scalar is f8e5m2:
+        infinite = np.array([np.inf, -np.inf], scalar.dtype)
+        assert run(unary(same, scalar), infinite).tolist() == [np.inf, -np.inf]
+        assert run(unary(negated, scalar), infinite).tolist() == [-np.inf, np.inf]
+        assert run(unary(f32, scalar, f32), infinite, dtype=np.float32).tolist() == [np.inf, -np.inf]
+    largest = np.full(3, GREATEST[scalar], scalar.dtype)
+    assert run(binary(added, scalar), largest, largest).tolist() == largest.tolist()
+    zero = np.zeros(3, scalar.dtype)
+    assert run(binary(divided, scalar), largest, zero).tolist() == largest.tolist()
