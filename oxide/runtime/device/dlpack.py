@@ -45,7 +45,10 @@ _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
 _NARROW: Final[dict[str, tuple[int, int]]] = {"bf16": (4, 16), "f8e4m3": (10, 8), "f8e5m2": (12, 8)}
 """The codes of the types of ``ml_dtypes``, which is imported with the first such tensor."""
 _NARROW_TYPES: Final = {code: getattr(types, name) for name, code in _NARROW.items()}
-_CODE_NAMES = ("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool")
+_CODE_NAMES = (
+    *("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3"),
+    *("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
 
 
 class _Tensor(ctypes.Structure):

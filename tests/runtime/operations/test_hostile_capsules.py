@@ -46,7 +46,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "a wide bool": ({"dtype": (6, 32, 1)}, r"\(bool\), 32 bits"),
     "a wide bfloat": ({"dtype": (4, 32, 1)}, r"\(bfloat\), 32 bits"),
     "floats that are not IEEE's": ({"dtype": (2, 128, 1)}, "128 bits"),
-    "an 8-bit float": ({"dtype": (10, 8, 1)}, r"type code 10 \(unknown\)"),
+    "an 8-bit float": ({"dtype": (11, 8, 1)}, r"type code 11 \(float8_e4m3fnuz\)"),
     "no lanes": ({"dtype": (2, 32, 0)}, "0 lanes"),
     "vectors": ({"dtype": (2, 32, 4)}, "4 lanes"),
     "a handle": ({"dtype": (3, 64, 1)}, "opaque handle"),
