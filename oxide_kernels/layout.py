@@ -12,6 +12,9 @@ from oxide import (
     Kernel,
     SharedArray,
     Slice,
+    bf16,
+    f8e4m3,
+    f8e5m2,
     f16,
     f32,
     f64,
@@ -31,7 +34,7 @@ from oxide import (
 from .checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
-T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64)
+T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 I = TypeVar("I", i32, i64)  # noqa: E741 - the usual name of an index
 
 _MOST_BLOCKS = 65535
@@ -40,7 +43,7 @@ _MOST_BLOCKS = 65535
 
 def transpose(rows: int, columns: int, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. For
-    any dtype of 8 to 64 bits; pass bf16 as its u16 storage. Yields the four arguments.
+    any dtype of 8 to 64 bits. Yields the four arguments.
 
     Raises ``LaunchError`` for a box that is too small, and ``ArgumentError`` for other dtypes and for boxes that share
     memory: a matrix cannot be transposed in place.

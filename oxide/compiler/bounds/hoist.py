@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from oxide.compiler.ir import verifier
+from oxide.compiler.ir import half, verifier
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
 from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
 from oxide.compiler.ir.module import TRUE, Block, Branch, Call, Function, Instruction, Module, Value
@@ -143,7 +143,7 @@ def _attributes(symbol: str) -> tuple[str, ...]:
     if symbol.startswith("oxide.register."):
         # A thread's coordinates never change, so these calls have no side effects and may be moved.
         return "nounwind", "willreturn", "speculatable", "memory(none)"
-    if symbol.startswith(("oxide.f16.", "oxide.bf16.")):
+    if symbol.startswith(half.PREFIXES):
         return "nounwind", "willreturn", "memory(none)"
     # An unknown call may be convergent: then LLVM must neither duplicate nor move it.
     return () if symbol.startswith(_HARMLESS) else ("convergent",)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oxide.compiler.ir import half
 from oxide.compiler.ir.module import (
     FALSE,
     TRUE,
@@ -35,8 +36,7 @@ ALONE = (
     "oxide.aligned",
     "oxide.assertion_failed",
     "oxide.register.",
-    "oxide.f16.",
-    "oxide.bf16.",
+    *half.PREFIXES,
     "oxide.print.",
     "oxide.clock64",
     "oxide.nanosleep",

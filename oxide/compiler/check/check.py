@@ -367,7 +367,7 @@ class _Body:
             raise self._error(node, f"{shown} is not called: its numbers are {shown}.x, {shown}.y and {shown}.z")
         if called is len and (given != 1 or node.keywords):
             raise self._error(node, f"{shown}(...) takes one argument, by position; the call has {given}")
-        if called is complex or (isinstance(called, ScalarType) and called.dtype.kind == "c"):
+        if called is complex or (isinstance(called, ScalarType) and called.kind == "c"):
             if given not in (1, 2) or node.keywords:
                 takes = "takes a number, or a real and an imaginary part, by position"
                 raise self._error(node, f"{shown}(...) {takes}; the call has {given} arguments")

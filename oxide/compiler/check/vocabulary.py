@@ -15,7 +15,7 @@ import numpy as np
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.language import atomic, debug, fast, intrinsics, thread, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
-from oxide.language.types import ScalarType, of_dtype
+from oxide.language.types import ScalarType, of_dtype, of_narrow_scalar
 from oxide.language.unroll import unroll
 from oxide.language.views import MatrixView, zip_exact
 from oxide.messages import written
@@ -80,6 +80,8 @@ def is_usable(value: Any) -> bool:
         return LEAST <= value <= LARGEST
     if isinstance(value, np.ndarray):
         return _problem_with_array(value) is None
+    if of_narrow_scalar(value) is not None:
+        return True
     return is_of_the_language(value) or isinstance(
         value,
         ScalarType

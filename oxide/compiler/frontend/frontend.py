@@ -288,6 +288,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
                 return literal
             if type(val) is float and self._is_the_authors():
                 return OPEN
+            if (narrow := half.type_of_constant(val)) is not None:
+                return narrow
             val = complex_numbers.in_kernels(in_kernels(val))
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 

@@ -17,7 +17,7 @@ from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.unroll import unroll
 
 from .memory import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
-from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, bits_of, divided, fused
+from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, binary, bits_of, fused
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
 
@@ -282,7 +282,10 @@ def _divmod(call: Call, key: Key) -> Callable[..., Any] | None:
         return None
     (kind,) = kinds
     if kind in FLOATS:
-        return _converted(call, lambda a, b: divided(kind, a, b))
+        quotient, remainder = binary("FloorDiv", kind, kind, kind), binary("Mod", kind, kind, kind)
+        assert quotient is not None
+        assert remainder is not None
+        return _converted(call, lambda a, b: (quotient(a, b), remainder(a, b)))
     wrapped = WRAP[kind]
     return _converted(call, lambda a, b: (wrapped(a // b), a % b) if b else (0, 0))
 

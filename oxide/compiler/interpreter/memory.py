@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
 from oxide.compiler.source.typings import Elements
+from oxide.language import narrow
 from oxide.language.types import ScalarType
 
 from .numbers import BITS, CONVERT, FLOATS, bits_of
@@ -26,25 +26,25 @@ Index: TypeAlias = int | tuple[int, ...]
 _DTYPES = {
     **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(np.uint16),
+    **{name: np.dtype(f"uint{form.bits}") for name, form in narrow.FORMATS.items()},
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "bool_": np.dtype(np.bool_),
-}  # fmt: skip
+}
+"""The dtypes of elements. Narrow floats are held as their bits, which do not depend on ``ml_dtypes``."""
 
 
 @final
 class Memory:
     """Elements of one type in row-major order. ``array`` holds them in the device's representation."""
 
-    __slots__ = ("address", "array", "convert", "dtype", "is_bf16")
+    __slots__ = ("address", "array", "convert", "dtype", "is_narrow")
 
     def __init__(self, dtype: str, array: np.ndarray[Any, Any]) -> None:
         self.dtype = dtype
         self.array = array
         self.address: int = array.ctypes.data
-        self.is_bf16 = dtype == "bf16"
+        self.is_narrow = dtype in narrow.FORMATS
         self.convert = CONVERT[dtype]
 
     @classmethod
@@ -63,20 +63,24 @@ class Memory:
         return cls(dtype, np.zeros(count, _DTYPES[dtype]))
 
     @property
+    def shown(self) -> np.ndarray[Any, Any]:
+        """The elements as a debugger shows them."""
+        found: ScalarType = SCALARS[self.dtype]
+        return self.array.view(found.dtype)
+
+    @property
     def zero(self) -> Any:
         return False if self.dtype == "bool_" else 0.0 if self.dtype in FLOATS else 0
 
     def get(self, place: int) -> Any:
         current().launch.spend()
         value = self.array.item(place)
-        if self.is_bf16:
-            return struct.unpack("<f", (value << 16).to_bytes(4, "little"))[0]
-        return value
+        return narrow.number_of(self.dtype, value) if self.is_narrow else value
 
     def set(self, place: int, value: Any) -> None:
         current().launch.spend()
         value = self.convert(value)
-        self.array[place] = bits_of("bf16", value) if self.is_bf16 else value
+        self.array[place] = narrow.bits_of(self.dtype, value) if self.is_narrow else value
 
 
 class _Atomics:
@@ -169,7 +173,7 @@ class BaseArray:
         return found
 
     def __repr__(self) -> str:
-        return f"<{self.shown}: {self.memory.array.reshape(self.shape)}>"
+        return f"<{self.shown}: {self.memory.shown.reshape(self.shape)}>"
 
     def _place(self, index: Index) -> int | None:
         """Returns the position of an element in row-major order. If the index is out of bounds, records a fault and
@@ -428,7 +432,7 @@ class Ref:
     def __repr__(self) -> str:
         if self.is_none:
             return f"<Ref of {self._output.shown}: None>"
-        return f"<Ref of {self._output.shown}[{self._index}]: {self._output.memory.array[self._index]}>"
+        return f"<Ref of {self._output.shown}[{self._index}]: {self._output.memory.shown[self._index]}>"
 
 
 @final

@@ -15,12 +15,20 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from oxide.language import narrow
+
 Convert: TypeAlias = Callable[[Any], Any]
 
 SIGNED = ("i8", "i16", "i32", "i64")
 INTEGERS = (*SIGNED, "u8", "u16", "u32", "u64")
-FLOATS = ("f16", "bf16", "f32", "f64")
-BITS = {name: int(name[1:]) for name in INTEGERS} | {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "bool_": 8}
+FLOATS = (*narrow.FORMATS, "f32", "f64")
+BITS = {
+    **{name: int(name[1:]) for name in INTEGERS},
+    **{name: form.bits for name, form in narrow.FORMATS.items()},
+    "f32": 32,
+    "f64": 64,
+    "bool_": 8,
+}
 LEAST: dict[str, int] = {name: -(2 ** (BITS[name] - 1)) if name in SIGNED else 0 for name in INTEGERS}
 GREATEST: dict[str, int] = {name: 2 ** (BITS[name] - (name in SIGNED)) - 1 for name in INTEGERS}
 
@@ -37,30 +45,16 @@ WRAP = {kind: _wrapper(kind) for kind in INTEGERS}
 """For each integer type, a function that wraps an integer to the type's range."""
 
 
-def _f16(number: float) -> float:
-    try:
-        return float(struct.unpack("e", struct.pack("e", number))[0])
-    except OverflowError:
-        return math.copysign(math.inf, number)
-
-
-def _bf16(number: float) -> float:
-    if number != number or math.isinf(number) or number == 0.0:
-        return number
-    unit = max(math.frexp(number)[1] - 8, -133)
-    # Below half of the least number the result is 0, and ldexp could not scale the number back exactly.
-    if unit == -133 and abs(number) <= math.ldexp(1.0, -134):
-        return math.copysign(0.0, number)
-    rounded = math.ldexp(round(math.ldexp(number, -unit)), unit)
-    return math.copysign(math.inf, number) if abs(rounded) > math.ldexp(255, 120) else rounded
-
-
 def _f32(number: float) -> float:
     return ctypes.c_float(number).value
 
 
-ROUND: dict[str, Callable[[float], float]] = {"f16": _f16, "bf16": _bf16, "f32": _f32, "f64": float}
-"""For each float type, a function that rounds to the nearest number of the type, ties to even."""
+ROUND: dict[str, Callable[[float], float]] = {
+    **{name: functools.partial(narrow.rounded, name) for name in narrow.FORMATS},
+    "f32": _f32,
+    "f64": float,
+}
+"""Of each float type, the nearest number of the type, ties to even."""
 
 
 def of_integer(kind: str, number: int) -> float:
@@ -210,6 +204,8 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
     if result in FLOATS:
         if name in ("FloorDiv", "Mod"):
             place = int(name == "Mod")
+            if result in narrow.FORMATS:  # computed in f32, and rounded once
+                return lambda a, b: ROUND[result](divided("f32", a, b)[place])
             return lambda a, b: divided(result, a, b)[place]
         of_floats = _FLOAT.get(name)
         if of_floats is None:
@@ -253,10 +249,8 @@ def unary(name: str, result: str) -> Callable[[Any], Any] | None:
 def bits_of(kind: str, value: Any) -> int:
     """Returns the bits of a number as an unsigned integer."""
     match kind:
-        case "f16":
-            return int.from_bytes(struct.pack("<e", value), "little")
-        case "bf16":
-            return int.from_bytes(struct.pack("<f", value), "little") >> 16
+        case _ if kind in narrow.FORMATS:
+            return narrow.bits_of(kind, value)
         case "f32":
             return int.from_bytes(struct.pack("<f", value), "little")
         case "f64":

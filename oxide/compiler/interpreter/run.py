@@ -13,6 +13,7 @@ from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.source.source import located_in
 from oxide.compiler.source.typings import TypedFunction
 from oxide.errors import LaunchError
+from oxide.language import narrow
 
 from .functions import Refused
 from .memory import AtomicSlice, DisjointSlice, Memory, Slice
@@ -106,13 +107,10 @@ def _argument(parameter: Closed, value: Any) -> Any:
 
 
 def _number(parameter: Parameter, word: Any) -> Any:
-    """Returns the interpreter's number for the word of a scalar. The word of an ``f16`` or ``bf16`` is its bits."""
+    """Returns a number as the interpreter has it. The word of a narrow float is its bits."""
     kind = parameter.scalar.name
-    if kind in ("f16", "bf16"):
-        import numpy as np
-
-        bits = np.uint16(word)
-        return float(bits.view(np.float16)) if kind == "f16" else float((np.uint32(bits) << 16).view(np.float32))
+    if kind in narrow.FORMATS:
+        return narrow.number_of(kind, word)
     return CONVERT[kind](float(word) if kind in FLOATS else int(word))
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from oxide.compiler.source.source import EMPTY, closure_values, located, trees
 from oxide.errors import ArgumentError
 from oxide.language import atomic, thread
-from oxide.language.types import ScalarType
+from oxide.language.types import ScalarType, of_dtype
 
 from .device_function import DeviceFunction
 from .generic_parameters import Lifted, OpenFunction
@@ -42,7 +42,7 @@ Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
 _NUMBERS = (int, float, complex, np.generic)
 _BY_TYPE: dict[type, ScalarType] = {
-    scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.name != "bf16"
+    scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.numpys is not None
 } | {
     bool: SCALARS["bool_"],
     int: SCALARS["i64"],
@@ -87,11 +87,12 @@ def lift(
     constants: dict[str, Any] = {}
     for name, value, is_global in _outer(plain, shape):
         if isinstance(value, _NUMBERS) and not (is_device and is_global):
-            if type(value) not in _BY_TYPE:
+            kind = _BY_TYPE.get(type(value)) or (of_dtype(value.dtype) if isinstance(value, np.generic) else None)
+            if kind is None:
                 raise _refused(
                     parameter, plain, f"uses {name}, a {type(value).__name__}, which kernels have no type for"
                 )
-            numbers.append((name, _BY_TYPE[type(value)]))
+            numbers.append((name, kind))
             literal.append(type(value) is float)
         elif isinstance(value, _NUMBERS) or _is_constant(value):
             constants[name] = value

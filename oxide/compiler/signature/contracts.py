@@ -169,7 +169,7 @@ class _Parser:
                     raise self._error(f"uses {name}, a whole tuple; name one of its numbers, as a kernel does")
                 if parameter.kind != "scalar":
                     raise self._error(f"compares the slice {name} itself; its length is len({name})")
-                if parameter.dtype.kind not in "iu" or parameter.annotation == "bf16":
+                if parameter.dtype.kind not in "iu":
                     raise self._error(f"uses {name}, a {parameter.annotation}; contracts are about integers")
                 self.names.add(name)
             case _:

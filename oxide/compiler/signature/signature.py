@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
-SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 c64 c128 bool_"
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f8e4m3 f8e5m2 f16 bf16 f32 f64 c64 c128 bool_"
 ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
 FORMATS = {
     "i8": "b",
@@ -46,6 +46,8 @@ FORMATS = {
     "u16": "H",
     "u32": "I",
     "u64": "Q",
+    "f8e4m3": "B",
+    "f8e5m2": "B",
     "f16": "H",
     "bf16": "H",
     "f32": "f",
@@ -68,11 +70,11 @@ _LIMITS = {
 }
 _CLASSES = {
     **{name: name[0] for name in _LIMITS},
-    **dict.fromkeys(("f16", "bf16"), "h"),
+    **dict.fromkeys(("f8e4m3", "f8e5m2", "f16", "bf16"), "h"),
     **dict.fromkeys(("f32", "f64"), "f"),
     "bool_": "b",
 }
-"""The class of a scalar, which decides how an argument is converted: i, u, f, b, or h for the 16-bit floats, which are
+"""The class of a scalar, which decides how an argument is converted: i, u, f, b, or h for the narrow floats, which are
 passed as their bits."""
 SAFE_FLOAT = 3.4e38
 """A magnitude that both f32 and f64 hold."""
@@ -110,7 +112,7 @@ class Parameter:
         object.__setattr__(self, "dtype", self.scalar.dtype)
         object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
         object.__setattr__(self, "is_float", self.kind == "scalar" and _CLASSES.get(self.scalar.name) == "f")
-        if self.kind == "scalar" and self.scalar.dtype.kind == "c":
+        if self.kind == "scalar" and self.scalar.kind == "c":
             from .complex_parameters import Parts  # imported here: few programs need it
 
             object.__setattr__(self, "lifted", Parts(self.kernel, self.name, self.scalar))
@@ -166,7 +168,7 @@ class Parameter:
         if type(value) is np.ndarray and value.ndim == 0:
             value = value[()]
         if kind == "h":
-            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+            if _is_real(value):
                 return self._to_half(self._to_float(value))
             raise self._refuse(value, "pass a number")
         if kind == "b":
@@ -174,7 +176,7 @@ class Parameter:
                 return bool(value)
             raise self._refuse(value, "pass True or False")
         if kind == "f":
-            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+            if _is_real(value):
                 return self._to_float(value)
             raise self._refuse(value, "pass a number")
         if isinstance(value, bool | np.bool_):
@@ -202,17 +204,13 @@ class Parameter:
         return number
 
     def _to_half(self, number: float) -> int:
-        """Returns the bits of an f16 or bf16, rounded to nearest, ties to even."""
-        if self.scalar.name == "f16":
-            with np.errstate(over="ignore"):
-                bits = int(np.float16(number).view(np.uint16))
-            infinity = 0x7C00
-        else:
-            bits, infinity = _bf16_bits(number), 0x7F80
-        if bits & 0x7FFF == infinity and math.isfinite(number):
-            limit = "65504" if self.scalar.name == "f16" else "3.39e38"
-            raise self._refuse(number, f"{self.scalar.name} holds magnitudes up to {limit}")
-        return bits
+        """Returns the bits of a narrow float, rounded to nearest, ties to even."""
+        from oxide.language import narrow  # imported here: few programs need it
+
+        name = self.scalar.name
+        if not narrow.fits(name, number):
+            raise self._refuse(number, f"{name} holds magnitudes up to {narrow.FORMATS[name].greatest:.6g}")
+        return narrow.encoded(name, number)
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
         if type(value) is int and is_long(value):
@@ -511,21 +509,12 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     return Parameter(kernel, name, kind, scalar, tile, ndim=ndim)
 
 
-def _bf16_bits(number: float) -> int:
-    """Returns the bits of a bf16, which is the upper half of an f32.
-
-    Rounds once, from the double, in steps of the last place that is kept.
-    """
-    if not math.isfinite(number):
-        with np.errstate(invalid="ignore"):
-            return int(np.float32(number).view(np.uint32)) >> 16 | (0x40 if math.isnan(number) else 0)
-    fraction, exponent = math.frexp(number)
-    step = max(exponent, -125) - 8
-    steps = math.copysign(round(math.ldexp(fraction, exponent - step)), number)  # an integer has no -0.0
-    rounded = math.ldexp(steps, step)
-    with np.errstate(over="ignore"):
-        return int(np.float32(rounded).view(np.uint32)) >> 16
+def _is_real(value: Any) -> bool:
+    return (
+        isinstance(value, int | float | np.integer | np.floating | np.bool_)
+        or types.of_narrow_scalar(value) is not None
+    )
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, float | np.floating)
+    return isinstance(value, float | np.floating) or types.of_narrow_scalar(value) is not None

@@ -16,7 +16,7 @@ import numpy as np
 
 from oxide.errors import ArgumentError
 from oxide.language.arrays import ArrayAnnotation
-from oxide.language.types import ScalarType
+from oxide.language.types import ScalarType, of_dtype
 from oxide.messages import written
 
 from .closures import lift
@@ -25,8 +25,6 @@ from .generic_parameters import OpenFunction, OpenParameter
 from .signature import SCALARS, Closed, Declared, UntypedParameter
 from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType
 
-# bf16 is stored as u16, so a buffer of u16 means u16 where a variable may be either.
-_BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}
 _PLAIN: dict[type, tuple[str, str]] = {
     bool: ("bool_", "b"),
     int: ("i64", "iu"),
@@ -47,7 +45,7 @@ class Evidence:
     @property
     def shown(self) -> str:
         if self.dtype is not None:
-            scalar = _BY_DTYPE.get(self.dtype)
+            scalar = of_dtype(self.dtype)
             return str(self.dtype) if scalar is None else scalar.name
         return "an unknown type" if self.number is None else f"a Python {self.number.__name__}"
 
@@ -215,12 +213,12 @@ def _known(
 def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
     """Returns the scalar type of a dtype. Raises ``ArgumentError`` if the variable may not be that type."""
     assert evidence.dtype is not None
-    scalar = _BY_DTYPE.get(evidence.dtype)
-    if scalar in parameter.choices:
+    scalar = of_dtype(evidence.dtype)
+    if scalar is not None and scalar in parameter.choices:
         return scalar
-    for choice in parameter.choices:
-        if choice.dtype == evidence.dtype:
-            return choice
+    fitting = [choice for choice in parameter.choices if choice.takes(evidence.dtype)]  # of its bits
+    if len(fitting) == 1:
+        return fitting[0]
     raise _impossible(parameter, evidence)
 
 
@@ -230,7 +228,7 @@ def _plain(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
     name, kinds = _PLAIN[evidence.number]
     if SCALARS[name] in parameter.choices:
         return SCALARS[name]
-    fitting = [scalar for scalar in parameter.choices if scalar.dtype.kind in kinds]
+    fitting = [scalar for scalar in parameter.choices if scalar.kind in kinds]
     if len(fitting) != 1:
         raise _impossible(parameter, evidence)
     return fitting[0]

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from oxide.language.types import of_narrow_scalar
+
 _LLVM_WORDS = {
     "b": ("i8",),
     "i": ("i8", "i16", "i32", "i64"),
@@ -302,7 +304,8 @@ def type_of(value: Any, array_type: Callable[[Any], ArrayType | RecordType | Non
     if plain is not None:
         return plain
     if isinstance(value, np.generic):
-        return NumberType(value.dtype) if value.dtype.kind in "biufcmM" and value.dtype.itemsize <= 16 else None
+        known = value.dtype.kind in "biufcmM" and value.dtype.itemsize <= 16 and of_narrow_scalar(value) is None
+        return NumberType(value.dtype) if known else None
     if isinstance(value, enum.Enum):
         values = {type_of(member.value, array_type) for member in type(value)}
         inner = values.pop()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from oxide.dropping import calls_drop, nothing
+from oxide.language import types
 from oxide.runtime.device import reclaim
 from oxide.runtime.device.foreign_layout import MOST_AXES, ForeignLayout
 
@@ -29,7 +30,7 @@ CPU, CUDA = 1, 2  # DLDeviceType
 
 _WHAT = "from_dlpack"
 
-# DLDataTypeCode and bits of each NumPy type. bfloat16 is imported as uint16, the type of its storage.
+# DLDataTypeCode and bits of each NumPy type.
 _CODES: Final[dict[str, tuple[int, int]]] = {
     **{f"i{bits // 8}": (0, bits) for bits in (8, 16, 32, 64)},
     **{f"u{bits // 8}": (1, bits) for bits in (8, 16, 32, 64)},
@@ -37,13 +38,17 @@ _CODES: Final[dict[str, tuple[int, int]]] = {
     **{f"c{bits // 8}": (5, bits) for bits in (64, 128)},
     "b1": (6, 8),
 }
-_BFLOAT = 4
 _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
-    (_BFLOAT, 16): np.dtype(np.uint16),
     **{code: np.dtype(name) for name, code in _CODES.items() if name != "b1"},
     _CODES["b1"]: np.dtype(np.bool_),
 }
-_CODE_NAMES = ("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool")
+_NARROW: Final[dict[str, tuple[int, int]]] = {"bf16": (4, 16), "f8e4m3": (10, 8), "f8e5m2": (12, 8)}
+"""The codes of the types of ``ml_dtypes``, which is imported with the first such tensor."""
+_NARROW_TYPES: Final = {code: getattr(types, name) for name, code in _NARROW.items()}
+_CODE_NAMES = (
+    *("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3"),
+    *("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
 
 
 class _Tensor(ctypes.Structure):
@@ -117,6 +122,8 @@ def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Returns DLPack's type code and bits of a dtype. Raises ``BufferError`` for a dtype that DLPack has no type
     for."""
     code = _CODES.get(f"{dtype.kind}{dtype.itemsize}") if dtype.isnative else None
+    if code is None and (narrow := types.of_dtype(dtype)) is not None:
+        code = _NARROW.get(narrow.name)
     if code is None:
         raise BufferError(f"DLPack has no type for {dtype}")
     return code
@@ -310,6 +317,8 @@ def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
     if not 0 <= ndim <= MOST_AXES:
         raise BufferError(f"{_WHAT}: the tensor has {ndim} axes; 0 to {MOST_AXES} are understood")
     dtype = _DTYPES.get((code, bits))
+    if dtype is None and (narrow := _NARROW_TYPES.get((code, bits))) is not None:
+        dtype = narrow.dtype
     if dtype is None or lanes != 1:
         name = _CODE_NAMES[code] if code < len(_CODE_NAMES) else "unknown"
         raise BufferError(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _NO_SYNCHRONISATION = -1
 _LEGACY_DEFAULT_STREAM = 1
+_REGISTERED = 2  # np.dtype.isbuiltin of a dtype that another library has registered
 
 
 def from_dlpack(x: Any) -> DeviceBox:
@@ -301,6 +302,8 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
     """Returns version 3 of the interface. Its stream is the stream to wait for, None if nothing is pending."""
     if box.device.kind != "cuda":
         raise AttributeError(f"a box on {box.device.label} has __dlpack__ and host_view()")
+    if box.dtype.isbuiltin == _REGISTERED:  # its typestr, <V2, is that of any two bytes
+        raise AttributeError(f"__cuda_array_interface__ has no type for {box.dtype}; a box has __dlpack__ too")
     pending = [use for use in _uses(box) if not use[0].passed(use[1])]
     stream = None
     if pending:
@@ -331,7 +334,9 @@ def host_array(box: DeviceBox) -> NDArray[Any]:
 
 def _description(box: DeviceBox) -> dict[str, Any]:
     strides = None if box.is_contiguous else box.strides
-    return {"shape": box.shape, "typestr": box.dtype.str, "data": (box.ptr, False), "strides": strides}
+    dtype = box.dtype
+    typestr = f"|V{dtype.itemsize}" if dtype.isbuiltin == _REGISTERED else dtype.str
+    return {"shape": box.shape, "typestr": typestr, "data": (box.ptr, False), "strides": strides}
 
 
 def _uses(box: DeviceBox) -> tuple[tuple[Timeline, int], ...]:

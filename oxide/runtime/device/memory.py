@@ -17,6 +17,7 @@ import numpy as np
 from oxide.compiler.signature.untyped_arguments import of_box
 from oxide.dropping import joins_when_dropped
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
+from oxide.language.types import of_dtype
 from oxide.messages import dtype_name, written
 from oxide.native import Given, caused
 from oxide.runtime.device.out_of_memory import allocate_when_free
@@ -564,7 +565,7 @@ def require_device(box: DeviceBox, device: Device, what: str) -> None:
 
 def require_number(dtype: np.dtype[Any], what: str) -> None:
     """Raises ``TypeError`` unless the dtype is a number type in the machine's byte order."""
-    if dtype.kind not in _NUMBERS or not dtype.isnative:
+    if (dtype.kind not in _NUMBERS or not dtype.isnative) and of_dtype(dtype) is None:
         raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
 
 

@@ -70,7 +70,7 @@ class Slot:
     """The rules that bind an argument to one parameter."""
 
     __slots__ = (
-        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack",
+        "alignment", "before", "bits", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack",
         "parameter", "parts", "rest", "tile", "type",
     )  # fmt: skip
 
@@ -81,6 +81,10 @@ class Slot:
         self.kind: int = kind
         self.parameter: Any = parameter
         self.dtype: Any = parameter.dtype if kind <= _TILES and isinstance(parameter, Parameter) else None
+        self.bits: Any = self.dtype
+        """The dtype of the elements' bits, which a box may also have, for a type of ``ml_dtypes``; else ``dtype``."""
+        if self.dtype is not None and isinstance(parameter, Parameter) and parameter.scalar.numpys is None:
+            self.bits = parameter.scalar.bits
         self.alignment: int = parameter.alignment if kind == _TILES and isinstance(parameter, Parameter) else 1
         self.ndim: int = parameter.ndim if isinstance(parameter, Parameter) else 1
         scalar = parameter if kind == _SCALAR and isinstance(parameter, Parameter) else None
@@ -217,7 +221,10 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
                 slot.type = given.type  # equal types: makes the next launch find the identical one
             words = given.words
         elif (
-            kind == _OTHER or not isinstance(box, DeviceBox) or box._dtype is not slot.dtype or box._strides is not None
+            kind == _OTHER
+            or not isinstance(box, DeviceBox)
+            or (box._dtype is not slot.dtype and box._dtype is not slot.bits)
+            or box._strides is not None
         ):
             return None
         elif slot.ndim == 1:

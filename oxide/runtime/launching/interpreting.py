@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 import math
-import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -22,7 +21,7 @@ from oxide.compiler.source.faults import RECORD, FaultSite
 from oxide.driver.base import MAX_THREADS_PER_BLOCK
 from oxide.environment import whole_number
 from oxide.errors import LaunchError
-from oxide.language import slices, thread, types
+from oxide.language import narrow, slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.host_memory.pinned import Block
@@ -167,15 +166,15 @@ def _compiled(
     special = Kernel(outside["call"], fastmath=fastmath, sanitizable=False).specialize()
     function: Any = loaded_function(special, device)
     closed: Any = special.parameters
-    memory = np.zeros(1, closed[-1].dtype)
+    bits = result in narrow.FORMATS
+    memory = np.zeros(1, closed[-1].scalar.bits if bits else closed[-1].dtype)
     address = memory.ctypes.data
     converts = [parameter.convert for parameter in closed[:-1]]
-    bits = result == "bf16"
 
     def call(*args: Any) -> Any:
         words = [convert(arg) for convert, arg in zip(converts, args, strict=True)]
         function.bind((1, 1, 1), (1, 1, 1), 0, special.pack_words([*words, address, 1], 0))(0, 1)
         value = memory.item(0)
-        return struct.unpack("<f", (value << 16).to_bytes(4, "little"))[0] if bits else value
+        return narrow.number_of(result, value) if bits else value
 
     return call

@@ -564,7 +564,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
 
 
 def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
-    if isinstance(parameter, Parameter) and dtype != parameter.dtype:
+    if isinstance(parameter, Parameter) and dtype != parameter.dtype and not parameter.scalar.takes(dtype):
         raise _refusal(
             kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from oxide.errors import GraphError
-from oxide.language.types import as_dtype, f32
+from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.messages import dtype_name, written
 from oxide.native import Given
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
@@ -220,6 +220,8 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
     fit."""
     resolved = as_dtype(dtype, "full")
     require_number(resolved, "full")
+    if of_narrow_scalar(x) is not None:
+        x = float(x.real)
     if not isinstance(x, (int, float, complex, np.number, np.bool_)):
         raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
     if resolved.itemsize > 16:
@@ -229,9 +231,10 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
 
 def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
     """Returns the bytes of a number as an element of ``dtype``. Raises ``OverflowError`` or ``TypeError``."""
-    if dtype.kind in "iuf" and x.imag != 0:
+    real = dtype.kind in "iu" or is_float(dtype)
+    if real and x.imag != 0:
         raise TypeError(f"full: {x!r} is no {dtype}; give a real number, or a complex dtype")
-    number: Any = x.real if dtype.kind in "iuf" else x
+    number: Any = x.real if real else x
     finite = not isinstance(number, (float, complex, np.inexact)) or bool(np.isfinite(number))
     if dtype.kind in "iu":
         if number != number or (finite and int(number) != number):
@@ -244,6 +247,8 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
             )
         return np.array(int(number), dtype).tobytes()
     try:
+        if dtype.isbuiltin != 1 and (scalar := of_dtype(dtype)) is not None:
+            return _narrow_element(scalar, float(number))
         with np.errstate(over="ignore"):
             element = np.array(number, dtype)
         held = not finite or bool(np.isfinite(element))
@@ -252,6 +257,15 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
     if not held:
         raise OverflowError(f"full: {written(x)} is too large for {dtype}; give a smaller one, or a wider dtype")
     return element.tobytes()
+
+
+def _narrow_element(scalar: ScalarType, number: float) -> bytes:
+    """Returns the bytes of a number as a type of ``ml_dtypes``. Raises ``OverflowError``."""
+    from oxide.language import narrow  # imported here: few programs need it
+
+    if not narrow.fits(scalar.name, number):
+        raise OverflowError
+    return narrow.encoded(scalar.name, number).to_bytes(scalar.dtype.itemsize, "little")
 
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:

@@ -149,7 +149,7 @@ def _make_template(name: str) -> Any:
             bound = _bind(name, args, dict(kws or {}))
             if bound is None:
                 return None
-            if isinstance(kind.dtype, HalfType):
+            if isinstance(kind.dtype, HalfType) and kind.dtype.bitwidth == 16:
                 if name not in _HALF_METHODS:
                     allowed = ", ".join(f".{method}" for method in _HALF_METHODS)
                     note(f"{_shown(kind)} has elements of {display(kind.dtype)}, which have only {allowed}")

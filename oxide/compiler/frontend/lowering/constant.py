@@ -71,7 +71,7 @@ def _cast(context: Any, builder: Any, source: Any, target: Any, value: Any) -> A
 def _lower_constant(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     element = context.get_data_type(kind.dtype)
     if isinstance(kind.dtype, HalfType):
-        array = array.view(np.uint16)
+        array = array.view(f"u{array.itemsize}")
     numbers = [
         context.get_constant_generic(builder, kind.dtype, number)
         if isinstance(number, complex)

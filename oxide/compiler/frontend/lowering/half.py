@@ -1,8 +1,8 @@
-"""``f16`` and ``bf16``: the types of operations on them, and their lowering through f32.
+"""``f16``, ``bf16`` and the floats of 8 bits: the types of operations on them, and their lowering through f32.
 
-An operation on numbers of one of these types, alone or with integers, returns a number of that type. With an f32 or f64
-operand, the result has that operand's type. An f16 with a bf16 gives an f32. The functions of ``math`` in
-``_ARITHMETIC`` and ``_UNARY`` return the type of their arguments.
+An operation on numbers of one of these types, and integers, has that type. With an f32 or f64 it has that operand's
+type. Two of different types give an f32. The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of
+their arguments.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import core_models, register_model
@@ -18,12 +19,13 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language import fast, intrinsics
+from oxide.language.narrow import FORMATS, bits_of
+from oxide.language.types import of_narrow_scalar
 
 from .mathematics import call
 from .registry import lowering_registry, typing_registry
-from .types import HalfType
+from .types import NUMBA_TYPES, HalfType
 
-_BITS = ir.IntType(16)
 _SINGLE = ir.FloatType()
 
 _ARITHMETIC = {
@@ -79,7 +81,19 @@ _THROUGH_SINGLE = (
 @register_model(HalfType)
 class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _BITS)
+        super().__init__(manager, numba_type, ir.IntType(numba_type.bitwidth))
+
+
+def type_of_constant(value: Any) -> Any:
+    """Returns the type of a scalar of ``ml_dtypes`` that a kernel names, or None for any other value."""
+    scalar = of_narrow_scalar(value)
+    return None if scalar is None else NUMBA_TYPES[scalar.name]
+
+
+@lowering_registry.lower_constant(HalfType)
+def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    bits = np.asarray(value).view(f"u{value.dtype.itemsize}")
+    return ir.Constant(context.get_value_type(kind), int(bits))
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
@@ -144,7 +158,7 @@ def _widen(builder: Any, kind: Any, value: Any) -> Any:
 
 
 def _narrow(builder: Any, kind: Any, value: Any) -> Any:
-    return call(builder, f"oxide.{kind.name}.narrow", _BITS, value)
+    return call(builder, f"oxide.{kind.name}.narrow", ir.IntType(kind.bitwidth), value)
 
 
 def _register(function: Any, single: Any, count: int) -> None:
@@ -170,8 +184,8 @@ def _lower_comparison(function: Any) -> None:
 
 
 def _lower_extreme(function: Any) -> None:
-    """Registers Python's ``min`` or ``max`` of two numbers. It selects between the 16-bit values, because a selection
-    between the widened numbers may return the wrong zero with LLVM 22."""
+    """Registers Python's ``min`` or ``max`` of two. It selects one of the narrow values instead of one of the widened
+    numbers, for which LLVM 22 may select the wrong zero."""
     comparison = "<" if function is min else ">"
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -209,9 +223,10 @@ def _lower_sign(function: Any) -> None:
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         (value,) = args
+        sign = 1 << (sig.return_type.bitwidth - 1)
         if function is operator.neg:
-            return builder.xor(value, ir.Constant(_BITS, 0x8000))
-        return value if function is operator.pos else builder.and_(value, ir.Constant(_BITS, 0x7FFF))
+            return builder.xor(value, value.type(sign))
+        return value if function is operator.pos else builder.and_(value, value.type(sign - 1))
 
     lowering_registry.lower(function, HalfType)(lowered)
     _register_type(function)
@@ -221,13 +236,14 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Returns the distance to the next number away from zero. For the largest finite number, returns the distance to
     the previous one."""
     kind = sig.return_type
-    infinity = _BITS(0x7C00 if kind.name == "f16" else 0x7F80)
-    size, one = builder.and_(args[0], _BITS(0x7FFF)), _BITS(1)
+    bits = args[0].type
+    beyond = bits(bits_of(kind.name, FORMATS[kind.name].greatest) + 1)  # an infinity or a NaN
+    size, one = builder.and_(args[0], bits((1 << (kind.bitwidth - 1)) - 1)), bits(1)
     following = builder.add(size, one)
-    is_largest = builder.icmp_unsigned("==", following, infinity)
+    is_largest = builder.icmp_unsigned("==", following, beyond)
     upper = builder.select(is_largest, size, following)
     difference = builder.fsub(_widen(builder, kind, upper), _widen(builder, kind, builder.sub(upper, one)))
-    is_finite = builder.icmp_unsigned("<", size, infinity)
+    is_finite = builder.icmp_unsigned("<", size, beyond)
     return builder.select(is_finite, _narrow(builder, kind, difference), size)
 
 

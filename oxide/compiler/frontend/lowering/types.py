@@ -11,16 +11,16 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import signature
 from numba.cuda.typing.typeof import typeof_impl
 
+from oxide.language.narrow import FORMATS
 from oxide.language.types import ScalarType
 
 
 class HalfType(types.Number):  # type: ignore[misc]
-    """``f16`` or ``bf16``. numba's own float16 is not used, because it depends on a library in CUDA C++."""
-
-    bitwidth = 16
+    """``f16``, ``bf16``, ``f8e4m3`` or ``f8e5m2``. numba's own float16 depends on a library in CUDA C++."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        self.bitwidth = FORMATS[name].bits
 
 
 class OpenFloat(types.Float):  # type: ignore[misc]
@@ -46,8 +46,7 @@ NUMBA_TYPES: dict[str, Any] = {
     "u16": types.uint16,
     "u32": types.uint32,
     "u64": types.uint64,
-    "f16": HalfType("f16"),
-    "bf16": HalfType("bf16"),
+    **{name: HalfType(name) for name in FORMATS},
     "f32": types.float32,
     "f64": types.float64,
     "c64": types.complex64,
