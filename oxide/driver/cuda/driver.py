@@ -44,7 +44,7 @@ from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_c
 from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
 from oxide.driver.cuda.launch import HostFunctions, ParameterPacket, call_from_c, launch_from_c
-from oxide.driver.cuda.module import CudaFunction, load_function, unload
+from oxide.driver.cuda.module import CudaFunction, load_function, unload, whole_shared
 from oxide.driver.cuda.peer import open_peer_access
 from oxide.driver.cuda.probe import available, libcuda, unavailable_reason
 from oxide.driver.cuda.target import ptx_target
@@ -343,7 +343,7 @@ class CudaDriver:
         _enter(self._context(function.device))
         whole = shared_bytes
         if shared_bytes > function.shared_limit:
-            whole = _whole_shared(function, shared_bytes)
+            whole = whole_shared(function, shared_bytes)
         return resources_of(function, code, threads, shared_bytes, whole)
 
     def launch(
@@ -356,7 +356,7 @@ class CudaDriver:
         stream: CudaStream,
     ) -> None:
         if shared_bytes > function.shared_limit:
-            shared_bytes = _whole_shared(function, shared_bytes)
+            shared_bytes = whole_shared(function, shared_bytes)
         if len(params) < function.parameter_bytes:
             # The driver would read beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
@@ -546,28 +546,6 @@ def _is_over(code: int, call: str) -> bool:
     if code == _NOT_READY:
         return False
     raise failure(code, call)
-
-
-def _whole_shared(function: CudaFunction, shared_bytes: int) -> int:
-    """Returns the dynamic shared memory of a launch that asks for ``shared_bytes``: those, after the kernel's
-    ``SharedArray``s if they are there. Opts in to more than the default 48 KiB."""
-    whole = function.array_bytes + shared_bytes
-    if whole > function.shared_granted:
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (error,) = driver.cuFuncSetAttribute(function.handle, attribute, whole)
-        if error:
-            most = core.Device(function.device).properties.max_shared_memory_per_block_optin
-            arrays = f", {function.array_bytes} of them for its SharedArrays" if function.array_bytes else ""
-            raise failure(
-                error,
-                "cuFuncSetAttribute",
-                f"kernel {function.entry} was launched with {whole} bytes of dynamic shared memory{arrays}; the device "
-                f"gives a block {most} at most, static shared memory included",
-            )
-        function.shared_granted = whole
-        if not function.array_bytes:
-            function.shared_limit = whole
-    return whole
 
 
 def _launch_failure(code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> DeviceError:
