@@ -98,6 +98,25 @@ def test_arithmetic_has_the_same_bits() -> None:
     assert compiled == interpreted
 
 
+@kernel(block=32)
+def with_large_arrays(x: Slice[i32], y: DisjointSlice[i32]):
+    rows = SharedArray((32, 500), i32, alignment=1024)
+    more = SharedArray((32, 500), i32, 128)
+    index = thread.index_1d()
+    here = thread.thread_idx.x
+    rows[here, here] = x[index.get()]
+    more[here, 499] = i32(here)
+    thread.sync_threads()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = rows[31 - here, 31 - here] - more[here, 499]
+
+
+def test_arrays_beyond_48_kib_have_the_same_values() -> None:
+    compiled, interpreted = both(with_large_arrays, lambda: (h2d(np.arange(64, dtype=np.int32)), zeros(64, i32)))
+    assert compiled == interpreted
+
+
 @kernel
 def cooperating(x: Slice[i32], counts: AtomicSlice[u32], y: DisjointSlice[i64]):
     index = thread.index_1d()
