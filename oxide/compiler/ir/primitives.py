@@ -11,6 +11,7 @@ The front end calls them with the hidden context as first argument:
 - ``oxide.warp.match.<any|all>.<i32|i64>(i32 mask, value, i32 site)``
 - ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``
 - ``oxide.warp.sync(i32 mask, i32 site)`` and ``oxide.warp.active_mask(i32 site)``
+- ``void oxide.tensor.mma.<shape>.<d>.<a>.<b>.<c>(ptr c, ptr a, ptr b, i32 site)``, on one tile of each fragment
 
 This module has the parts that both back ends share; ``ptx/primitives.py`` and ``cpu/coroutines`` define the calls.
 """
@@ -25,7 +26,10 @@ from oxide.compiler.source.source import SourcePlace, column_of, located_in
 
 from .module import Module
 
-PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.block.", "oxide.warp.", "oxide.stop.")
+WAITING = ("oxide.block.", "oxide.warp.", "oxide.tensor.")
+"""Name prefixes of functions at which a thread may wait for others."""
+
+PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.stop.", *WAITING)
 """Name prefixes of functions that take the context and that a back end defines."""
 
 GRID_BARRIER = "oxide.block.grid_barrier"

@@ -22,7 +22,7 @@ from oxide.compiler.ir.local_memory import array_name
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
 from .primitives import call_primitive
-from .registry import array_places, lowering_registry, note, session, typing_registry
+from .registry import array_places, lowering_registry, note, note_first, session, typing_registry
 from .slices import axes_in_bounds, axis_sites, element_index, load_inside
 from .types import conversion_problem, display
 
@@ -260,7 +260,7 @@ def _shape(name: str, given: Any) -> tuple[int, ...] | None:
     parts = list(given) if isinstance(given, types.BaseTuple) else [given]
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
         # numba tries a second time without the values of constants; the first note has the reason.
-        _note_first(
+        note_first(
             f"the shape of {name} is a constant, or a tuple of up to three: a number, or a name that holds one outside "
             "the kernel; compute it there"
         )
@@ -277,8 +277,3 @@ def _dtype(name: str, given: Any) -> Any:
         note(f"the dtype of {name} is one of oxide's scalar types, as f32; it is {display(given)}")
         return None
     return given.dtype
-
-
-def _note_first(message: str) -> None:
-    if not session.notes:
-        note(message)
