@@ -17,15 +17,20 @@ _NEEDS = {
 
 
 def check_capability(kernel: PortableKernel, capability: int) -> None:
-    """Raises ``CompileError`` for the first call that a compute capability, such as 75, has no instruction for."""
+    """Raises ``CompileError`` for the first call in the source that a compute capability, such as 75, has no
+    instruction for."""
+    lacking: list[tuple[int, str]] = []
     for call in kernel.module.calls:
-        for prefix, (function, needed, instead) in _NEEDS.items():
-            if not call.called.startswith(prefix) or capability >= needed[0] * 10 + needed[1]:
-                continue
-            place = kernel.sites[call.arguments[-1].integer or 0]
-            raise located_in(
-                place.file,
-                place.line,
-                f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}, and this code is "
-                f"for {capability // 10}.{capability % 10}; {instead}",
-            )
+        prefix = next((each for each in _NEEDS if call.called.startswith(each)), None)
+        if prefix is not None and capability < _NEEDS[prefix][1][0] * 10 + _NEEDS[prefix][1][1]:
+            lacking.append((call.arguments[-1].integer or 0, prefix))
+    if not lacking:
+        return
+    number, prefix = min(lacking, key=lambda each: kernel.sites[each[0]].line)
+    place, (function, needed, instead) = kernel.sites[number], _NEEDS[prefix]
+    raise located_in(
+        place.file,
+        place.line,
+        f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}, and this code is for "
+        f"{capability // 10}.{capability % 10}; {instead}",
+    )
