@@ -13,7 +13,14 @@ from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
-from oxide.compiler.frontend.lowering.registry import first_parameters, lowering_registry, note, proxy, typing_registry
+from oxide.compiler.frontend.lowering.registry import (
+    first_parameters,
+    lowering_registry,
+    note,
+    note_first,
+    proxy,
+    typing_registry,
+)
 from oxide.compiler.frontend.lowering.shaped import ShapedSliceType, check_indices
 from oxide.compiler.frontend.lowering.shared import check_index, locate
 from oxide.compiler.frontend.lowering.slices import SliceType, element_index
@@ -53,7 +60,8 @@ class CopyAsync(AbstractTemplate):  # type: ignore[misc]
             note(f"tensor.copy_async: {source.parameter} has elements of {kinds}; the two are the same")
             return None
         if not isinstance(count, types.IntegerLiteral):
-            note(f"tensor.copy_async: the count is a constant, not {display(count)}")
+            # numba tries a second time without the values of constants; the first note has the reason.
+            note_first(f"tensor.copy_async: the count is a constant, not {display(count)}")
             return None
         size = _bytes_of(self.context, array.dtype)
         if count.literal_value * size not in _SIZES:
@@ -197,7 +205,7 @@ class Wait(AbstractTemplate):  # type: ignore[misc]
             return None
         known = all(isinstance(each, types.IntegerLiteral) and 0 <= each.literal_value for each in given)
         if not known:
-            note(f"tensor.wait takes a constant number of groups, 0 or more, not {display(given[0])}")
+            note_first(f"tensor.wait takes a constant number of groups, 0 or more, not {display(given[0])}")
             return None
         return signature(types.none, *given).replace(pysig=first_parameters(wait, len(given)))
 

@@ -8,7 +8,7 @@ from typing import Any, final
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
-from oxide.compiler.frontend.lowering.registry import note, proxy
+from oxide.compiler.frontend.lowering.registry import note, note_first, proxy
 from oxide.compiler.frontend.lowering.shaped import ShapedSliceType, check_indices
 from oxide.compiler.frontend.lowering.shared import BlockArrayType, check_index
 from oxide.compiler.frontend.lowering.slices import axes_in_bounds, axis_sites, element_index
@@ -63,9 +63,10 @@ def same_dtype(function: str, array: Any, fragment: FragmentType) -> bool:
 
 def is_constant_truth(function: str, given: Any) -> bool:
     """Returns whether ``transposed`` is given as a constant. Notes it if not."""
-    if isinstance(given, types.BooleanLiteral | types.Omitted):
+    if isinstance(given, types.BooleanLiteral):
         return True
-    note(f"tensor.{function}: transposed is the constant True or False, not {display(given)}")
+    # numba tries a second time without the values of constants; the first note has the reason.
+    note_first(f"tensor.{function}: transposed is the constant True or False, not {display(given)}")
     return False
 
 
