@@ -46,7 +46,7 @@ from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.recognise import called, source_place
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
-from oxide.driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
+from oxide.driver.sanitizing import ALSO_READS, ASYNCHRONOUS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from oxide.errors import CompileError
 
 from . import runtime
@@ -179,7 +179,7 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     found = [_Touch(2, 16, 16, what, lanes=8 * int(count.removeprefix("x")))]
                 case "oxide", "tensor", "copy_async", moved:
                     size = int(moved)
-                    found = [_Touch(2, size, size, WRITE), _Touch(3, size, size, 0, counted=4)]
+                    found = [_Touch(2, size, size, ASYNCHRONOUS), _Touch(3, size, size, 0, counted=4)]
     return [each for each in found if _is_touched(instruction.operands[each.place])]
 
 
@@ -301,6 +301,12 @@ class _Instrumenter:
                 else:
                     missing = self._call("i32", "oxide.warp.missing", self._context, mask)
                 self._call("void", "oxide.sanitize.lanes", self._context, missing, self._number("a warp operation", 0))
+            case "oxide", "tensor", "commit":
+                self._block.append(instruction)
+                self._call("void", "oxide.sanitize.committed", self._context)
+            case "oxide", "tensor", "wait", groups:
+                self._block.append(instruction)
+                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)))
             case "oxide", "held", "local":
                 size, align = (operand.integer or 0 for operand in instruction.operands[1:])
                 instruction.operands[1:] = number(2 * size), number(max(16, align))
